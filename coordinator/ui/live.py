@@ -1,0 +1,177 @@
+"""Pages that stay up to date: each is rendered once for all browsers that watch it, and a browser is sent the pieces that have changed.
+
+A browser opens one event stream (`text/event-stream`, the format of the HTML standard) for all its tabs and names the pages that it
+shows, each with the version that it has. There is no queue for a reader: when a reader is ready, it gets the newest form of what has
+changed since the version that it was sent last, so that a slow one costs no more memory than a quick one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+from coordinator.ui.pieces import Piece, changed
+from sluice.clock import Clock
+from sluice.core.errors import SluiceError, TooManyRequests
+from sluice.core.ids import Instant
+
+log = logging.getLogger(__name__)
+
+Render = Callable[[], Awaitable[Sequence[Piece]]]
+
+INTERVAL = timedelta(seconds=2)
+KEEP_ALIVE = timedelta(seconds=15)
+"""A comment is sent after so long without an event, so that proxies do not close the stream."""
+MAX_READERS = 1000
+MAX_PAGES_OF_A_READER = 20
+FORGET_AFTER = timedelta(minutes=2)
+"""A page that no browser watches is forgotten so long after it was last rendered."""
+
+
+class LivePage:
+    """What browsers are shown of one page. `version` grows with each change; `versions`: the version at which each piece changed last."""
+
+    def __init__(self, render: Render) -> None:
+        self.render = render
+        self.pieces: Sequence[Piece] = ()
+        self.version = 0
+        self.versions: dict[str, int] = {}
+        self.latest: dict[str, str] = {}
+        self.rendered_at: Instant | None = None
+        self.readers: set[asyncio.Event] = set()
+        self.ticker: asyncio.Task[None] | None = None
+        self.rendering = asyncio.Lock()
+
+    def update(self, pieces: Sequence[Piece]) -> None:
+        """Replace the pieces, and wake the readers if some have changed."""
+        different = list(changed(self.pieces, pieces))
+        self.pieces = pieces
+        if not different:
+            return
+        self.version += 1
+        for piece in different:
+            self.versions[piece.id] = self.version
+            self.latest[piece.id] = piece.html
+        shown = {each.id for piece in pieces for each in (piece, *piece.rows)}
+        for gone in self.versions.keys() - shown:
+            del self.versions[gone], self.latest[gone]
+        for piece in pieces:  # a table that is sent after some of its rows have changed must have their newest form
+            if piece.rows and piece.id in self.latest:
+                self.latest[piece.id] = piece.whole
+        for reader in self.readers:
+            reader.set()
+
+    def since(self, version: int) -> Mapping[str, str]:
+        """The HTML of each piece that has changed since the version, tables before their rows."""
+        return {each: self.latest[each] for each, at in sorted(self.versions.items(), key=lambda item: item[1]) if at > version}
+
+
+class LivePages:
+    """All pages that are watched or were shown lately. `epoch` distinguishes this process from its predecessors, whose versions mean
+    something else."""
+
+    def __init__(self, clock: Clock, epoch: str, interval: timedelta = INTERVAL) -> None:
+        self._clock = clock
+        self.epoch = epoch
+        self._interval = interval
+        self._pages: dict[str, LivePage] = {}
+        self._closing = asyncio.Event()
+        self.readers = 0
+
+    async def page(self, key: str, render: Render) -> LivePage:
+        """The page, rendered within the last interval. Raises what `render` raises."""
+        found = self._pages.setdefault(key, LivePage(render))
+        try:
+            async with found.rendering:
+                now = self._clock.elapsed()
+                if found.rendered_at is None or now - found.rendered_at >= self._interval.total_seconds():
+                    found.update(await found.render())
+                    found.rendered_at = self._clock.elapsed()
+        except BaseException:
+            if not found.version:
+                self._pages.pop(key, None)
+            raise
+        self._forget()
+        return found
+
+    def expire(self) -> None:
+        """Render each page again when it is requested next, because an action has changed something."""
+        for page in self._pages.values():
+            page.rendered_at = None
+
+    def _forget(self) -> None:
+        before = self._clock.elapsed() - FORGET_AFTER.total_seconds()
+        for key in [key for key, page in self._pages.items() if not page.readers and (page.rendered_at or 0) < before]:
+            del self._pages[key]
+
+    async def events(
+        self,
+        pages: Mapping[str, Render],
+        known: Mapping[str, int],
+        names: Mapping[str, str] | None = None,
+        allowed: Callable[[], bool] = lambda: True,
+    ) -> AsyncIterator[bytes]:
+        """The event stream of a browser that shows these pages. `known`: the version that it has of each; `names`: the names that it has
+        for them, if others. Ends when the server stops, or the reader is no longer `allowed`, which is asked before each event.
+
+        Raises TooManyRequests."""
+        if self.readers >= MAX_READERS:
+            raise TooManyRequests(f"{MAX_READERS} browsers watch pages already: close some, or reload the page to see its present state")
+        wake, sent, watched = asyncio.Event(), dict(known), dict[str, LivePage]()
+        self.readers += 1
+        try:
+            for key, render in list(pages.items())[:MAX_PAGES_OF_A_READER]:
+                with suppress(SluiceError):
+                    watched[key] = await self.page(key, render)
+                    self._watch(watched[key], wake)
+            yield b"retry: 2000\n\n"
+            while watched and allowed() and not self._closing.is_set():
+                wake.clear()
+                for key, page in watched.items():
+                    news = page.since(sent.get(key, 0))
+                    sent[key] = page.version
+                    if news:
+                        yield event({"page": (names or {}).get(key, key), "version": page.version, "epoch": self.epoch, "pieces": news})
+                try:
+                    async with asyncio.timeout(KEEP_ALIVE.total_seconds()):
+                        await wake.wait()
+                except TimeoutError:
+                    yield b": alive\n\n"
+        finally:
+            self.readers -= 1
+            for page in watched.values():
+                page.readers.discard(wake)
+
+    def _watch(self, page: LivePage, wake: asyncio.Event) -> None:
+        page.readers.add(wake)
+        if page.ticker is None or page.ticker.done():
+            page.ticker = asyncio.create_task(self._tick(page), name="page")
+
+    async def _tick(self, page: LivePage) -> None:
+        """Render the page at each interval as long as it has readers. A failure keeps what is shown."""
+        while page.readers and not self._closing.is_set():
+            await asyncio.sleep(self._interval.total_seconds())
+            try:
+                async with page.rendering:
+                    page.update(await page.render())
+                    page.rendered_at = self._clock.elapsed()
+            except SluiceError as error:
+                log.info("a page was not updated: %s", error)
+            except Exception:
+                log.exception("a page was not updated")
+
+    def close(self) -> None:
+        """End all event streams."""
+        self._closing.set()
+        for page in self._pages.values():
+            for reader in page.readers:
+                reader.set()
+
+
+def event(data: Mapping[str, object]) -> bytes:
+    """A server-sent event without a name. JSON has no line breaks, so one `data` line is enough."""
+    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace") + b"\n\n"

@@ -1,0 +1,119 @@
+"""Templates, and how they show numbers, times and ages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from coordinator.ui.pieces import Piece
+
+NONE = "–"
+
+
+@cache
+def environment() -> Environment:
+    """All text is escaped; an unknown variable is an error."""
+    found = Environment(
+        loader=PackageLoader("coordinator.ui"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    found.filters |= {
+        "count": count,
+        "rate": rate,
+        "size": size,
+        "duration": duration,
+        "time": time_element,
+        "segment": segment,
+        "slug": element_id,
+        "tone": tone,
+    }
+    return found
+
+
+def piece(template: str, id: str, rows: Iterable[Piece] = (), **values: object) -> Piece:
+    """`templates/TEMPLATE.html`, which gets `id` and the values."""
+    return Piece(id, environment().get_template(f"{template}.html").render(id=id, **values), tuple(rows))
+
+
+def page(title: str, crumbs: Sequence[tuple[str, str]], root: str, key: str, version: int, epoch: str, pieces: Sequence[Piece]) -> str:
+    """A whole page. `crumbs`: names and links, from the outside in. `root`: the relative URL of `/ui/`. `key`: the rest of this page's
+    URL."""
+    content = Markup("".join(each.whole for each in pieces))  # noqa: S704 - made by templates, which escape
+    return (
+        environment()
+        .get_template("layout.html")
+        .render(title=title, crumbs=crumbs, root=root, key=key, version=version, epoch=epoch, content=content)
+    )
+
+
+# --- filters ---------------------------------------------------------------------------------------------------------
+
+
+def count(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def rate(value: float | None) -> str:
+    """Rows per second."""
+    if value is None:
+        return NONE
+    return f"{value:,.0f}/s" if value >= 10 or value == 0 else f"{value:.1f}/s"
+
+
+def size(value: float | None) -> str:
+    """Bytes, in binary units."""
+    if value is None:
+        return NONE
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+
+
+def duration(seconds: float | None) -> str:
+    """A duration as text, such as "12 s", "3 min 5 s", "2 h 10 min", "4 d 3 h"."""
+    if seconds is None:
+        return NONE
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    whole = int(seconds)
+    for unit, length, lesser, part in (("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= length:
+            rest = whole % length // part
+            return f"{whole // length} {unit} {rest} {lesser}" if rest else f"{whole // length} {unit}"
+    return f"{whole} s"
+
+
+def time_element(at: datetime | None) -> str:
+    """A time in UTC. The script of the page shows it in the reader's time zone, with its age."""
+    if at is None:
+        return NONE
+    utc = at.astimezone(UTC)
+    return Markup('<time datetime="{}">{} UTC</time>').format(utc.isoformat(timespec="milliseconds"), f"{utc:%Y-%m-%d %H:%M:%S}")
+
+
+def segment(text: str) -> str:
+    """A segment of a URL's path, or a value of its query."""
+    return quote(text, safe="")
+
+
+def element_id(text: str) -> str:
+    """Text as part of an element's id, without blanks: different texts have different ids."""
+    return quote(text, safe="").replace("_", "%5F").replace("%", "_")
+
+
+TONES = {
+    **dict.fromkeys(("RUNNING", "LIVE", "DRAINED", "GROW", "NONE"), "good"),
+    **dict.fromkeys(("CREATED", "DRAINING", "REPLACED", "REQUESTED", "STOPPING", "FLUSHING", "COMMITTING"), "busy"),
+    **dict.fromkeys(("FAILED", "LOST", "REFUSED"), "bad"),
+}
+
+
+def tone(state: object) -> str:
+    """The class of a state's badge. The text of the badge says the same: colour is never the only sign."""
+    return TONES.get(str(escape(str(state))), "quiet")

@@ -1,0 +1,209 @@
+"""The routes of the pages. A page, a dialog or an error is HTML; the event stream is `text/event-stream`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, quote
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
+
+from coordinator.api.access import COOKIE, AccessDep, GuardedRoute, RequestGuard, RequestGuardDep
+from coordinator.api.deps import Actor
+from coordinator.ui.actions import Actions
+from coordinator.ui.live import MAX_PAGES_OF_A_READER, LivePages, Render
+from coordinator.ui.render import environment, page
+from coordinator.ui.views import Page, Pages
+from sluice.core.errors import ClientError, NotAuthenticated, SluiceError
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS: Mapping[str, str] = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
+
+TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+SESSION_SECONDS = 12 * 3600
+"""A browser forgets its token after so long."""
+
+
+class PageRoute(GuardedRoute):
+    """A guarded route that answers errors with a page: without a valid token with the form to log in."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def answered(request: Request) -> Response:
+            try:
+                return await answer(request)
+            except SluiceError as error:
+                return _failed_page(request, error)
+
+        return answered
+
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+
+@dataclass(frozen=True, slots=True)
+class Ui:
+    """What the routes use. Made once, by `coordinator.app`."""
+
+    pages: Pages
+    live: LivePages
+    actions: Actions
+
+
+def _ui(request: Request) -> Ui:
+    found: Ui = request.app.state.ui
+    return found
+
+
+# --- what every reader gets ---------------------------------------------------------------------------------------------
+
+
+@router.get("/ui")
+async def redirect_to_root() -> Response:
+    return RedirectResponse("ui/", 308)
+
+
+@router.get("/ui/static/{file}")
+async def get_static(file: str) -> Response:
+    content = _static().get(file)
+    if content is None:
+        return Response("there is no such file", 404, media_type="text/plain")
+    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "max-age=3600"}
+    return Response(content, media_type=TYPES[file.rsplit(".", 1)[-1]], headers=headers)
+
+
+@cache
+def _static() -> Mapping[str, bytes]:
+    return {each.name: each.read_bytes() for each in (files("coordinator.ui") / "static").iterdir()}
+
+
+@router.post("/ui/login")
+async def log_in(request: Request, access: AccessDep) -> Response:
+    """Keep the token of a form in a cookie that scripts cannot read and other sites cannot make the browser send."""
+    token = dict(parse_qsl((await request.body()).decode())).get("token", "").strip()
+    if not token:
+        raise ClientError("paste a token into the form")
+    address = request.client.host if request.client else ""
+    if access.authentication.required:
+        access.authentication.identify(token, address)
+    answer = RedirectResponse(".", 303, headers=dict(HEADERS))
+    secure = request.scope.get("scheme") == "https"
+    answer.set_cookie(COOKIE, token, max_age=SESSION_SECONDS, path="/ui/", httponly=True, samesite="strict", secure=secure)
+    return answer
+
+
+@router.post("/ui/logout")
+async def log_out() -> Response:
+    answer = RedirectResponse(".", 303, headers=dict(HEADERS))
+    answer.delete_cookie(COOKIE, path="/ui/")
+    return answer
+
+
+# --- events ---------------------------------------------------------------------------------------------------------------
+
+
+@router.get("/ui/events")
+async def get_events(
+    request: Request,
+    guard: RequestGuardDep,
+    pages: Annotated[list[str] | None, Query(alias="page", description="a page's URL below /ui/")] = None,
+    versions: Annotated[list[int] | None, Query(alias="version", description="the version that the browser has of each page")] = None,
+    epoch: str = "",
+) -> Response:
+    """The changes of the pages that a browser shows. With versions of another process (`epoch`), everything is sent."""
+    ui, found, known, keys = _ui(request), dict[str, Render](), dict[str, int](), dict[str, str]()
+    for each, version in zip((pages or [])[:MAX_PAGES_OF_A_READER], [*(versions or []), *[0] * len(pages or [])], strict=False):
+        path, _, query = each.partition("?")
+        try:
+            target = ui.pages.find(path, query, guard.jobs)
+            await _check(target, guard)
+        except SluiceError:  # the page shows the error when it is loaded again
+            continue
+        found[target.rendering], keys[target.rendering] = target.render, target.key
+        known[target.rendering] = version if epoch == ui.live.epoch else 0
+    stream = ui.live.events(found, known, keys, guard.valid)
+    first = await anext(stream)  # raises what refuses the stream before the answer begins
+
+    async def body() -> AsyncIterator[bytes]:
+        yield first
+        async for each in stream:
+            yield each
+
+    return StreamingResponse(body(), media_type="text/event-stream", headers={**HEADERS, "X-Accel-Buffering": "no"})
+
+
+async def _check(target: Page, guard: RequestGuard) -> None:
+    """Raises Forbidden if the reader may not see the page."""
+    if target.job is not None:
+        await guard.job(await target.job())
+    elif not target.lists_jobs:
+        await guard.all_jobs()
+
+
+# --- actions ----------------------------------------------------------------------------------------------------------------
+
+
+@router.get("/ui/actions/{name}")
+async def get_action(name: str, request: Request, guard: RequestGuardDep) -> Response:
+    """The dialog of an action, with its plan."""
+    actions, subject = _ui(request).actions, dict(request.query_params)
+    try:
+        await actions.check(name, subject, guard, perform=False)
+        plan = await actions.plan(name, subject)
+    except SluiceError as error:
+        return _html("failed", error.status, error=error)
+    return _html("dialog", plan=plan, name=name, subject=subject)
+
+
+@router.post("/ui/actions/{name}")
+async def post_action(name: str, request: Request, guard: RequestGuardDep, actor: Actor) -> Response:
+    """Perform an action, and say what was done."""
+    ui, subject = _ui(request), dict(parse_qsl((await request.body()).decode()))
+    try:
+        await ui.actions.check(name, subject, guard, perform=True)
+        done = await ui.actions.perform(name, subject, actor)
+    except SluiceError as error:
+        return _html("failed", error.status, error=error)
+    finally:
+        ui.live.expire()
+    return _html("done", done=done)
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------------
+
+
+@router.get("/ui/{path:path}")
+async def get_page(path: str, request: Request, guard: RequestGuardDep) -> Response:
+    """A page in its present form."""
+    ui, raw = _ui(request), request.scope.get("raw_path", b"").decode("latin-1").partition("?")[0]
+    found = ui.pages.find(raw.partition("/ui/")[2] if "/ui/" in raw else quote(path), request.url.query, guard.jobs)
+    await _check(found, guard)
+    live = await ui.live.page(found.rendering, found.render)
+    return HTMLResponse(
+        page(found.title, found.crumbs, _root(path), found.key, live.version, ui.live.epoch, live.pieces), headers=dict(HEADERS)
+    )
+
+
+def _root(path: str) -> str:
+    """The relative URL of `/ui/`. Pages have no other links, so they also work behind a proxy that adds a prefix."""
+    return "../" * path.count("/") or "./"
+
+
+def _failed_page(request: Request, error: SluiceError) -> Response:
+    root = _root(request.scope["path"].removeprefix("/ui/"))
+    if isinstance(error, NotAuthenticated):
+        return _html("login", error.status, error=error, root=root, tried=request.method == "POST")
+    return _html("error", error.status, error=error, root=root, title="Not found" if error.status == 404 else "Error")
+
+
+def _html(template: str, status: int = 200, **values: object) -> Response:
+    return HTMLResponse(environment().get_template(f"{template}.html").render(**values), status, headers=dict(HEADERS))

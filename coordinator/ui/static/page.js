@@ -1,0 +1,155 @@
+"use strict";
+// Keeps a page up to date, shows times in the reader's time zone, and opens the dialogs of actions.
+// All tabs of a browser share one event stream, because browsers open only six connections to a host: the tab that holds the lock
+// "sluice-events" reads it for all, and passes the events on by a BroadcastChannel.
+(() => {
+  const body = document.body;
+  const root = body.dataset.root;
+  const key = body.dataset.page;
+  const epoch = body.dataset.epoch;
+  const dialog = document.getElementById("dialog");
+  const status = document.getElementById("connection");
+  let version = Number(body.dataset.version);
+
+  // --- times ---
+  const clock = new Intl.DateTimeFormat(undefined, {dateStyle: "short", timeStyle: "medium"});
+  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+
+  function age(seconds) {
+    const [length, unit] = units.find(([length]) => Math.abs(seconds) >= length) || [1, "s"];
+    const number = Math.floor(Math.abs(seconds) / length);
+    return seconds < 0 ? `in ${number} ${unit}` : `${number} ${unit} ago`;
+  }
+
+  function showTimes() {
+    const now = Date.now();
+    for (const element of document.querySelectorAll("time[datetime]")) {
+      const at = new Date(element.dateTime);
+      const text = `${clock.format(at)} (${age((now - at) / 1000)})`;
+      if (element.textContent !== text) {
+        element.textContent = text;
+        element.title = `${at.toISOString().replace("T", " ").slice(0, 19)} UTC`;
+      }
+    }
+  }
+
+  // --- events ---
+  function apply(data) {
+    if (data.page !== key) return;
+    for (const [id, html] of Object.entries(data.pieces)) {
+      const element = document.getElementById(id);
+      if (!element) continue;
+      const open = [...element.querySelectorAll("details[open]")].map((each) => each.id);
+      const focused = element.contains(document.activeElement) ? document.activeElement : null;
+      if (focused && focused.tagName === "INPUT") continue;  // somebody is typing here
+      const selector = focused && (focused.dataset.action ? `[data-action="${CSS.escape(focused.dataset.action)}"]` : focused.getAttribute("href") ? `[href="${CSS.escape(focused.getAttribute("href"))}"]` : "");
+      element.outerHTML = html;  // the coordinator escapes all text in it
+      for (const each of open) document.getElementById(each)?.setAttribute("open", "");
+      if (selector) document.getElementById(id)?.querySelector(selector)?.focus();
+    }
+    version = data.version;
+    showTimes();
+  }
+
+  const channel = "BroadcastChannel" in window ? new BroadcastChannel(`sluice ${new URL(root, location).pathname}`) : null;
+  const tab = Math.random().toString(36).slice(2);
+  const tabs = new Map([[tab, {key, version, epoch, seen: Date.now()}]]);
+  let source = null;
+  let address = "";
+
+  function setStatus(text) {
+    if (status.textContent !== text) status.textContent = text;
+  }
+
+  function connect() {
+    const pages = new Map();
+    for (const each of tabs.values()) {
+      const known = pages.get(each.key);
+      if (!known || each.version < known.version) pages.set(each.key, each);
+    }
+    const query = new URLSearchParams({epoch});
+    for (const [page, each] of pages) {
+      query.append("page", page);
+      query.append("version", each.epoch === epoch ? each.version : 0);
+    }
+    const wanted = [...pages.keys()].sort().join("\n");
+    if (source && wanted === address && source.readyState !== EventSource.CLOSED) return;
+    source?.close();
+    address = wanted;
+    source = new EventSource(`${root}events?${query}`);
+    source.onopen = () => { setStatus("live"); channel?.postMessage({live: true}); };
+    source.onerror = () => {
+      setStatus("not live: the coordinator does not answer; trying again");
+      channel?.postMessage({live: false});
+      if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
+    };
+    source.onmessage = (message) => {
+      const data = JSON.parse(message.data);
+      for (const each of tabs.values()) if (each.key === data.page) { each.version = data.version; each.epoch = data.epoch; }
+      apply(data);
+      channel?.postMessage({data});
+    };
+  }
+
+  function announce() {
+    tabs.get(tab).seen = Date.now();
+    channel?.postMessage({tab, key, version, epoch});
+  }
+
+  if (channel) {
+    let leader = false;
+    channel.onmessage = ({data: message}) => {
+      if (message.data) { apply(message.data); setStatus("live"); }
+      if ("live" in message && !leader) setStatus(message.live ? "live" : "not live: the coordinator does not answer; trying again");
+      if (message.gone) tabs.delete(message.gone);
+      if (message.tab) tabs.set(message.tab, {...message, seen: Date.now()});
+      if (message.asked) announce();
+      if (leader) { connect(); if (message.tab && source.readyState === EventSource.OPEN) channel.postMessage({live: true}); }
+    };
+    navigator.locks.request("sluice-events " + new URL(root, location).pathname, () => new Promise(() => {
+      leader = true;
+      channel.postMessage({asked: true});
+      connect();
+    }));
+    announce();
+    addEventListener("pagehide", () => channel.postMessage({gone: tab}));
+    setInterval(() => {
+      announce();
+      for (const [each, {seen}] of tabs) if (Date.now() - seen > 90000) tabs.delete(each);
+      if (leader) connect();
+    }, 20000);
+  } else {
+    connect();
+  }
+
+  // --- actions ---
+  async function show(address, options) {
+    try {
+      const answer = await fetch(root + address, options);
+      dialog.innerHTML = answer.headers.get("Content-Type")?.startsWith("text/html") ? await answer.text() : "";
+      if (!dialog.innerHTML) dialog.textContent = `The coordinator answered ${answer.status}.`;
+    } catch {
+      dialog.textContent = "The coordinator does not answer. Nothing is known about the request: look before you try again.";
+    }
+    for (const each of dialog.querySelectorAll("[data-link]")) each.href = root + each.dataset.link;
+    if (!dialog.open) dialog.showModal();
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-action], [data-replan], [data-copy]");
+    if (!button) return;
+    if (button.dataset.action) show(button.dataset.action);
+    else if (button.dataset.replan) show(`${button.dataset.replan}?${new URLSearchParams(new FormData(button.form))}`);
+    else navigator.clipboard?.writeText(document.getElementById(button.dataset.copy).textContent).then(() => { button.textContent = "Copied"; });
+  });
+
+  document.addEventListener("submit", (event) => {
+    const address = event.target.dataset.perform;
+    if (!address) return;
+    event.preventDefault();
+    show(address, {method: "POST", body: new URLSearchParams(new FormData(event.target))});
+  });
+
+  showTimes();
+  setInterval(showTimes, 1000);
+})();

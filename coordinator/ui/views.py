@@ -1,0 +1,430 @@
+"""What each page shows. A page is addressed by the part of its URL after `/ui/`, such as `jobs/orders?offset=100`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from urllib.parse import parse_qsl, unquote, urlencode
+
+from coordinator.api.deps import Backups, Draining, Parts, Versioning
+from coordinator.api.drains import drain_detail, drain_summary
+from coordinator.api.jobmodels import difference_reply, versions_reply
+from coordinator.api.runs import describe_run, run_summary
+from coordinator.snapshots.catalog import SnapshotDetails
+from coordinator.ui import fleet, timeline
+from coordinator.ui.actions import of_drain, of_garbage, of_job, of_snapshot, of_version
+from coordinator.ui.graph import Drawing, Edge, Node, draw, stage_key, stream_key
+from coordinator.ui.live import Render
+from coordinator.ui.pieces import Piece
+from coordinator.ui.render import count, element_id, piece, rate, segment
+from coordinator.ui.samples import Samples, sparkline
+from sluice.core.drain import DrainId
+from sluice.core.errors import SluiceError, UnknownPage, UnknownVersion
+from sluice.core.ids import ExecutionContainerId, JobName, StageName, TaskName
+from sluice.status import RunOverview, lag_of, last_report, overview, snapshot_age
+from sluice.wire import runs as wire_runs
+
+ROWS_A_PAGE = 100
+JOBS_A_PAGE = 25
+EVENTS_SHOWN = 50
+PER_TURN = 20
+"""Rows that are rendered before other requests get their turn on the event loop: less than two milliseconds."""
+PER_TURN_OF_LEASES = 1000
+
+Crumbs = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page and how its pieces are made. `key`: its URL below `/ui/`."""
+
+    key: str
+    title: str
+    crumbs: Crumbs
+    render: Render
+    job: Callable[[], Awaitable[JobName]] | None = None
+    """The job that a reader needs a role for; None: all jobs, unless the page itself leaves out other jobs (`lists_jobs`)."""
+    lists_jobs: bool = False
+    shared_by: tuple[str, ...] = ("*",)
+
+    @property
+    def rendering(self) -> str:
+        """The key of what is rendered. Readers who see other jobs have another one."""
+        return self.key if self.shared_by == ("*",) else f"{self.key} {' '.join(self.shared_by)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """`offset`: the first row of the long table; `find`: only rows with this text in their name."""
+
+    offset: int = 0
+    find: str = ""
+
+    @staticmethod
+    def parsed(text: str) -> Query:
+        given = dict(parse_qsl(text))
+        offset = given.get("offset", "0")
+        return Query(min(int(offset), 10**7) if offset.isascii() and offset.isdigit() else 0, given.get("find", "")[:200])
+
+    def at(self, offset: int) -> str:
+        return urlencode({"offset": offset, **({"find": self.find} if self.find else {})})
+
+
+@dataclass(frozen=True, slots=True)
+class Pager:
+    """`previous`, `following`: queries of the neighbouring pages, "" at the ends. `total` None: unknown."""
+
+    first: int
+    last: int
+    total: int | None
+    previous: str
+    following: str
+    find: str
+
+
+def pager(query: Query, shown: int, total: int | None, limit: int, *, more: bool) -> Pager:
+    previous = query.at(max(0, query.offset - limit)) if query.offset else ""
+    first = query.offset + 1 if shown else 0
+    return Pager(first, query.offset + shown, total, previous, query.at(query.offset + limit) if more else "", query.find)
+
+
+class Pages:
+    """Finds pages by their addresses."""
+
+    def __init__(self, parts: Parts, draining: Draining, backups: Backups, versioning: Versioning, samples: Samples) -> None:
+        self._parts = parts
+        self._draining = draining
+        self._backups = backups
+        self._versioning = versioning
+        self._samples = samples
+
+    def find(self, path: str, query: str, jobs: Sequence[str] = ("*",)) -> Page:
+        """The page at this path below `/ui/`. `jobs`: patterns of the jobs that its reader may see. Whether its job or drain exists is
+        found out when it is rendered. Raises UnknownPage."""
+        for pattern, make in self._patterns:
+            match = re.fullmatch(pattern, path)
+            if match is not None:
+                found = Query.parsed(query)
+                key = path if found == Query() else f"{path}?{found.at(found.offset)}"
+                page = make(key, found, *map(unquote, match.groups()))
+                return page if not page.lists_jobs or "*" in jobs else self._jobs(key, found, jobs)
+        raise UnknownPage("begin at /ui/, which lists all jobs")
+
+    @property
+    def _patterns(self) -> Sequence[tuple[str, Callable[..., Page]]]:
+        return (
+            ("", self._jobs),
+            ("fleet", self._fleet),
+            ("garbage", self._garbage),
+            ("jobs/([^/]+)", self._job),
+            ("jobs/([^/]+)/state", self._state),
+            ("jobs/([^/]+)/versions/([0-9]{1,9})", self._version),
+            ("drains/([^/]+)", self._drain),
+        )
+
+    # --- jobs -----------------------------------------------------------------------------------------------------------
+
+    def _jobs(self, key: str, query: Query, visible: Sequence[str] = ("*",)) -> Page:
+        async def render() -> Sequence[Piece]:
+            jobs = await self._parts.runs.jobs()
+            seen = [each for each in jobs if any(fnmatchcase(each.job, pattern) for pattern in visible)]
+            found = [each for each in seen if query.find.lower() in each.job.lower()]
+            shown = found[query.offset : query.offset + JOBS_A_PAGE]
+            rows = []
+            for each in shown:
+                try:
+                    run = overview(await describe_run(self._parts, each.current_run), self._parts.runs.now())
+                    rows.append(self._job_row(run))
+                except SluiceError as error:
+                    rows.append(piece("job_unread", f"job-{element_id(each.job)}", job=each.job, error=f"{error.title()} {error}"))
+            found_pager = pager(query, len(shown), len(found), JOBS_A_PAGE, more=len(found) > query.offset + JOBS_A_PAGE)
+            return [piece("jobs", "jobs", rows, any=bool(seen), since=self._samples.since, pager=found_pager)]
+
+        return Page(key, "Jobs", (), render, lists_jobs=True, shared_by=tuple(visible))
+
+    def _job_row(self, run: RunOverview) -> Piece:
+        samples = self._samples.of_job(JobName(run.job))
+        return piece(
+            "job_row",
+            f"job-{element_id(run.job)}",
+            run=run,
+            rate=sum_known(each.rows_per_second for each in run.stages),
+            lag=sum_known(each.lag for each in run.stages),
+            watermark_lag=max((each.watermark_lag_seconds for each in run.stages if each.watermark_lag_seconds is not None), default=None),
+            backup_age=max((each.snapshot_age_seconds for each in run.stages if each.snapshot_age_seconds is not None), default=None),
+            rates=sparkline([each.rate for each in samples]),
+            lags=sparkline([each.lag for each in samples]),
+        )
+
+    # --- a job -----------------------------------------------------------------------------------------------------------
+
+    def _job(self, key: str, query: Query, job: str) -> Page:
+        name = JobName(job)
+
+        async def render() -> Sequence[Piece]:
+            current = await self._parts.runs.current(name)
+            run = await describe_run(self._parts, current.run_id)
+            found = overview(run, self._parts.runs.now())
+            tasks = [task for task in run.tasks if query.find.lower() in task.task.lower()]
+            shown = tasks[query.offset : query.offset + ROWS_A_PAGE]
+            rows = await _in_turns(shown, lambda task: self._task_row(run, task))
+            containers = sorted(run.incarnations, key=lambda each: (each.ended_at is not None, each.processor_id, -each.epoch))[
+                :ROWS_A_PAGE
+            ]
+            container_rows = await _in_turns(containers, self._container_row)
+            samples = self._samples.of_job(name)
+            more = len(tasks) > query.offset + ROWS_A_PAGE
+            return [
+                piece("job_head", "head", run=found, detail=run, actions=of_job(run), drain=run.drain),
+                piece("problems", "problems", problems=list(zip(found.problems, found.remedies, strict=True)), run=found),
+                piece("graph", "graph", drawing=drawing(run, found)),
+                piece(
+                    "stages",
+                    "stages",
+                    stages=found.stages,
+                    rates=sparkline([each.rate for each in samples]),
+                    lags=sparkline([each.lag for each in samples]),
+                    since=self._samples.since,
+                ),
+                piece("tasks", "tasks", rows, stages=run.stages, pager=pager(query, len(shown), len(tasks), ROWS_A_PAGE, more=more)),
+                piece("containers", "containers", container_rows, total=len(run.incarnations), run=run),
+                piece("timeline", "timeline", events=await self._events(name, run)),
+            ]
+
+        return Page(key, job, (("Jobs", ""),), render, _known(name))
+
+    def _task_row(self, run: wire_runs.RunDetail, task: wire_runs.TaskReply) -> Piece:
+        slots = {each.processor_id: each for each in run.incarnations if each.state == "LIVE"}
+        return piece(
+            "task_row",
+            f"task-{element_id(task.task)}",
+            task=task,
+            container=slots.get(task.processor_id),
+            stages=[(each, lag_of(each), last_report(each)) for each in task.stages],
+        )
+
+    def _container_row(self, container: wire_runs.ContainerReply) -> Piece:
+        lease = self._parts.leases.terms.lease.total_seconds()
+        left = container.lease_seconds_left
+        return piece(
+            "container_row",
+            f"container-{element_id(container.execution_container_id)}",
+            container=container,
+            level=None if left is None else fleet.level(left, lease) + 1,
+            levels=fleet.LEVELS,
+        )
+
+    async def _events(self, job: JobName, run: wire_runs.RunDetail) -> Sequence[timeline.Happened]:
+        runs = map(run_summary, await self._parts.runs.older(job, None, EVENTS_SHOWN))
+        heads, current = await self._versioning.history.versions(job, None, EVENTS_SHOWN)
+        versions = versions_reply(job, heads, current, EVENTS_SHOWN).models
+        drains = map(drain_summary, await self._draining.drains.of_job(job, None, EVENTS_SHOWN))
+        return timeline.newest(
+            timeline.of_runs(runs),
+            timeline.of_versions(job, versions),
+            timeline.of_drains(drains),
+            timeline.of_containers(run.incarnations),
+            limit=EVENTS_SHOWN,
+        )
+
+    # --- versions, drains -----------------------------------------------------------------------------------------------
+
+    def _version(self, key: str, query: Query, job: str, text: str) -> Page:
+        name, version = JobName(job), int(text)
+
+        async def render() -> Sequence[Piece]:
+            (head, *_), current = await self._versions(name, version)
+            change = None
+            if version > 1:
+                try:
+                    effect = await self._versioning.history.difference(name, version - 1, version)
+                    change = difference_reply(job, version - 1, version, effect)
+                except UnknownVersion:
+                    change = None
+            actions = of_version(job, version) if version != current else ()
+            return [piece("version", "version", head=head, current=current, change=change, job=job, actions=actions)]
+
+        return Page(key, f"Version {version}", (("Jobs", ""), (job, f"jobs/{segment(job)}")), render, _known(name))
+
+    async def _versions(self, job: JobName, version: int) -> tuple[Sequence[object], int]:
+        heads, current = await self._versioning.history.versions(job, version + 1, 1)
+        found = versions_reply(job, heads, current, 1).models
+        if not found or found[0].version != version:
+            raise UnknownVersion(f"job {job} has no version {version} (it may have been pruned)")
+        return found, current
+
+    def _drain(self, key: str, query: Query, drain: str) -> Page:
+        async def render() -> Sequence[Piece]:
+            found = drain_detail(await self._draining.drains.describe(DrainId(drain)))
+            rows = [(container, task) for container in found.containers for task in container.tasks]
+            shown = rows[query.offset : query.offset + ROWS_A_PAGE]
+            more = len(rows) > query.offset + ROWS_A_PAGE
+            made = [piece("drain_row", f"task-{element_id(task.task)}", container=container, task=task) for container, task in shown]
+            return [
+                piece("drain", "drain", drain=found, actions=of_drain(found)),
+                piece("drain_tasks", "tasks", made, pager=pager(query, len(shown), len(rows), ROWS_A_PAGE, more=more)),
+            ]
+
+        async def job() -> JobName:
+            return (await self._draining.drains.describe(DrainId(drain))).drain.job
+
+        return Page(key, "Drain", (("Jobs", ""),), render, job)
+
+    # --- state ------------------------------------------------------------------------------------------------------------
+
+    def _state(self, key: str, query: Query, job: str) -> Page:
+        name = JobName(job)
+
+        async def render() -> Sequence[Piece]:
+            run = await describe_run(self._parts, (await self._parts.runs.current(name)).run_id)
+            found = await self._backups.catalog.snapshots(name, None, None, None, ROWS_A_PAGE)
+            pins = await self._backups.catalog.pins(name)
+            heads = {(each.row.task, each.row.stage): each for each in found if each.head}
+            at = self._parts.runs.now()
+            stateful = {stage.name for stage in run.stages if stage.stateful}
+            losses = [
+                loss_of(task.task, stage, heads.get((TaskName(task.task), StageName(stage.stage))), snapshot_age(stage, at))
+                for task in run.tasks
+                for stage in task.stages
+                if stage.stage in stateful
+            ][:ROWS_A_PAGE]
+            rows = [piece("snapshot_row", _snapshot_id(each), snapshot=each, actions=of_snapshot(each)) for each in found]
+            return [
+                piece("losses", "losses", losses=losses, backup_to=run.backup_to, job=job),
+                piece("axis", "axis", marks=axis(found)),
+                piece("pins", "pins", pins=pins, job=job),
+                piece("snapshots", "snapshots", rows, any=bool(found), limit=ROWS_A_PAGE),
+            ]
+
+        return Page(key, "State", (("Jobs", ""), (job, f"jobs/{segment(job)}")), render, _known(name))
+
+    def _garbage(self, key: str, query: Query) -> Page:
+        async def render() -> Sequence[Piece]:
+            collection = self._backups.collection
+            grace, every = collection.grace.total_seconds(), collection.every.total_seconds()
+            return [piece("garbage", "garbage", totals=collection.totals.items(), grace=grace, every=every, actions=of_garbage())]
+
+        return Page(key, "Garbage", (), render)
+
+    # --- the fleet ------------------------------------------------------------------------------------------------------
+
+    def _fleet(self, key: str, query: Query) -> Page:
+        async def render() -> Sequence[Piece]:
+            leases = self._parts.leases
+            left = []
+            for number, each in enumerate(leases.known()):
+                remaining = leases.left(ExecutionContainerId(each))
+                if remaining is not None:
+                    left.append(remaining.total_seconds())
+                if number % PER_TURN_OF_LEASES == PER_TURN_OF_LEASES - 1:
+                    await asyncio.sleep(0)
+            cells = fleet.heat_map(left, leases.terms.lease.total_seconds())
+            jobs = [each for each in self._parts.lag.jobs if each.slots]
+            return [
+                piece("fleet", "fleet", valid=len(leases), ending=leases.ending, terms=leases.terms, jobs=jobs[:ROWS_A_PAGE]),
+                piece("heat", "heat", cells=cells, levels=fleet.LEVELS),
+            ]
+
+        return Page(key, "Fleet", (), render)
+
+
+def _known(job: JobName) -> Callable[[], Awaitable[JobName]]:
+    async def known() -> JobName:
+        return job
+
+    return known
+
+
+async def _in_turns(rows: Iterable[object], make: Callable[..., Piece]) -> list[Piece]:
+    """Other requests get their turn after each few rows."""
+    found = []
+    for number, row in enumerate(rows):
+        found.append(make(row))
+        if number % PER_TURN == PER_TURN - 1:
+            await asyncio.sleep(0)
+    return found
+
+
+def sum_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+# --- the drawing of a job -----------------------------------------------------------------------------------------------
+
+
+def drawing(run: wire_runs.RunDetail, found: RunOverview) -> Drawing:
+    """Streams with their partitions, stages with their rates, and the lag at the edge from a stream to its reader."""
+    failing = {each.stage for each in found.failing}
+    by_stage = {each.stage: each for each in found.stages}
+    nodes, edges = dict[str, Node](), []
+    for stream in run.streams:
+        nodes[stream_key(stream.name)] = Node(stream.name, stream.role, f"{stream.system}, {stream.partitions} partitions")
+    for stage in run.stages:
+        now = by_stage.get(stage.name)
+        nodes[stage_key(stage.name)] = Node(stage.name, "stage", rate(now.rows_per_second if now else None), stage.name in failing)
+        lag = f"lag {count(now.lag)}" if now is not None and now.lag is not None else ""
+        edges += [Edge(stream_key(name), stage_key(stage.name), lag) for name in stage.reads]
+        edges += [Edge(stage_key(stage.name), stream_key(name)) for name in stage.writes]
+    return draw(nodes, edges)
+
+
+# --- snapshots ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What is lost if the disk of this stage's container fails now: `batches` run again, about `seconds` of work. None: unknown, or the
+    stage has no snapshot (`snapshot` is "")."""
+
+    task: str
+    stage: str
+    snapshot: str
+    batches: int | None
+    seconds: float | None
+
+
+def loss_of(task: str, stage: wire_runs.StageProgress, head: SnapshotDetails | None, age: float | None) -> Loss:
+    if head is None and stage.snapshot_at is not None:
+        return Loss(task, stage.stage, "not listed below", None, age)
+    if head is None:
+        return Loss(task, stage.stage, "", None if stage.batch_id is None else stage.batch_id + 1, age)
+    if head.row.lineage != stage.lineage or stage.batch_id is None:
+        return Loss(task, stage.stage, head.row.checkpoint, None, age)
+    last = -1 if head.row.batch_id is None else head.row.batch_id
+    return Loss(task, stage.stage, head.row.checkpoint, max(0, stage.batch_id - last), age)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A snapshot on the time axis. `x`: from 0, the oldest, to 1000, the newest. `height`: from 1 to 40 by its size."""
+
+    x: float
+    height: float
+    label: str
+    retained: bool
+
+
+def axis(found: Sequence[SnapshotDetails]) -> Sequence[Mark]:
+    if not found:
+        return []
+    times = [each.row.reported_at for each in found]
+    first, span = min(times), max((max(times) - min(times)).total_seconds(), 1e-9)
+    sizes = [max((marker.bytes for marker in each.row.markers.values()), default=0) for each in found]
+    largest = max(*sizes, 1)
+    return [
+        Mark(
+            round((each.row.reported_at - first).total_seconds() / span * 1000, 1),
+            round(1 + 39 * bytes_ / largest, 1),
+            f"{each.row.checkpoint} of {each.row.task}/{each.row.stage}, {each.row.reported_at:%Y-%m-%d %H:%M:%S} UTC",
+            bool(each.why),
+        )
+        for each, bytes_ in zip(found, sizes, strict=True)
+    ]
+
+
+def _snapshot_id(found: SnapshotDetails) -> str:
+    return f"snapshot-{element_id(f'{found.row.task}/{found.row.stage}/{found.row.checkpoint}')}"

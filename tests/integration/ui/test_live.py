@@ -1,0 +1,137 @@
+"""Pages that are watched: one rendering for all browsers, and only what has changed is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from coordinator.ui.live import MAX_READERS, LivePages
+from coordinator.ui.pieces import ROWS, Piece
+from sluice.core.errors import TooManyRequests, UnknownJob
+from tests.support.fakes import FakeClock
+
+INTERVAL = timedelta(milliseconds=5)
+
+
+class Source:
+    """A page that a test changes."""
+
+    def __init__(self) -> None:
+        self.rows = {"a": "1", "b": "1"}
+        self.renderings = 0
+        self.rendered = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def render(self) -> Sequence[Piece]:
+        self.renderings += 1
+        self.rendered.set()
+        if self.error is not None:
+            raise self.error
+        rows = tuple(Piece(f"row-{name}", f'<tr id="row-{name}">{value}</tr>') for name, value in self.rows.items())
+        return [Piece("head", '<p id="head">head</p>'), Piece("table", f'<table id="table">{ROWS}</table>', rows)]
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+async def live() -> AsyncIterator[LivePages]:
+    found = LivePages(FakeClock(), "e1", INTERVAL)
+    yield found
+    found.close()
+
+
+async def following(stream: AsyncIterator[bytes]) -> dict[str, Any]:
+    """The next event that is not a comment."""
+    async with asyncio.timeout(10):
+        async for each in stream:
+            if each.startswith(b"data: "):
+                return json.loads(each[6:])  # type: ignore[no-any-return]
+    raise AssertionError("the stream has ended")
+
+
+async def test_a_browser_is_sent_all_pieces_and_then_what_changes(live: LivePages, source: Source) -> None:
+    async with aclosing(live.events({"p": source.render}, {})) as stream:  # type: ignore[type-var]
+        first = await following(stream)
+        assert set(first["pieces"]) == {"head", "table"}
+        source.rows["a"] = "2"
+        second = await following(stream)
+        assert second["pieces"] == {"row-a": '<tr id="row-a">2</tr>'}
+        assert second["version"] == first["version"] + 1
+
+
+async def test_a_browser_with_the_present_version_is_sent_nothing_again(live: LivePages, source: Source) -> None:
+    page = await live.page("p", source.render)
+    async with aclosing(live.events({"p": source.render}, {"p": page.version})) as stream:  # type: ignore[type-var]
+        assert await anext(stream) == b"retry: 2000\n\n"
+        source.rows["b"] = "2"
+        assert (await following(stream))["pieces"] == {"row-b": '<tr id="row-b">2</tr>'}
+
+
+async def test_a_table_with_other_rows_is_sent_as_a_whole(live: LivePages, source: Source) -> None:
+    async with aclosing(live.events({"p": source.render}, {})) as stream:  # type: ignore[type-var]
+        await following(stream)
+        source.rows["c"] = "1"
+        assert set((await following(stream))["pieces"]) == {"table"}
+
+
+async def test_a_slow_browser_gets_the_newest_form_of_all_that_changed(live: LivePages, source: Source) -> None:
+    page = await live.page("p", source.render)
+    versions = page.version
+    for value in ("2", "3"):
+        source.rows |= {"a": value}
+        page.update(await source.render())
+    source.rows["b"] = "2"
+    page.update(await source.render())
+    assert page.since(versions) == {"row-a": '<tr id="row-a">3</tr>', "row-b": '<tr id="row-b">2</tr>'}
+    assert "3" in page.since(0)["table"]
+
+
+async def test_all_browsers_share_one_rendering(live: LivePages, source: Source) -> None:
+    async with aclosing(live.events({"p": source.render}, {})) as one, aclosing(live.events({"p": source.render}, {})) as two:  # type: ignore[type-var]
+        await asyncio.gather(following(one), following(two))
+        assert source.renderings == 1
+
+
+async def test_a_failed_rendering_leaves_what_is_shown_and_is_tried_again(live: LivePages, source: Source) -> None:
+    async with aclosing(live.events({"p": source.render}, {})) as stream:  # type: ignore[type-var]
+        await following(stream)
+        source.error = UnknownJob("gone")
+        source.rendered.clear()
+        await source.rendered.wait()
+        source.error = None
+        source.rows["a"] = "2"
+        assert set((await following(stream))["pieces"]) == {"row-a"}
+
+
+async def test_streams_end_when_the_server_stops(live: LivePages, source: Source) -> None:
+    async with aclosing(live.events({"p": source.render}, {})) as stream:  # type: ignore[type-var]
+        await following(stream)
+        live.close()
+        assert [each async for each in stream] == []
+
+
+async def test_readers_are_counted_and_bounded(live: LivePages, source: Source) -> None:
+    async with aclosing(live.events({"p": source.render}, {})) as stream:  # type: ignore[type-var]
+        await anext(stream)
+        assert live.readers == 1
+        live.readers = MAX_READERS
+        with pytest.raises(TooManyRequests):
+            await anext(live.events({"p": source.render}, {}))
+        live.readers = 1
+    assert live.readers == 0
+
+
+async def test_a_page_that_cannot_be_rendered_is_left_out(live: LivePages, source: Source) -> None:
+    source.error = UnknownJob("gone")
+    good = Source()
+    async with aclosing(live.events({"bad": source.render, "good": good.render}, {})) as stream:  # type: ignore[type-var]
+        assert (await following(stream))["page"] == "good"

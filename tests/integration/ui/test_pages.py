@@ -1,0 +1,248 @@
+"""The web pages, as a browser requests them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from sluice.core.access.roles import Role
+from sluice.core.access.tokens import Grant
+from tests.support.api import Caller, calling, chained_body, run_body
+from tests.support.fakes import FakeClock
+
+HOSTILE = "<script>alert(1)</script>\"'&"
+
+
+@pytest.fixture
+async def caller(tmp_path: Path) -> AsyncIterator[Caller]:
+    async with calling(tmp_path, FakeClock()) as found:
+        found.log.create("flights", 2)
+        yield found
+
+
+async def text_of(caller: Caller, path: str, status: int = 200) -> str:
+    answer = await caller.http.get(path)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    policy = answer.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    return answer.text
+
+
+async def test_an_empty_coordinator_says_how_to_start_a_first_job(caller: Caller) -> None:
+    text = await text_of(caller, "/ui/")
+    assert "There is no job yet" in text
+    assert "sluice run job.py" in text
+
+
+async def test_the_jobs_are_listed_with_what_is_wrong(caller: Caller) -> None:
+    await caller.deploy(chained_body())
+    text = await text_of(caller, "/ui/")
+    assert 'href="jobs/flight-delays"' in text
+    assert "0 of 1 containers are live" in text
+
+
+async def test_a_job_is_shown_with_its_tasks_containers_and_what_happened(caller: Caller) -> None:
+    run = await caller.deploy(chained_body())
+    await caller.registered(run["runId"], "c-1")
+    await caller.acquired(run["runId"], "c-1")
+    text = await text_of(caller, "/ui/jobs/flight-delays")
+    for expected in ("Partition 0", "c-1", "by-carrier", "was deployed", "container c-1 registered", "Stop…"):
+        assert expected in text
+    assert "without an owner" in text
+    assert "A task waits until the lease of its former container has ended" in text
+
+
+async def test_an_unknown_job_is_a_page_that_leads_back(caller: Caller) -> None:
+    text = await text_of(caller, "/ui/jobs/nobody", 404)
+    assert "no job" in text
+    assert 'href="../"' in text
+
+
+async def test_an_unknown_page_is_not_found(caller: Caller) -> None:
+    assert "begin at /ui/" in await text_of(caller, "/ui/what/is/this", 404)
+
+
+async def test_the_address_without_a_path_leads_browsers_to_the_pages(caller: Caller) -> None:
+    answer = await caller.http.get("/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert (answer.status_code, answer.headers["location"]) == (307, "ui/")
+
+
+@pytest.mark.parametrize(
+    "page", ["", "fleet", "garbage", "jobs/flight-delays", "jobs/flight-delays/state", "jobs/flight-delays/versions/1"]
+)
+async def test_each_page_loads_nothing_from_elsewhere(caller: Caller, page: str) -> None:
+    await caller.deploy()
+    text = await text_of(caller, f"/ui/{page}")
+    addresses = re.findall(r'(?:src|href|action)="([^"]*)"', text)
+    assert addresses
+    assert not [each for each in addresses if "//" in each]
+    assert "style=" not in text
+    assert not re.search(r"\son[a-z]+=", text)
+    for each in addresses:
+        if "static/" in each:
+            answer = await caller.http.get(f"/ui/{page}".rsplit("/", 1)[0] + "/" + each)
+            assert answer.status_code == 200, each
+
+
+async def test_text_of_users_is_escaped(caller: Caller) -> None:
+    run = await caller.deploy(run_body())
+    await caller.registered(run["runId"], "c-1", host=HOSTILE)
+    await caller.http.post("/containers/c-1/exit", json={"exitCode": 1, "reason": HOSTILE})
+    text = await text_of(caller, "/ui/jobs/flight-delays")
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert" in text
+    found = await text_of(caller, f"/ui/jobs/flight-delays?find={quote(HOSTILE)}")
+    assert "<script>alert" not in found
+
+
+async def test_a_drain_is_shown_with_what_it_waits_for(caller: Caller) -> None:
+    run = await caller.deploy(chained_body())
+    await caller.registered(run["runId"], "c-1", drainModes=["DEFAULT"])
+    drain = (await caller.http.post("/drain", json={"runId": run["runId"]})).json()
+    text = await text_of(caller, f"/ui/drains/{drain['uuid']}")
+    assert "What it waits for" in text
+    assert "Cancel…" in text
+
+
+async def test_an_action_shows_its_plan_before_it_is_done(caller: Caller) -> None:
+    run = await caller.deploy(chained_body())
+    subject = {"job": "flight-delays", "run": run["runId"], "containers": "2"}
+    plan = await text_of(caller, f"/ui/actions/scale?job=flight-delays&run={run['runId']}&containers=2")
+    assert "The run has 2 slots" in plan
+    assert "sluice scale flight-delays 2" in plan
+    assert (await caller.run(run["runId"]))["containers"] == 1
+    answer = await caller.http.post("/ui/actions/scale", data=subject)
+    assert "Version 2 of the job model is in force" in answer.text
+    assert (await caller.run(run["runId"]))["containers"] == 2
+
+
+async def test_an_action_that_is_refused_says_why(caller: Caller) -> None:
+    run = await caller.deploy(chained_body())
+    answer = await caller.http.get(f"/ui/actions/scale?job=flight-delays&run={run['runId']}&containers=100000")
+    assert "It would be refused" in answer.text
+    assert "<button>Scale" not in answer.text
+    answer = await caller.http.post("/ui/actions/scale", data={"job": "flight-delays", "run": run["runId"], "containers": "x"})
+    assert "It was not done" in answer.text
+
+
+async def test_every_action_of_a_page_has_a_plan(caller: Caller) -> None:
+    run = await caller.deploy(chained_body())
+    links = set(
+        re.findall(r'data-action="([^"]+)"', await text_of(caller, "/ui/jobs/flight-delays") + await text_of(caller, "/ui/garbage"))
+    )
+    assert len(links) == 6
+    for link in links:
+        assert 'id="dialog-title"' in await text_of(caller, f"/ui/{link.replace('&amp;', '&')}")
+    await caller.http.post("/ui/actions/stop", data={"job": "flight-delays", "run": run["runId"]})
+    assert (await caller.run(run["runId"]))["state"] == "STOPPED"
+    text = await text_of(caller, "/ui/jobs/flight-delays")
+    assert "Remove…" in text
+    answer = await caller.http.post("/ui/actions/remove", data={"job": "flight-delays"})
+    assert "was removed" in answer.text
+    assert "There is no job yet" in await text_of(caller, "/ui/")
+
+
+async def test_a_page_of_another_site_cannot_act(caller: Caller) -> None:
+    run = await caller.deploy()
+    subject = {"job": "flight-delays", "run": run["runId"]}
+    answer = await caller.http.post("/ui/actions/stop", data=subject, headers={"Origin": "http://evil.example"})
+    assert answer.status_code == 403
+    assert (await caller.run(run["runId"]))["state"] != "STOPPED"
+
+
+async def test_more_tasks_than_a_page_holds_are_divided_into_pages(tmp_path: Path) -> None:
+    async with calling(tmp_path, FakeClock()) as caller:
+        caller.log.create("flights", 150)
+        await caller.deploy()
+        first = await text_of(caller, "/ui/jobs/flight-delays")
+        assert "1–100 of 150" in first
+        second = await text_of(caller, "/ui/jobs/flight-delays?offset=100")
+        assert "101–150 of 150" in second
+        found = await text_of(caller, "/ui/jobs/flight-delays?find=partition%20149")
+        assert "1–1 of 1" in found
+
+
+# --- with tokens --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[Caller]:
+    """A coordinator that needs tokens, with one job."""
+    async with calling(tmp_path, FakeClock(), authentication=True) as found:
+        found.log.create("flights", 2)
+        found.http.headers["Authorization"] = f"Bearer {await token(found, *Role)}"
+        await found.deploy(chained_body())
+        del found.http.headers["Authorization"]
+        yield found
+
+
+async def token(caller: Caller, *roles: Role, jobs: tuple[str, ...] = ("*",)) -> str:
+    return (await caller.coordinator.authentication.tokens.create("test", Grant(frozenset(roles), jobs), None, "test")).token
+
+
+async def logged_in(caller: Caller, *roles: Role, jobs: tuple[str, ...] = ("*",)) -> None:
+    answer = await caller.http.post("/ui/login", data={"token": await token(caller, *roles, jobs=jobs)})
+    assert (answer.status_code, answer.headers["location"]) == (303, ".")
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert "Path=/ui/" in cookie
+
+
+async def test_a_browser_without_a_token_is_shown_the_form_to_log_in(guarded: Caller) -> None:
+    for page in ("", "fleet", "jobs/flight-delays", "events?page="):
+        assert "Log in" in await text_of(guarded, f"/ui/{page}", 401)
+    answer = await guarded.http.post("/ui/login", data={"token": "sluice-t.wrong"})
+    assert answer.status_code == 401
+    assert "the token is wrong" in answer.text
+
+
+async def test_a_browser_that_has_logged_in_sees_the_pages_and_only_those(guarded: Caller) -> None:
+    await logged_in(guarded, Role.VIEWER)
+    assert "flight-delays" in await text_of(guarded, "/ui/")
+    assert (await guarded.http.get("/jobs")).status_code == 401, "the cookie is not for the API, which other sites may call"
+    await guarded.http.post("/ui/logout")
+    await text_of(guarded, "/ui/", 401)
+
+
+async def test_a_viewer_sees_plans_and_may_do_nothing(guarded: Caller) -> None:
+    await logged_in(guarded, Role.VIEWER)
+    page = await text_of(guarded, "/ui/jobs/flight-delays")
+    for link in re.findall(r'data-action="([^"]+)"', page):
+        address, _, query = link.replace("&amp;", "&").partition("?")
+        await text_of(guarded, f"/ui/{address}?{query}")
+        answer = await guarded.http.post(f"/ui/{address}", data=dict(each.split("=") for each in query.split("&")))
+        assert answer.status_code == 403, link
+
+
+async def test_a_reader_of_one_job_sees_no_other(guarded: Caller) -> None:
+    await logged_in(guarded, *Role, jobs=("weather-*",))
+    assert "There is no job yet" in await text_of(guarded, "/ui/")
+    for page in ("jobs/flight-delays", "jobs/flight-delays/state", "jobs/flight-delays/versions/1", "fleet", "garbage"):
+        await text_of(guarded, f"/ui/{page}", 403)
+    events = await guarded.http.get("/ui/events?page=jobs/flight-delays&page=fleet")
+    assert "flight-delays" not in events.text, "the stream ends at once, because it has no page to show"
+
+
+async def test_an_operator_may_not_remove_a_job_or_collect_garbage(guarded: Caller) -> None:
+    await logged_in(guarded, Role.OPERATOR)
+    for name, subject in (("remove", {"job": "flight-delays"}), ("collect", {})):
+        answer = await guarded.http.post(f"/ui/actions/{name}", data=subject)
+        assert answer.status_code == 403, name
+
+
+async def test_a_run_of_ones_own_job_gives_no_right_to_another_job(guarded: Caller) -> None:
+    guarded.http.headers["Authorization"] = f"Bearer {await token(guarded, *Role)}"
+    own = await guarded.deploy(chained_body(job="weather"))
+    del guarded.http.headers["Authorization"]
+    await logged_in(guarded, *Role, jobs=("weather",))
+    for name in ("remove", "pin", "restore", "rollback"):
+        subject = {"job": "flight-delays", "run": own["runId"], "days": "1", "version": "1", "task": "t", "stage": "s", "checkpoint": "1-1"}
+        answer = await guarded.http.post(f"/ui/actions/{name}", data=subject)
+        assert answer.status_code == 403, (name, answer.text)

@@ -1,0 +1,126 @@
+"""The web pages in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.support.browsers import JOB, PAGES, Staged, chromium
+from tests.support.coordinators import Running, running
+
+HOSTILE = "<script>document.title='owned'</script>\u202egnorw" + "x" * 150
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def coordinator(tmp_path: Path) -> Iterator[Running]:
+    with running(tmp_path / "home") as found:
+        yield found
+
+
+@pytest.fixture
+def staged(coordinator: Running, tmp_path: Path) -> Staged:
+    return Staged(coordinator.http, tmp_path / "home")
+
+
+@pytest.fixture
+def context(browser: Browser, coordinator: Running) -> Iterator[BrowserContext]:
+    """Fails at the end if a page reported an error, or anything was loaded from another site."""
+    made = browser.new_context(base_url=f"http://127.0.0.1:{coordinator.port}")
+    errors: list[str] = []
+    foreign: list[str] = []
+    made.on("weberror", lambda each: errors.append(str(each.error)))
+    made.on("console", lambda each: errors.append(each.text) if each.type == "error" else None)
+    made.on("request", lambda each: foreign.append(each.url) if not each.url.startswith(f"http://127.0.0.1:{coordinator.port}/") else None)
+    yield made
+    made.close()
+    assert not errors
+    assert not foreign
+
+
+def opened(context: BrowserContext, path: str) -> Page:
+    page = context.new_page()
+    page.goto(f"/ui/{path}")
+    expect(page.locator("#connection")).to_have_text("live", timeout=30_000)
+    return page
+
+
+def test_a_page_shows_what_happens_without_being_loaded_again(context: BrowserContext, coordinator: Running, tmp_path: Path) -> None:
+    page = opened(context, "")
+    expect(page.get_by_text("There is no job yet")).to_be_visible()
+    staged = Staged(coordinator.http, tmp_path / "home")
+    expect(page.get_by_role("link", name=JOB, exact=True)).to_be_visible(timeout=30_000)
+    page.get_by_role("link", name=JOB, exact=True).click()
+    expect(page.get_by_role("heading", name=JOB)).to_be_visible()
+    expect(page.locator("#task-Partition_200")).to_contain_text("batch 0")
+    staged.commit("Partition 0", "c0", batch=7)
+    expect(page.locator("#task-Partition_200")).to_contain_text("batch 7", timeout=30_000)
+    coordinator.http.post("/containers/c0/exit", json={"exitCode": 0, "reason": "stopped"})
+    expect(page.locator("#timeline")).to_contain_text("container c0 exited with code 0", timeout=30_000)
+
+
+def test_an_action_is_done_from_its_dialog_and_its_effect_is_shown(context: BrowserContext, staged: Staged) -> None:
+    page = opened(context, f"jobs/{JOB}")
+    page.get_by_role("button", name="Scale…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Containers").fill("4")
+    dialog.get_by_role("button", name="Show the plan").click()
+    expect(dialog).to_contain_text("The run has 4 slots")
+    expect(dialog).to_contain_text(f"sluice scale {JOB} 4")
+    dialog.get_by_role("button", name=f"Scale {JOB}").click()
+    expect(dialog).to_contain_text("is in force")
+    page.keyboard.press("Escape")
+    expect(page.locator("#timeline")).to_contain_text("scaled on the page", timeout=30_000)
+    assert staged.http.get(f"/runs/{staged.run_id}").json()["containers"] == 4
+
+
+def test_a_drain_is_watched_and_cancelled(context: BrowserContext, staged: Staged) -> None:
+    page = opened(context, f"drains/{staged.drain()}")
+    expect(page.get_by_role("heading", name="What it waits for")).to_be_visible()
+    page.get_by_role("button", name="Cancel…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the drain").click()
+    expect(page.get_by_role("dialog")).to_contain_text("was cancelled")
+    expect(page.locator("#drain")).to_contain_text("CANCELLED", timeout=30_000)
+
+
+def test_ten_tabs_stay_live_over_one_connection(context: BrowserContext, staged: Staged) -> None:
+    streams: list[str] = []
+    context.on("request", lambda each: streams.append(each.url) if "/ui/events" in each.url else None)
+    pages = [opened(context, path) for path in ["", f"jobs/{JOB}", "fleet", "garbage", f"jobs/{JOB}/state"] * 2]
+    staged.commit("Partition 0", "c0", batch=7)
+    for page in (pages[1], pages[6]):
+        expect(page.locator("#task-Partition_200")).to_contain_text("batch 7", timeout=30_000)
+    pages[0].close()  # it held the connection for all
+    staged.commit("Partition 0", "c0", batch=8)
+    for page in (pages[1], pages[6]):
+        expect(page.locator("#task-Partition_200")).to_contain_text("batch 8", timeout=60_000)
+
+
+def test_text_of_users_cannot_act_on_the_page(context: BrowserContext, coordinator: Running, tmp_path: Path) -> None:
+    Staged(coordinator.http, tmp_path / "home", error=HOSTILE)
+    page = opened(context, f"jobs/{JOB}")
+    expect(page.locator("#problems")).to_contain_text("<script>document.title")
+    expect(page).to_have_title(f"{JOB} – Sluice")
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "long text makes the page wider than the window"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser: Browser, coordinator: Running, staged: Staged, scheme: str) -> None:
+    drain = staged.drain()
+    made = browser.new_context(color_scheme=scheme, bypass_csp=True, base_url=f"http://127.0.0.1:{coordinator.port}")  # type: ignore[arg-type]
+    page = made.new_page()
+    for name, path in PAGES.items():
+        page.goto(f"/ui/{path.format(drain=drain)}")
+        found = Axe().run(page).response["violations"]
+        serious = [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in ("serious", "critical")]
+        assert not serious, name
+    made.close()

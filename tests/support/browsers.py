@@ -1,0 +1,89 @@
+"""A real browser: Chromium of the system, driven by Playwright; and a job whose pages are worth looking at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+from playwright.sync_api import Browser, sync_playwright
+
+from sluice.streams.log import Log
+from tests.support.api import Json, chained_body
+from tests.support.servers import program
+
+JOB = "flight-delays"
+PAGES: Mapping[str, str] = {
+    "jobs": "",
+    "job": f"jobs/{JOB}",
+    "state": f"jobs/{JOB}/state",
+    "version": f"jobs/{JOB}/versions/2",
+    "drain": "drains/{drain}",
+    "fleet": "fleet",
+    "garbage": "garbage",
+}
+"""Name -> URL below /ui/ of each kind of page of the job that `staged` makes."""
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Raises NotInstalled."""
+    path = program("chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Staged:
+    """A job of two stages with two containers, of which one has failed, a failing stage, and a second version of its model."""
+
+    def __init__(
+        self, http: httpx.Client, home: Path, host: str = "host-1", error: str = "orders.py, line 12: KeyError: 'carrier'"
+    ) -> None:
+        self.http = http
+        Log(home / "log").create("flights", 4)
+        self.run_id = self.post("/runs", chained_body(partitions=4, containers=2))["runId"]
+        for slot in range(2):
+            body = {"processorId": str(slot), "executionContainerId": f"c{slot}", "host": "host-1", "drainModes": ["DEFAULT"]}
+            self.post(f"/runs/{self.run_id}/containers", body)
+        for task, owner in self.slots().items():
+            self.commit(task, f"c{owner}")
+        failing = f"/runs/{self.run_id}/tasks/Partition 0/stages/hourly/failure"
+        self.post(failing, {"generation": 1, "error": error, "failures": 2, "retrySeconds": 30, "log": "/var/log/sluice/container-0.log"})
+        self.post("/containers/c1/exit", {"exitCode": 1, "reason": error})
+        http.patch(f"/runs/{self.run_id}", json={"containers": 3, "why": "more flights in summer"}).raise_for_status()
+
+    def drain(self) -> str:
+        """Begin a drain. Returns its id."""
+        return str(self.post("/drain", {"runId": self.run_id})["uuid"])
+
+    def slots(self) -> Mapping[str, str]:
+        tasks = self.http.get(f"/runs/{self.run_id}").raise_for_status().json()["tasks"]
+        return {task["task"]: task["processorId"] for task in tasks}
+
+    def commit(self, task: str, container: str, batch: int = 0) -> None:
+        """Acquire the task, and report a batch of each stage."""
+        path = f"/runs/{self.run_id}/tasks/{task}"
+        acquired = self.post(f"{path}/acquire", {"executionContainerId": container, "epoch": 1})
+        partition = int(task.removeprefix("Partition "))
+        for stage in acquired["stages"]:
+            stream = {"route": "flights", "hourly": "by-carrier"}[stage["stage"]]
+            offset = {"system": "log", "stream": stream, "partition": partition, "offset": 0}
+            parts = {"addBatch": 120, "queryPlanning": 31, "walCommit": 12}
+            metrics = {"rows": 1200, "rowsPerSecond": 480.5, "batchMillis": 170, "batchMillisByPart": parts, "at": self.now().isoformat()}
+            body = {"generation": acquired["generation"], "stage": stage["stage"], "lineage": stage["lineage"], "batchId": batch}
+            self.post(f"{path}/progress", {**body, "offsets": [offset], "metrics": metrics})
+
+    def now(self) -> datetime:
+        return datetime.fromisoformat(self.http.get(f"/runs/{self.run_id}").raise_for_status().json()["serverTime"])
+
+    def post(self, path: str, body: Json) -> Any:
+        answer = self.http.post(path, json=body)
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
