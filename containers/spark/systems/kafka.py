@@ -1,25 +1,33 @@
-"""Kafka as a task's system, through Spark's connector.
+"""Kafka as a task's system. Stages read through Spark's connector.
 
-The sink is at-least-once: after a crash a topic may contain a batch's records twice, and a container whose lease has ended can write until
-it exits. Leases bound that time. docs/decisions/0007-kafka.md describes what is exact and what is not.
+A batch is written as one transaction by the driver (`kafka_transactions`), or with `delivery="at-least-once"` by Spark's executors: a topic
+may then contain a batch's records twice after a crash, and a container whose lease has ended can write until it exits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from pyspark.sql import functions as F
 
+from containers.spark.systems.kafka_transactions import ProducerFenced, TransactionalWriter
 from containers.spark.systems.port import Grant
-from sluice.streams.kafka import KafkaSystem
+from containers.spark.systems.row_transfer import transfer
+from sluice.core.errors import LeaseLost, SluiceError
+from sluice.job import Delivery
+from sluice.streams.kafka import KafkaSystem, transactional_id
 from sluice.streams.kafka_properties import KafkaProperties
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+
+log = logging.getLogger(__name__)
 
 _HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -28,6 +36,7 @@ SOURCE_OPTIONS: Mapping[str, str] = {
     "failOnDataLoss": "true",
     "kafka.fetch.max.wait.ms": "10",
     "kafka.allow.auto.create.topics": "false",
+    "kafka.isolation.level": "read_committed",
 }
 """By default, a fetch waits 500 ms for records, once per batch. Without that wait, the median batch takes 240 ms instead of 729."""
 
@@ -35,8 +44,16 @@ SOURCE_OPTIONS: Mapping[str, str] = {
 class KafkaTaskSystem:
     """`properties` override Sluice's own options: a broker may have limits."""
 
-    def __init__(self, spark: SparkSession, bootstrap: str, properties: KafkaProperties) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        bootstrap: str,
+        properties: KafkaProperties,
+        on_lease_lost: Callable[[LeaseLost], None] = lambda lost: None,
+    ) -> None:
         self._spark = spark
+        self._on_lease_lost = on_lease_lost
+        self._writers: dict[str, TransactionalWriter] = {}
         self._bootstrap = bootstrap
         self._properties = properties
         self._options = {"kafka.bootstrap.servers": bootstrap, **properties.connector_options()}
@@ -61,22 +78,94 @@ class KafkaTaskSystem:
         stream: str,
         headers: Mapping[str, str],
         ready: Callable[[], None] = lambda: None,
+        delivery: Delivery = Delivery.EXACTLY_ONCE,
     ) -> None:
+        match delivery:
+            case Delivery.EXACTLY_ONCE:
+                self._append_once(grant, records, batch, stream, headers, ready)
+            case Delivery.AT_LEAST_ONCE:
+                self._append_with_spark(records, stream, headers, ready)
+            case _:
+                assert_never(delivery)
+
+    def _append_once(
+        self, grant: Grant, records: DataFrame, batch: int, stream: str, headers: Mapping[str, str], ready: Callable[[], None]
+    ) -> None:
+        name = transactional_id(grant.job, grant.stage, stream, grant.task)
+        if name not in self._writers:
+            self.fence(grant, stream, Delivery.EXACTLY_ONCE)
+        writer = self._writers[name]
+        if writer.has(batch):
+            log.info("batch %d of %s is in %s: its records are not sent again", batch, name, stream)
+            records.write.format("noop").mode("overwrite").save()
+            return
+        ready()
+        encoded = [(header, value.encode()) for header, value in headers.items()]
+        try:
+            writer.write(batch, lambda send: transfer(records, lambda piece: send(piece, encoded)))
+        except BaseException as error:
+            self._writers.pop(name).close()
+            if isinstance(error, ProducerFenced):
+                self._confirm(grant)
+            raise
+
+    def _confirm(self, grant: Grant) -> None:
+        """Raises LeaseLost, which ends the process."""
+        try:
+            grant.confirm_owner()
+        except LeaseLost as lost:
+            self._on_lease_lost(lost)
+            raise
+
+    def _append_with_spark(self, records: DataFrame, stream: str, headers: Mapping[str, str], ready: Callable[[], None]) -> None:
         if headers:
             entries = [F.struct(F.lit(name).alias("key"), F.lit(value.encode()).alias("value")) for name, value in headers.items()]
             records = records.withColumn("headers", F.array(*entries))
         ready()  # executors write as they compute
         records.write.format("kafka").options(**self._options).option("topic", stream).save()
 
+    def renew(self) -> None:
+        """On threads of their own, because a broker that is away takes minutes."""
+        for name, writer in list(self._writers.items()):
+            if writer.due:
+                threading.Thread(target=self._renew, args=(name, writer), name="sluice-renew", daemon=True).start()
+
+    def _renew(self, name: str, writer: TransactionalWriter) -> None:
+        try:
+            writer.renew()
+        except SluiceError as error:
+            log.warning("the marker of %s is not renewed: %s", name, error)
+            if self._writers.get(name) is writer:
+                self._writers.pop(name).close()  # the next batch opens another
+
+    def close(self) -> None:
+        """Close the producers."""
+        while self._writers:
+            self._writers.popitem()[1].close()
+
     def ends(self, stream: str) -> Mapping[int, int]:
         async def ask() -> Mapping[int, int]:
             system = KafkaSystem(self._bootstrap, self._properties)
             try:
-                return await system.latest(stream)
+                return await system.settled_ends(stream)
             finally:
                 await system.close()
 
         return asyncio.run(ask())
 
-    def fence(self, grant: Grant, stream: str) -> int:
-        return -1
+    def fence(self, grant: Grant, stream: str, delivery: Delivery | None) -> int:
+        name = transactional_id(grant.job, grant.stage, stream, grant.task)
+        former = self._writers.pop(name, None)
+        if former is not None:
+            former.close()
+        if delivery is not Delivery.EXACTLY_ONCE:
+            return -1
+        properties = {"bootstrap.servers": self._bootstrap, **self._properties.librdkafka_properties()}
+        writer = TransactionalWriter(properties, name, stream, grant.lineage, grant.generation, lambda: self._confirm(grant))
+        try:
+            written = writer.open()
+        except LeaseLost as lost:
+            self._on_lease_lost(lost)
+            raise
+        self._writers[name] = writer
+        return written

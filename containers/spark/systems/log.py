@@ -12,6 +12,7 @@ from containers.spark.systems import log_source
 from containers.spark.systems.port import Grant
 from sluice.clock import Clock
 from sluice.core.errors import LeaseLost
+from sluice.job import Delivery
 from sluice.streams.log import Log, Record, Writer
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class LogTaskSystem:
         stream: str,
         headers: Mapping[str, str],
         ready: Callable[[], None] = lambda: None,
+        delivery: Delivery = Delivery.EXACTLY_ONCE,
     ) -> None:
         table = records.toArrow()
         found = list(map(Record, table["value"].to_pylist(), table["key"].to_pylist()))
@@ -62,7 +64,13 @@ class LogTaskSystem:
     def ends(self, stream: str) -> Mapping[int, int]:
         return self._log.latest(stream)
 
-    def fence(self, grant: Grant, stream: str) -> int:
+    def fence(self, grant: Grant, stream: str, delivery: Delivery | None) -> int:
         self._log.fence(stream, grant.owner, grant.generation)
         appended = self._log.last_batch(stream, grant.lineage)
         return -1 if appended is None else appended
+
+    def renew(self) -> None:
+        """The log forgets nothing."""
+
+    def close(self) -> None:
+        """Each append opens and closes the log's file."""

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from containers.errors import OffsetsTrimmed
-from containers.state.offsetlog import advance
+from containers.state.offsets.offsetlog import advance
 from sluice.streams.log import Log, Row
 
 COLUMNS = (

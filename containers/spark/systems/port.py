@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.job import Delivery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,6 +26,8 @@ class Grant:
     starts: Mapping[Ssp, int]
     opening: bool = False
     """The query only runs the batch that adds new partitions (`containers.spark.replay`), and reads nothing."""
+    confirm_owner: Callable[[], None] = lambda: None
+    """See `StageStart.confirm_owner`."""
 
     @property
     def owner(self) -> str:
@@ -49,11 +52,13 @@ class TaskSystem(Protocol):
         stream: str,
         headers: Mapping[str, str],
         ready: Callable[[], None] = lambda: None,
+        delivery: Delivery = Delivery.EXACTLY_ONCE,
     ) -> None:
         """Append a batch's `records` (key binary, value binary), each with the headers; equal keys share a partition. Blocks. `ready` is
-        called as late as possible before the first record becomes visible, since it may wait. If it raises, nothing is appended.
+        called before the first record becomes visible, and may wait. If it raises, nothing is appended.
 
-        Raises LeaseLost if the system has fenced the grant off.
+        A batch that the grant's lineage has appended is not appended again, except with AT_LEAST_ONCE in a system that can do both; its
+        plan runs all the same, because its state must be committed. Raises LeaseLost if the system has fenced the grant off.
         """
         ...
 
@@ -61,7 +66,16 @@ class TaskSystem(Protocol):
         """The present next offset of each partition. Blocks. Raises StreamUnavailable."""
         ...
 
-    def fence(self, grant: Grant, stream: str) -> int:
-        """Fence older generations of the task off the stream, if the system can; the last batch of the grant's lineage in it, as far as the
-        system knows, -1 for none. Raises LeaseLost."""
+    def fence(self, grant: Grant, stream: str, delivery: Delivery | None) -> int:
+        """Fence older generations of the task off the stream, if the system can with that delivery; the last batch of the grant's lineage
+        in it, as far as the system knows, -1 for none. `delivery`: None for a stream that the stage writes by means of its own. Raises
+        LeaseLost."""
+        ...
+
+    def renew(self) -> None:
+        """Called every few seconds while queries have nothing to read: renew what the system would forget. Any thread."""
+        ...
+
+    def close(self) -> None:
+        """The session ends: no query writes any more."""
         ...

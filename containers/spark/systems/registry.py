@@ -44,7 +44,7 @@ def task_systems(
                 systems[name] = LogTaskSystem(spark, Path(connection["path"]), clock, on_lease_lost)
             case "kafka":
                 bootstrap = settings.kafka_bootstrap or connection["bootstrap.servers"]
-                systems[name] = KafkaTaskSystem(spark, bootstrap, KafkaProperties.read(settings.kafka_properties))
+                systems[name] = KafkaTaskSystem(spark, bootstrap, KafkaProperties.read(settings.kafka_properties), on_lease_lost)
             case other:
                 raise UnknownSystem(f"the system {name!r} is of type {other!r}, which this version of Sluice does not support")
     return systems

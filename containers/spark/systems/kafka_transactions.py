@@ -1,0 +1,331 @@
+"""One Kafka transaction for each batch that a stage writes: the records, and a marker that says which batch they are.
+
+**The marker** is an offset, with lineage, batch and generation as its metadata, that a consumer group of the writer's own commits inside
+the transaction. It is there if and only if the records are. A batch that runs again finds it, and sends nothing.
+
+**Who may write.** In Kafka the last producer that calls `init_transactions` with a `transactional.id` fences the others, whatever the
+generations are: a former holder that stood still before its call fences the present one. So `open` calls `init_transactions`, then
+confirms the generation with the coordinator, and then reads the marker. If the generation is confirmed, each later holder acquires the task
+after that, and calls `init_transactions` after that: from then on this producer cannot commit. A holder that was fenced by a former one
+opens again.
+
+The client is librdkafka's (`confluent_kafka`), because a transaction needs one producer, and aiokafka's takes a tenth of the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from sluice.core.errors import BadSettings, CorruptData, LeaseLost, StreamUnavailable, Unavailable
+from sluice.core.ids import Generation, Lineage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Send: TypeAlias = "Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None]"
+
+REQUEST_TIMEOUT = timedelta(seconds=30)
+"""Of one request. One that may be repeated is, for COMMIT_TIMEOUT."""
+
+COMMIT_TIMEOUT = timedelta(minutes=2)
+"""How long brokers may be away while a transaction is committed."""
+
+ABORT_TIMEOUT = timedelta(seconds=5)
+
+TRANSACTION_TIMEOUT = timedelta(minutes=5)
+"""After this time brokers abort a transaction. It is open from a batch's first row to its commit."""
+
+RENEW_AFTER = timedelta(days=1)
+"""Brokers delete the offsets of a group without members after `offsets.retention.minutes`, seven days."""
+
+PAUSE = timedelta(milliseconds=100)
+"""Before a request is repeated."""
+
+ROOM = timedelta(milliseconds=50)
+"""How long to wait for room in the producer's queue."""
+
+_DEFAULTS: Mapping[str, str | int | bool] = {
+    "partitioner": "murmur2_random",  # as Java's producer, and so Spark's sink, places keys
+    "enable.idempotence": True,
+    "queue.buffering.max.kbytes": 16_384,
+    "delivery.report.only.error": True,
+    "transaction.timeout.ms": int(TRANSACTION_TIMEOUT.total_seconds() * 1000),
+    "allow.auto.create.topics": False,
+}
+
+_PASSING = (
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._WAIT_COORD,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+)
+"""Errors of requests that may be repeated, although librdkafka does not mark them so."""
+
+_REFUSED = {
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the ACLs Write and Describe on the TransactionalId",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "the ACL Read on the Group",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "the ACLs Write, Read and Describe on the Topic",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the ACL IdempotentWrite on the Cluster",
+}
+
+
+class RecordTooLarge(Unavailable):
+    """A record is larger than Kafka accepts."""
+
+
+class ProducerFenced(Unavailable):
+    """Another producer with the same transactional id has begun, or the producer has failed for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The last batch that a stage of a task has written to a topic."""
+
+    lineage: Lineage
+    batch: int
+    generation: Generation
+
+    def encoded(self) -> str:
+        return json.dumps({"lineage": self.lineage, "batch": self.batch, "generation": self.generation})
+
+    @staticmethod
+    def decoded(metadata: str, where: str) -> Marker:
+        """Raises CorruptData."""
+        try:
+            found = json.loads(metadata)
+            return Marker(Lineage(found["lineage"]), int(found["batch"]), Generation(int(found["generation"])))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptData(f"{where} has an offset that Sluice has not written ({metadata[:100]!r}): give it another name") from error
+
+
+class TransactionalWriter:
+    """Writes the batches of one stage of a task to one topic, under one generation. Methods block. `properties`: of librdkafka's clients.
+
+    `confirm` asks the coordinator whether the generation is current, and raises LeaseLost if it is not."""
+
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        name: str,
+        topic: str,
+        lineage: Lineage,
+        generation: Generation,
+        confirm: Callable[[], None],
+        renew_after: timedelta = RENEW_AFTER,
+    ) -> None:
+        self._properties = dict(properties)
+        self._name = name
+        self._topic = topic
+        self._lineage = lineage
+        self._generation = generation
+        self._confirm = confirm
+        self._producer: Producer | None = None
+        self._group: Consumer | None = None
+        self._marker: Marker | None = None
+        self._failed: KafkaError | None = None
+        self._renew_after = renew_after
+        self._marked_at = -renew_after.total_seconds()
+        self._writing = threading.Lock()
+        self._lock = threading.Lock()
+        self._begun = False
+
+    # --- before the first batch ------------------------------------------------------------------------------------
+
+    def open(self) -> int:
+        """Fence former producers off, which aborts their transactions. Returns the last batch of the lineage that the topic has, -1 for
+        none. Raises LeaseLost, BadSettings, StreamUnavailable."""
+        clients = {**self._properties, "error_cb": self._on_error, "logger": log}
+        try:
+            self._producer = Producer({**_DEFAULTS, **clients, "transactional.id": self._name})
+            self._group = Consumer({**clients, "group.id": self._name, "enable.auto.commit": False, "isolation.level": "read_committed"})
+        except KafkaException as error:
+            raise BadSettings(f"the Kafka properties cannot be used for transactions: {error.args[0].str()}") from error
+        try:
+            self._until_done(lambda: self._transactions.init_transactions(REQUEST_TIMEOUT.total_seconds()))
+            self._confirm()
+            self._marker = self._read_marker()
+        except BaseException:
+            self.close()
+            raise
+        if self._marker is not None and self._marker.generation > self._generation:
+            self.close()
+            raise LeaseLost(
+                f"{self._topic} was written under generation {self._marker.generation}; generation {self._generation} may not write"
+            )
+        return self._marker.batch if self._marker is not None and self._marker.lineage == self._lineage else -1
+
+    def has(self, batch: int) -> bool:
+        """Whether the topic has the records of the batch, or of a later one of its lineage."""
+        return self._marker is not None and self._marker.lineage == self._lineage and self._marker.batch >= batch
+
+    def _read_marker(self) -> Marker | None:
+        """Raises StreamUnavailable, CorruptData."""
+        group = self._group
+        assert group is not None
+
+        def committed() -> TopicPartition:
+            return group.committed([TopicPartition(self._topic, 0)], REQUEST_TIMEOUT.total_seconds())[0]
+
+        found = self._until_done(committed)
+        if found.error is not None:
+            raise self._translated(found.error)
+        if found.offset < 0:
+            return None
+        return Marker.decoded(found.metadata or "", f"the consumer group {self._name!r}")
+
+    # --- a batch ---------------------------------------------------------------------------------------------------
+
+    def write(self, batch: int, produce: Callable[[Send], int]) -> None:
+        """Write the batch: `produce` calls what it is given with the records, and returns their number. A batch without records leaves no
+        marker, since it may run again. The transaction begins with the first record. If this raises, the writer cannot be used any
+        further. Raises what `send`, `_commit` and `produce` raise."""
+        with self._writing:
+            self._failed, self._begun = None, False
+            if produce(self._send):
+                self._commit(Marker(self._lineage, batch, self._generation))
+                return
+        self.renew()
+
+    @property
+    def due(self) -> bool:
+        """Whether the marker is as old as RENEW_AFTER."""
+        return self._marker is not None and monotonic() - self._marked_at >= self._renew_after.total_seconds()
+
+    def renew(self) -> None:
+        """Write the marker again if it is `due`, unless a batch is being written. Any thread. Raises what `_commit` raises."""
+        if self._marker is not None and self.due and self._writing.acquire(blocking=False):
+            try:
+                self._failed, self._begun = None, False
+                self._begin()
+                self._commit(self._marker)
+            finally:
+                self._writing.release()
+
+    def _begin(self) -> None:
+        with self._lock:
+            if not self._begun:
+                self._calling(self._transactions.begin_transaction)
+                self._begun = True
+
+    def _send(self, records: pa.RecordBatch, headers: list[tuple[str, bytes]]) -> None:
+        """Send records (key, value); returns when they are in the producer's queue. Any thread. Raises RecordTooLarge, StreamUnavailable,
+        ProducerFenced."""
+        self._begin()
+        producer, topic = self._transactions, self._topic
+        given: list[tuple[str, str | bytes | None]] = [*headers]
+        produce, on_delivery = producer.produce, self._on_delivery
+        for key, value in zip(records.column(0).to_pylist(), records.column(1).to_pylist(), strict=True):
+            while True:
+                try:
+                    produce(topic, value, key, headers=given, on_delivery=on_delivery)
+                    break
+                except BufferError:
+                    self._poll(ROOM)
+                except KafkaException as error:
+                    raise self._translated(error.args[0], key) from error
+        self._poll(timedelta(0))
+
+    def _commit(self, marker: Marker) -> None:
+        """Commit the records together with the marker. Raises RecordTooLarge, StreamUnavailable, ProducerFenced: it is then not known
+        whether they are committed, which `open` finds out."""
+        assert self._group is not None
+        position = TopicPartition(self._topic, 0, marker.batch, metadata=marker.encoded())
+        members = self._group.consumer_group_metadata()
+        producer, timeout = self._transactions, REQUEST_TIMEOUT.total_seconds()
+        self._until_done(lambda: producer.send_offsets_to_transaction([position], members, timeout))
+        self._until_done(lambda: producer.commit_transaction(timeout))
+        self._marker, self._marked_at = marker, monotonic()
+
+    def close(self) -> None:
+        """Abort an open transaction. If that fails, the next producer aborts it when it opens, or the brokers after TRANSACTION_TIMEOUT."""
+        producer, self._producer = self._producer, None
+        group, self._group = self._group, None
+        if group is not None:
+            group.close()
+        if producer is not None:
+            with suppress(KafkaException):  # it was fenced, or has committed
+                producer.abort_transaction(ABORT_TIMEOUT.total_seconds())
+            with suppress(KafkaException, SystemError):  # the binding raises SystemError for a fatal error that it has raised before
+                producer.flush(ABORT_TIMEOUT.total_seconds())
+
+    # --- requests --------------------------------------------------------------------------------------------------
+
+    @property
+    def _transactions(self) -> Producer:
+        if self._producer is None:
+            raise StreamUnavailable(f"the producer {self._name!r} was closed: the query starts again")
+        return self._producer
+
+    def _until_done(self, request: Callable[[], T]) -> T:
+        """Repeat a request that Kafka allows to be repeated, for COMMIT_TIMEOUT."""
+        give_up = monotonic() + COMMIT_TIMEOUT.total_seconds()
+        while True:
+            try:
+                return request()
+            except KafkaException as error:
+                found = error.args[0]
+                if not (found.retriable() or found.code() in _PASSING) or monotonic() > give_up:
+                    raise self._translated(self._failed or found) from error
+                sleep(PAUSE.total_seconds())
+
+    def _calling(self, request: Callable[[], object]) -> None:
+        try:
+            request()
+        except KafkaException as error:
+            raise self._translated(error.args[0]) from error
+
+    def _on_error(self, error: KafkaError) -> None:
+        """Fatal errors do not get here: the binding raises them from `poll` and `flush`."""
+        log.debug("Kafka client %s: %s", self._name, error.str())
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        """Called for records that were not delivered."""
+        if error is not None and self._failed is None and error.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+            self._failed = error
+            log.error("Kafka producer %s: a record with key %r is not delivered: %s", self._name, (message.key() or b"")[:200], error.str())
+
+    def _poll(self, wait: timedelta) -> None:
+        """Serve the producer's callbacks. Raises what has failed."""
+        self._calling(lambda: self._transactions.poll(wait.total_seconds()))
+        if self._failed is not None:
+            raise self._translated(self._failed)
+
+    def _translated(self, error: KafkaError, key: bytes | None = None) -> Exception:
+        """Kafka's error as an error of Sluice."""
+        if error.code() in (KafkaError._FENCED, KafkaError._FATAL, KafkaError.INVALID_PRODUCER_EPOCH):  # after _FENCED, calls say _FATAL
+            return ProducerFenced(f"another producer has begun with the transactional id {self._name!r}: {error.str()}")
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            named = f" with key {key[:200]!r}" if key is not None else ""
+            return RecordTooLarge(
+                f"a record{named} is larger than the topic {self._topic!r} or the producer accepts: raise max.message.bytes of the topic, "
+                "and max.request.size in SLUICE_KAFKA_PROPERTIES"
+            )
+        if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+            return BadSettings(
+                "the transaction timeout is longer than the brokers' transaction.max.timeout.ms: raise that, or lower "
+                "transaction.timeout.ms in SLUICE_KAFKA_PROPERTIES"
+            )
+        if error.code() in _REFUSED:
+            return BadSettings(
+                f"Kafka denies access: exactly-once needs {_REFUSED[error.code()]} (transactional id and group {self._name!r}, topic "
+                f'{self._topic!r}); or write with delivery="at-least-once"'
+            )
+        return StreamUnavailable(f"Kafka, transaction {self._name!r}: {error.str()}")

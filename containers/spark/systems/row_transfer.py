@@ -1,0 +1,174 @@
+"""Brings the rows of a DataFrame to the driver's Python while they are computed: one Spark action, and bounded memory.
+
+`DataFrame.toArrow` holds the whole result, and is limited by `spark.driver.maxResultSize`; `toLocalIterator` runs one job for each
+partition and holds that partition. Here each Spark task sends its rows as an Arrow IPC stream over a socket to the driver, a piece at a
+time. A driver that is slower makes the tasks wait.
+
+A task that Spark runs twice (a lost executor, speculation) would send its rows twice. The driver notices, and the transfer fails: what it
+has passed on must then be discarded.
+"""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from sluice.core.errors import Unavailable
+from sluice.randomness import new_uuid
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+READERS = 64
+"""Spark tasks that send concurrently; more of them wait."""
+
+_TOKEN_BYTES = 32
+_SENT = "partition int, rows long"
+_LOCAL = "127.0.0.1"
+
+
+class TransferFailed(Unavailable):
+    """The rows of a batch did not arrive completely, or arrived twice."""
+
+
+def transfer(rows: DataFrame, receive: Callable[[pa.RecordBatch], None]) -> int:
+    """Run the plan once, and call `receive` with each piece of its rows, from several threads. Returns the number of rows.
+
+    Pieces have up to `spark.sql.execution.arrow.maxRecordsPerBatch` rows. Raises TransferFailed, what the plan raises, and what `receive`
+    raises; `receive` may have been called before."""
+    spark = rows.sparkSession.sparkContext
+    host = _LOCAL if str(spark.master).startswith("local") else str(spark.getConf().get("spark.driver.host", _LOCAL))
+    receiver = _Receiver(host, receive)
+    try:
+        sent = {row.partition: row.rows for row in rows.mapInArrow(_sender(receiver.address, receiver.token), _SENT).collect()}
+    except Exception:
+        receiver.close()
+        receiver.check()  # an error of `receive` makes the tasks fail, and is the cause
+        raise
+    receiver.finish()
+    if receiver.received != {partition: count for partition, count in sent.items() if count}:
+        raise TransferFailed("a Spark task has run twice, so that rows of this batch arrived twice: the batch runs again")
+    return sum(sent.values())
+
+
+class _Receiver:
+    """Listens on a port of its own, and reads each connection on a thread. `received`: rows by partition."""
+
+    def __init__(self, host: str, receive: Callable[[pa.RecordBatch], None]) -> None:
+        self._receive = receive
+        self.token = new_uuid().bytes + new_uuid().bytes
+        self._lock = threading.Lock()
+        self._errors: list[BaseException] = []
+        self.received: Counter[int] = Counter()
+        self._open: set[socket.socket] = set()
+        self._closed = False
+        self._listener = socket.create_server((_LOCAL if host == _LOCAL else "", 0), backlog=READERS)
+        self.address = (host, self._listener.getsockname()[1])
+        self._threads = ThreadPoolExecutor(max_workers=READERS, thread_name_prefix="sluice-rows")
+        self._acceptor = threading.Thread(target=self._accept, name="sluice-rows-accept", daemon=True)
+        self._acceptor.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            with self._lock:
+                if self._closed:
+                    connection.close()
+                    return
+                self._open.add(connection)
+                self._threads.submit(self._read, connection)
+
+    def _read(self, connection: socket.socket) -> None:
+        """A connection that ends in the middle is that of a task that failed; the action then fails, or the numbers of rows differ."""
+        try:
+            with ExitStack() as closing:
+                closing.callback(self._forget, connection)
+                source = closing.enter_context(connection.makefile("rb", buffering=1 << 16))
+                if not hmac.compare_digest(source.read(_TOKEN_BYTES), self.token):
+                    return
+                partition = int.from_bytes(source.read(4), "big")
+                with pa.ipc.open_stream(source) as pieces:
+                    for piece in pieces:
+                        with self._lock:
+                            self.received[partition] += piece.num_rows
+                        self._receive(piece)
+        except (OSError, pa.ArrowInvalid) as error:
+            if not self._closed:
+                self._errors.append(TransferFailed(f"a Spark task has sent its rows only in part: {error}"))
+        except BaseException as error:
+            self._errors.insert(0, error)
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._open.discard(connection)
+        connection.close()
+
+    def finish(self) -> None:
+        """All tasks have ended: read what is left. Raises what a reader has raised."""
+        self._stop_listening()
+        self._threads.shutdown(wait=True)
+        self.check()
+
+    def close(self) -> None:
+        """The action has failed."""
+        self._closed = True
+        self._stop_listening()
+        with self._lock:
+            for connection in self._open:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+        self._threads.shutdown(wait=True)
+
+    def _stop_listening(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._acceptor.join()
+
+    def check(self) -> None:
+        if self._errors:
+            raise self._errors[0]
+
+
+def _sender(address: tuple[str, int], token: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What each Spark task runs. It is pickled by value and imports only what every executor has."""
+
+    def send(pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import socket
+
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context: Any = TaskContext.get()
+        partition, rows, stream = context.partitionId(), 0, None
+        for piece in pieces:
+            if piece.num_rows == 0:
+                continue
+            if stream is None:
+                connection = socket.create_connection(address, timeout=60)
+                connection.settimeout(None)  # the driver may be slow
+                connection.sendall(token + partition.to_bytes(4, "big"))
+                sink = connection.makefile("wb", buffering=1 << 16)
+                stream = pa.ipc.new_stream(sink, piece.schema)
+            stream.write_batch(piece)
+            rows += piece.num_rows
+        if stream is not None:
+            stream.close()
+            sink.close()
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1)  # the driver closes when it has read everything
+            connection.close()
+        yield pa.RecordBatch.from_pydict({"partition": pa.array([partition], pa.int32()), "rows": pa.array([rows], pa.int64())})
+
+    return send

@@ -1,0 +1,118 @@
+"""Chore: end the transactions that containers have left open.
+
+An open transaction holds back all readers of its partitions. If its container was killed, the next owner of the task ends it when it begins
+to write. Until there is one, and after the end of a run, this chore does. It is the brokers' part to end the others, after their timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from coordinator.store.runs import RunRow
+from coordinator.store.sql import Store
+from sluice.clock import Clock
+from sluice.core.errors import SluiceError
+from sluice.core.ids import Instant, RunId, StageName, StreamId, TaskName
+from sluice.streams.port import Offsets, StreamSystem
+
+log = logging.getLogger(__name__)
+
+AFTER_ITS_END = timedelta(minutes=10)
+"""How long the streams of a run are looked at after it has ended: longer than a transaction may be open."""
+
+AT_ONCE = 8
+"""Requests to systems that are sent concurrently."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortTransactions:
+    """Where readers of a stream that a run writes stand at the same offset as at the run before of this chore, before the stream's end,
+    abort the transactions of those writers whose task has no owner. A writer that has acquired its task in the meantime fails, asks the
+    coordinator and begins again. `held`: partition by partition, the offset at which readers are held back."""
+
+    store: Store
+    systems: Mapping[str, StreamSystem]
+    clock: Clock
+    every: timedelta = timedelta(seconds=2)
+    name: str = "abort_transactions"
+    held: dict[StreamId, Offsets] = field(default_factory=dict)
+    _ended: dict[RunId, tuple[RunRow, Instant]] = field(default_factory=dict)
+    _active: dict[RunId, RunRow] = field(default_factory=dict)
+    _tried: dict[tuple[RunId, StageName], tuple[Offsets, frozenset[TaskName]]] = field(default_factory=dict)
+    """Not to be tried again as long as nothing changes."""
+
+    async def run_once(self) -> Mapping[str, int]:
+        runs = await self._runs()
+        written = {run.run_id: _written(run, self.systems) for run in runs}
+        streams = sorted({stream for found in written.values() for _, stream in found})
+        places = asyncio.Semaphore(AT_ONCE)
+
+        async def look(stream: StreamId) -> Offsets:
+            async with places:
+                return await self._held_back(stream)
+
+        now = dict(zip(streams, await asyncio.gather(*map(look, streams)), strict=True))
+        still = {stream for stream, at in now.items() if not at.items().isdisjoint(self.held.get(stream, {}).items())}
+        self.held.clear()
+        self.held.update({stream: at for stream, at in now.items() if at})
+        aborted = 0
+        for run in runs:
+            for stage, stream in written[run.run_id]:
+                if stream in still:
+                    aborted += await self._abort(run, stage, stream)
+        return {"aborted": aborted} if aborted else {}
+
+    async def _runs(self) -> Sequence[RunRow]:
+        """The active runs, and those that have ended lately."""
+        async with self.store.read() as tx:
+            active = {run.run_id: run for run in await tx.runs.active()}
+        now = self.clock.elapsed()
+        for run_id, run in self._active.items():
+            if run_id not in active:
+                self._ended[run_id] = (run, now)
+        for run_id, (_, ended) in list(self._ended.items()):
+            if now - ended > AFTER_ITS_END.total_seconds():
+                del self._ended[run_id]
+                for key in [key for key in self._tried if key[0] == run_id]:
+                    del self._tried[key]
+        self._active.clear()
+        self._active.update(active)
+        return [*active.values(), *(run for run, _ in self._ended.values())]
+
+    async def _held_back(self, stream: StreamId) -> Offsets:
+        """Where readers stand before the end; nothing if the system does not answer."""
+        system = self.systems[stream.system]
+        try:
+            latest, readable = await system.latest(stream.stream), await system.readable(stream.stream)
+        except SluiceError as error:
+            log.debug("the ends of %s are not known: %s", stream, error)
+            return {}
+        return {partition: readable[partition] for partition, end in latest.items() if readable.get(partition, end) < end}
+
+    async def _abort(self, run: RunRow, stage: StageName, stream: StreamId) -> int:
+        async with self.store.read() as tx:
+            free = frozenset(row.task for row in await tx.fleet.owners(run.job) if row.owner.released)
+        tried, self._tried[run.run_id, stage] = self._tried.get((run.run_id, stage)), (self.held[stream], free)
+        if tried == (self.held[stream], free):
+            return 0  # another writer holds back the readers
+        aborted = 0
+        for task in sorted(free):
+            try:
+                await self.systems[stream.system].abort(stream.stream, run.job, stage, task)
+            except SluiceError as error:
+                log.warning("stage %s of task %s may have a transaction open on %s, which is not ended: %s", stage, task, stream, error)
+            else:
+                log.warning("ended what stage %s of task %s, which has no owner, may have left open on %s", stage, task, stream)
+                aborted += 1
+        return aborted
+
+
+def _written(run: RunRow, systems: Mapping[str, StreamSystem]) -> Sequence[tuple[StageName, StreamId]]:
+    """What stages write to systems with transactions."""
+    ids = run.spec.stream_ids
+    found = [(stage.name, ids[name]) for stage in run.spec.stages for name in stage.writes]
+    return [(stage, stream) for stage, stream in found if stream.system in systems and systems[stream.system].transactional]

@@ -1,0 +1,88 @@
+"""The chore that ends transactions which containers have left open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+
+from coordinator.runs.transactions import AFTER_ITS_END, AbortTransactions
+from sluice.streams.port import Offsets
+from tests.support.api import Caller
+from tests.support.fakes import FakeClock
+from tests.support.streams import TwoPartitions
+
+
+@dataclass
+class Held(TwoPartitions):
+    """A system whose streams end at 10, and can be read up to `readable_to`."""
+
+    readable_to: int = 4
+    aborted: list[tuple[str, str, str, str]] = field(default_factory=list)
+
+    @property
+    def transactional(self) -> bool:
+        return True
+
+    async def latest(self, stream: str) -> Offsets:
+        return {0: 10, 1: 10}
+
+    async def readable(self, stream: str) -> Offsets:
+        return {0: self.readable_to, 1: 10}
+
+    async def abort(self, stream: str, job: str, stage: str, task: str) -> None:
+        self.aborted.append((stream, job, stage, task))
+
+
+@pytest.fixture
+async def run_id(caller: Caller) -> str:
+    """A run whose slot 0 is c1, which owns "Partition 0"."""
+    run_id = str((await caller.deploy())["runId"])
+    await caller.registered(run_id, "c1")
+    await caller.acquired(run_id, "c1")
+    return run_id
+
+
+def chore(caller: Caller, clock: FakeClock, system: Held) -> AbortTransactions:
+    return AbortTransactions(caller.coordinator.api.state.parts.health.store, {"log": system}, clock)
+
+
+async def test_transactions_of_tasks_that_have_an_owner_are_left_alone(caller: Caller, clock: FakeClock, run_id: str) -> None:
+    system = Held()
+    made = chore(caller, clock, system)
+    for _ in range(3):
+        assert await made.run_once() == {}
+    assert system.aborted == []
+
+
+async def test_where_readers_stand_still_those_of_a_free_task_are_aborted(caller: Caller, clock: FakeClock, run_id: str) -> None:
+    system = Held()
+    made = chore(caller, clock, system)
+    await caller.release(run_id, 1)
+    assert await made.run_once() == {}, "at first it is not known whether they stand still"
+    assert await made.run_once() == {"aborted": 1}
+    ((_, job, stage, task),) = system.aborted
+    assert (job, stage, task) == ("flight-delays", "hourly", "Partition 0")
+    assert await made.run_once() == {}, "another writer holds them back"
+
+
+async def test_where_readers_continue_nothing_is_aborted(caller: Caller, clock: FakeClock, run_id: str) -> None:
+    system = Held()
+    made = chore(caller, clock, system)
+    await caller.release(run_id, 1)
+    for at in (4, 5, 6, 10, 10):
+        system.readable_to = at
+        assert await made.run_once() == {}
+
+
+async def test_those_of_a_run_that_has_ended_are_aborted_and_forgotten_after_a_while(caller: Caller, clock: FakeClock, run_id: str) -> None:
+    system = Held()
+    made = chore(caller, clock, system)
+    await made.run_once()
+    await caller.http.post(f"/runs/{run_id}/stop")
+    await caller.release(run_id, 1)
+    await caller.exited("c1")
+    assert await made.run_once() == {"aborted": 1}
+    clock.advance((AFTER_ITS_END + timedelta(seconds=1)).total_seconds())
+    assert await made.run_once() == {}

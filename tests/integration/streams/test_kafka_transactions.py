@@ -1,0 +1,342 @@
+"""Batches as transactions on a real broker: who may write, what a repeated batch finds, and what other consumers see."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from containers.spark.systems.kafka_transactions import (
+    RENEW_AFTER,
+    Marker,
+    ProducerFenced,
+    RecordTooLarge,
+    TransactionalWriter,
+)
+from examples.harness.topics import Topics, topic_partition_of
+from sluice.core.errors import BadSettings, CorruptData, LeaseLost, StreamUnavailable
+from sluice.core.ids import Generation, Lineage
+from sluice.streams.kafka import transactional_id
+
+LINEAGE = Lineage("6f0c9a52-3f5b-4e58-9c53-0d8e7a1f3b01")
+Records = Sequence[tuple[bytes | None, bytes]]
+
+
+def arrow(records: Records) -> pa.RecordBatch:
+    keys, values = zip(*records, strict=True)
+    return pa.RecordBatch.from_arrays([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], names=["key", "value"])
+
+
+def numbered(numbers: Sequence[int]) -> Records:
+    return [(str(number).encode(), str(number).encode()) for number in numbers]
+
+
+def write(writer: TransactionalWriter, batch: int, records: Records) -> None:
+    def produce(send: Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None]) -> int:
+        if records:
+            send(arrow(records), [("sluice-run", b"origin")])
+        return len(records)
+
+    writer.write(batch, produce)
+
+
+@dataclass
+class Scene:
+    """A topic of two partitions, and the writers of one stage of a task to it. `current`: the generation that the coordinator confirms."""
+
+    topics: Topics
+    topic: str = field(default_factory=lambda: uuid4().hex)
+    current: int = 1
+    before_confirming: Callable[[], None] = lambda: None
+    writers: list[TransactionalWriter] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return transactional_id("job", "stage", self.topic, "Partition 0")
+
+    def writer(
+        self,
+        generation: int = 1,
+        lineage: Lineage = LINEAGE,
+        properties: Mapping[str, str] | None = None,
+        renew_after: timedelta = RENEW_AFTER,
+    ) -> TransactionalWriter:
+        def confirm() -> None:
+            self.before_confirming()
+            if self.current != generation:
+                raise LeaseLost(f"generation {generation} does not hold it any more")
+
+        clients = {"bootstrap.servers": self.topics.bootstrap, **(properties or {})}
+        writer = TransactionalWriter(clients, self.name, self.topic, lineage, Generation(generation), confirm, renew_after)
+        self.writers.append(writer)
+        return writer
+
+    def opened(self, generation: int = 1, lineage: Lineage = LINEAGE) -> TransactionalWriter:
+        writer = self.writer(generation, lineage)
+        writer.open()
+        return writer
+
+    def forget_marker(self) -> None:
+        """As the brokers do after `offsets.retention.minutes`."""
+        admin = AdminClient({"bootstrap.servers": self.topics.bootstrap})
+        admin.delete_consumer_groups([self.name])[self.name].result(30)
+
+    def numbers(self) -> list[int]:
+        """What a consumer of aiokafka reads, and one of librdkafka reads too."""
+        found = []
+        for partition, end in self.topics.latest(self.topic).items():
+            for rows in self.topics.read(self.topic, partition, 0, end):
+                found += [int(row[3] or b"") for row in rows]
+        assert sorted(found) == sorted(self._confluent())
+        return sorted(found)
+
+    def _confluent(self) -> list[int]:
+        consumer = Consumer({"bootstrap.servers": self.topics.bootstrap, "group.id": uuid4().hex, "enable.partition.eof": True})
+        try:
+            consumer.assign([TopicPartition(self.topic, partition, 0) for partition in (0, 1)])
+            found, ended = [], 0
+            while ended < 2:
+                message = consumer.poll(30)
+                assert message is not None
+                if message.error() is not None:
+                    ended += 1
+                else:
+                    found.append(int(message.value() or b""))
+            return found
+        finally:
+            consumer.close()
+
+
+@pytest.fixture
+def scene(kafka_server: str) -> Iterator[Scene]:
+    topics = Topics(kafka_server)
+    made = Scene(topics)
+    topics.create(made.topic, 2)
+    yield made
+    for writer in made.writers:
+        writer.close()
+    topics.close()
+
+
+def test_a_batch_is_there_together_with_the_marker_that_the_next_writer_finds(scene: Scene) -> None:
+    writer = scene.writer()
+    assert writer.open() == -1
+    write(writer, 7, numbered(range(100)))
+    assert scene.numbers() == list(range(100))
+    again = scene.writer()
+    assert again.open() == 7
+    assert [again.has(batch) for batch in (6, 7, 8)] == [True, True, False]
+
+
+def test_a_marker_is_renewed_before_the_brokers_delete_it(scene: Scene) -> None:
+    writer = scene.writer(renew_after=timedelta(0))
+    writer.open()
+    write(writer, 7, numbered(range(10)))
+    scene.forget_marker()
+    writer.renew()
+    assert scene.writer().open() == 7
+    assert scene.numbers() == list(range(10))
+
+
+def test_a_marker_of_today_is_not_renewed(scene: Scene) -> None:
+    writer = scene.opened()
+    write(writer, 7, numbered(range(10)))
+    scene.forget_marker()
+    writer.renew()
+    assert scene.writer().open() == -1
+
+
+def test_a_batch_of_another_lineage_is_not_taken_for_one_of_this(scene: Scene) -> None:
+    write(scene.opened(), 7, numbered([1]))
+    other = scene.writer(lineage=Lineage("00000000-0000-0000-0000-000000000000"))
+    assert other.open() == -1
+    assert not other.has(7)
+
+
+def test_an_empty_batch_leaves_no_marker(scene: Scene) -> None:
+    write(scene.opened(), 3, [])
+    assert scene.writer().open() == -1
+
+
+def test_a_batch_that_fails_in_the_middle_is_not_there_and_may_be_written_again(scene: Scene) -> None:
+    writer = scene.opened()
+
+    def failing(send: Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None]) -> int:
+        send(arrow(numbered(range(100))), [])
+        raise RuntimeError("the plan failed")
+
+    with pytest.raises(RuntimeError, match="the plan failed"):
+        writer.write(0, failing)
+    writer.close()
+    again = scene.writer()
+    assert again.open() == -1
+    write(again, 0, numbered(range(50)))
+    assert scene.numbers() == list(range(50))
+
+
+def test_a_former_writer_is_fenced_and_adds_nothing(scene: Scene) -> None:
+    former = scene.opened()
+    scene.current = 2
+    present = scene.opened(2)
+    with pytest.raises(ProducerFenced):
+        write(former, 0, numbered(range(10)))
+    write(present, 0, numbered(range(20)))
+    assert scene.numbers() == list(range(20))
+
+
+def test_a_former_holder_that_begins_late_loses_and_the_present_one_writes_on(scene: Scene) -> None:
+    """It stood still between its acquire and its first request, and fences the present holder. Neither writes twice."""
+    scene.current = 2
+    present = scene.opened(2)
+    write(present, 0, numbered(range(10)))
+    late = scene.writer(1)
+    with pytest.raises(LeaseLost):
+        late.open()
+    with pytest.raises(ProducerFenced):
+        write(present, 1, numbered(range(10, 20)))
+    again = scene.writer(2)
+    assert again.open() == 0
+    write(again, 1, numbered(range(10, 20)))
+    assert scene.numbers() == list(range(20))
+
+
+def test_a_holder_that_is_replaced_after_its_generation_was_confirmed_cannot_write(scene: Scene) -> None:
+    """It stands still between the coordinator's answer and its first batch."""
+    frozen = scene.opened(1)
+    scene.current = 2
+    present = scene.opened(2)
+    write(present, 0, numbered(range(10)))
+    with pytest.raises(ProducerFenced):
+        write(frozen, 0, numbered(range(10)))
+    assert scene.numbers() == list(range(10))
+
+
+def test_a_holder_that_is_replaced_while_it_asks_the_coordinator_loses(scene: Scene) -> None:
+    """It stands still between `init_transactions` and its question."""
+    frozen = scene.writer(1)
+
+    def replaced() -> None:
+        scene.before_confirming = lambda: None
+        scene.current = 2
+        write(scene.opened(2), 0, numbered(range(10)))
+
+    scene.before_confirming = replaced
+    with pytest.raises(LeaseLost):
+        frozen.open()
+    assert scene.numbers() == list(range(10))
+
+
+def test_a_marker_of_a_higher_generation_ends_the_lower_one(scene: Scene) -> None:
+    scene.current = 5
+    write(scene.opened(5), 0, numbered(range(3)))
+    scene.current = 4
+    with pytest.raises(LeaseLost, match="generation 5"):
+        scene.writer(4).open()
+
+
+def test_a_writer_that_is_killed_in_a_transaction_leaves_nothing_and_blocks_no_reader_once_another_begins(scene: Scene) -> None:
+    program = (
+        "import sys; from confluent_kafka import Producer;"
+        "p = Producer({'bootstrap.servers': sys.argv[1], 'transactional.id': sys.argv[2]});"
+        "p.init_transactions(30); p.begin_transaction(); [p.produce(sys.argv[3], b'7', partition=0) for _ in range(10)];"
+        "p.flush(30); print('written', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, scene.topics.bootstrap, scene.name, scene.topic]
+    killed = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert killed.stdout is not None
+    assert killed.stdout.readline() == b"written\n"
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert scene.topics._run(scene.topics._system.readable(scene.topic))[0] == 0, "an open transaction holds back the end that readers see"
+    write(scene.opened(), 0, numbered(range(5)))
+    assert scene.topics._run(scene.topics._system.settled_ends(scene.topic))[0] >= 11, "the aborted records take offsets"
+    assert scene.numbers() == list(range(5))
+
+
+def test_the_coordinator_ends_what_a_killed_writer_has_left_open_and_the_writer_could_not_continue(scene: Scene) -> None:
+    system = scene.topics._system
+    left = scene.opened()
+
+    def half(send: Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None]) -> int:
+        send(arrow(numbered(range(100))), [])
+        assert left._producer is not None
+        left._producer.flush(30)
+        assert sum(scene.topics._run(system.readable(scene.topic)).values()) == 0
+        scene.topics._run(system.abort(scene.topic, "job", "stage", "Partition 0"))
+        assert sum(scene.topics._run(system.settled_ends(scene.topic)).values()) == 102, "and the end of a transaction in each partition"
+        return 100
+
+    with pytest.raises(ProducerFenced):
+        left.write(0, half)
+    write(scene.opened(), 0, numbered(range(5)))
+    assert scene.numbers() == list(range(5))
+
+
+def test_the_ends_are_settled_when_a_transaction_ends_that_others_wait_for(scene: Scene) -> None:
+    open_one = Producer({"bootstrap.servers": scene.topics.bootstrap, "transactional.id": uuid4().hex})
+    open_one.init_transactions(30)
+    open_one.begin_transaction()
+    open_one.produce(scene.topic, b"1", partition=0)
+    open_one.flush(30)
+
+    async def settled() -> int:
+        waiting = asyncio.ensure_future(scene.topics._system.settled_ends(scene.topic))
+        await asyncio.to_thread(open_one.commit_transaction, 30)
+        return (await waiting)[0]
+
+    assert scene.topics._run(settled()) == 2, "one record, and the end of the transaction"
+
+
+def test_a_record_that_is_too_large_is_named_by_its_key(scene: Scene) -> None:
+    writer = scene.opened()
+    with pytest.raises(RecordTooLarge, match=r"with key b'whale'.*max.message.bytes"):
+        write(writer, 0, [(b"minnow", b"x"), (b"whale", b"x" * 2_000_000)])
+
+
+def test_a_transaction_timeout_that_the_brokers_refuse_is_named(scene: Scene) -> None:
+    with pytest.raises(BadSettings, match=r"transaction\.max\.timeout\.ms"):
+        scene.writer(properties={"transaction.timeout.ms": str(24 * 3600 * 1000)}).open()
+
+
+def test_properties_that_librdkafka_refuses_are_named(scene: Scene) -> None:
+    with pytest.raises(BadSettings, match="compression"):
+        scene.writer(properties={"compression.type": "middle-out"}).open()
+
+
+def test_a_group_that_another_program_uses_is_not_taken_for_a_marker(scene: Scene) -> None:
+    consumer = Consumer({"bootstrap.servers": scene.topics.bootstrap, "group.id": scene.name})
+    consumer.commit(offsets=[TopicPartition(scene.topic, 0, 5)], asynchronous=False)
+    consumer.close()
+    with pytest.raises(CorruptData, match="give it another name"):
+        scene.writer().open()
+
+
+def test_a_writer_that_was_closed_says_so(scene: Scene) -> None:
+    writer = scene.opened()
+    writer.close()
+    with pytest.raises(StreamUnavailable, match="starts again"):
+        write(writer, 0, numbered([1]))
+
+
+def test_markers_survive_their_encoding() -> None:
+    marker = Marker(LINEAGE, 12, Generation(3))
+    assert Marker.decoded(marker.encoded(), "x") == marker
+
+
+def test_keys_are_placed_as_by_javas_producer(scene: Scene) -> None:
+    keys = [*(str(number).encode() for number in range(2000)), b"", "Grüße, 東京".encode(), b"\xff\x00"]
+    write(scene.opened(), 0, [(key, b"1") for key in keys])
+    for partition, end in scene.topics.latest(scene.topic).items():
+        for rows in scene.topics.read(scene.topic, partition, 0, end):
+            assert {topic_partition_of(row[2] or b"", 2) for row in rows} == {partition}
