@@ -1,31 +1,55 @@
 """The HTTP API. Each route reads a request, makes one call and builds its answer; the rules are in `sluice.core`.
 
 The routes and the bodies they build are grouped by capability: `runs`, `agents` (what containers call), `samza` (what Apache Samza's
-containers call), `jobmodels`, `drains`, `snapshots` and `ops` (metrics and probes). `deps` has what routes depend on, `errors` turns errors
-into answers, `middleware` counts and limits requests, `text` refuses text that cannot be stored, and `fastpath` answers heartbeats without
-the framework.
+containers call), `jobmodels`, `drains`, `snapshots`, `ops` (metrics and probes), `tokens`, `audit`, `docs` (the page of the API). `access`
+says which role may send what, `deps` has what routes depend on, `errors` turns errors into answers, `middleware` counts and limits
+requests, `browsers` refuses what pages of other sites send, `text` refuses text that cannot be stored, and `fastpath` answers heartbeats
+without the framework.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 
-from coordinator.api import agents, drains, jobmodels, ops, runs, samza, snapshots
+from coordinator.api import agents, audit, docs, drains, jobmodels, ops, runs, samza, snapshots, tokens
+from coordinator.api.access import GuardedRoute
 from coordinator.api.text import check_text
 from sluice.core.deprecations import Kind, of_kind
 
-ROUTERS = (runs.router, agents.router, ops.router, snapshots.router, drains.router, jobmodels.router, samza.router)
+ROUTERS = (
+    runs.router,
+    agents.router,
+    ops.router,
+    snapshots.router,
+    drains.router,
+    jobmodels.router,
+    samza.router,
+    tokens.router,
+    audit.router,
+)
 
 
 def new_api(**kwargs: Any) -> FastAPI:
     """The application, without the objects that its routes call."""
-    api = FastAPI(title="Sluice coordinator", version="0.2.0", redirect_slashes=False, dependencies=[Depends(check_text)], **kwargs)
-    for each in (*ROUTERS, _old_routes()):
+    api = FastAPI(
+        title="Sluice coordinator",
+        version="0.2.0",
+        redirect_slashes=False,
+        dependencies=[Depends(check_text)],
+        openapi_url=None,  # `docs` has the document and the page, without scripts of other sites
+        **kwargs,
+    )
+    for each in all_routers():
         api.include_router(each)
     return api
+
+
+def all_routers() -> Sequence[APIRouter]:
+    return (*ROUTERS, docs.router, _old_routes())
 
 
 def _old_routes() -> APIRouter:
@@ -37,7 +61,7 @@ def _old_routes() -> APIRouter:
         if isinstance(each, APIRoute)
         for method in each.methods or ()
     }
-    old = APIRouter()
+    old = APIRouter(route_class=GuardedRoute)
     for entry in of_kind(Kind.ROUTE):
         new, (method, path) = routes[str(entry.new)], entry.old.split(" ")
         old.add_api_route(

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import JSONResponse
 
+from coordinator.api.access import GuardedRoute, RequestGuardDep
 from coordinator.api.deps import PROBLEMS, Parts, PartsDep, RunIdPath, StagePath, TaskPath
 from coordinator.api.fastpath import ALIVE
 from coordinator.api.runs import container_reply, drain_of_run
@@ -18,15 +19,17 @@ from coordinator.runs.watermarks import StageReport as WatermarkReport
 from coordinator.runs.watermarks import StreamCap
 from coordinator.store.fleet import StageStateRow
 from coordinator.store.snapshots import SnapshotRow
+from sluice.core.access.tokens import SECRET_BYTES, digest, new_incarnation_token
 from sluice.core.drain import Mode
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
-from sluice.core.ownership import Wait
+from sluice.core.leases.ownership import Wait
 from sluice.core.watermarks import FeederProgress, ProgressSource
+from sluice.randomness import random_bytes
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
 
-router = APIRouter(responses=PROBLEMS)
+router = APIRouter(responses=PROBLEMS, route_class=GuardedRoute)
 
 
 @router.get("/runs/{runId}/notices")
@@ -48,8 +51,14 @@ async def get_notices(
 
 
 @router.post("/runs/{runId}/containers", status_code=201)
-async def register_container(run_id: RunIdPath, body: wire_agents.RegisterRequest, parts: PartsDep) -> wire_agents.RegisterReply:
-    """Register an incarnation of a slot. An older incarnation of the slot becomes invalid."""
+async def register_container(
+    run_id: RunIdPath, body: wire_agents.RegisterRequest, parts: PartsDep, guard: RequestGuardDep
+) -> wire_agents.RegisterReply:
+    """Register an incarnation of a slot. An older incarnation of the slot becomes invalid. The answer has the token that the container's
+    requests carry from now on. Only launchers register bare containers, which send no tokens."""
+    if body.bare:
+        guard.launcher()
+    token = new_incarnation_token(ExecutionContainerId(body.execution_container_id), random_bytes(SECRET_BYTES))
     new = Registration(
         ProcessorId(body.processor_id),
         ExecutionContainerId(body.execution_container_id),
@@ -57,6 +66,9 @@ async def register_container(run_id: RunIdPath, body: wire_agents.RegisterReques
         body.bare,
         body.metrics_address,
         can_keep_state=Mode.KEEP_STATE in body.drain_modes,
+        token=digest(token),
+        principal=guard.name,
+        only_if_free=body.only_if_free,
     )
     found = await parts.registrations.register(RunId(run_id), new)
     return wire_agents.RegisterReply(
@@ -66,6 +78,7 @@ async def register_container(run_id: RunIdPath, body: wire_agents.RegisterReques
         margin_seconds=parts.leases.policy.margin.total_seconds(),
         job_model_version=found.model_version,
         notices=found.notices,
+        token=token,
     )
 
 
@@ -84,15 +97,18 @@ async def container_heartbeat(
     parts: PartsDep,
     execution_container_id: Annotated[str, Query(alias="executionContainerId", min_length=1)],
     sluice_epoch: Annotated[int | None, Header(ge=0, lt=2**31)] = None,
+    sluice_term: Annotated[str, Header(description="the highest term of a coordinator that the container knows")] = "",
 ) -> Response:
     """Whether this container is valid. With `Sluice-Epoch` its lease is renewed; without, only if it registered as `bare`."""
-    return await heartbeat_answer(parts, ExecutionContainerId(execution_container_id), sluice_epoch)
+    return await heartbeat_answer(parts, ExecutionContainerId(execution_container_id), sluice_epoch, term=sluice_term)
 
 
-async def heartbeat_answer(parts: Parts, execution_id: ExecutionContainerId, epoch: int | None, job: JobName | None = None) -> Response:
+async def heartbeat_answer(
+    parts: Parts, execution_id: ExecutionContainerId, epoch: int | None, job: JobName | None = None, term: str = ""
+) -> Response:
     """`job`: the container is valid only if it is of this job."""
     if job is None and (epoch is not None or not parts.leases.is_bare(execution_id)):
-        entry = parts.leases.beat(execution_id, epoch)
+        entry = parts.leases.beat(execution_id, epoch, term.encode("latin-1", "replace"))
     else:
         entry = await parts.registrations.beat_of_job(execution_id, epoch, job)
     headers = {"Cache-Control": "no-store"}
@@ -117,10 +133,12 @@ async def acquire_task(
     task: TaskPath,
     body: wire_agents.AcquireRequest,
     parts: PartsDep,
+    guard: RequestGuardDep,
     wait: Annotated[float, Query(ge=0, le=60, description="seconds to wait for the task to become free")] = 0,
 ) -> Response:
     """Become the task's owner, with a new generation; 202 with a time to wait if the former owner may still be running. The owner itself
     gets the same generation again, with the start offsets of all partitions that the task has by now."""
+    guard.itself(body.execution_container_id)
     longest_wait = min(timedelta(seconds=wait), parts.notices_wait)
     found = await parts.tasks.acquire(
         RunId(run_id), TaskName(task), ExecutionContainerId(body.execution_container_id), Epoch(body.epoch), longest_wait
@@ -137,6 +155,14 @@ async def acquire_task(
         continuation=found.continuation.model_dump(mode="json", by_alias=True, exclude_none=True),
     )
     return JSONResponse(reply.model_dump(mode="json", by_alias=True))
+
+
+@router.get("/runs/{runId}/tasks/{task}/owner", status_code=204)
+async def confirm_owner(
+    run_id: RunIdPath, task: TaskPath, parts: PartsDep, generation: Annotated[int, Query(ge=1, description="the one that the caller holds")]
+) -> None:
+    """Whether the task is still held under that generation: 204, or 409 `lease-lost`. Changes nothing."""
+    await parts.tasks.confirm_owner(RunId(run_id), TaskName(task), Generation(generation))
 
 
 @router.post("/runs/{runId}/tasks/{task}/progress", status_code=204)

@@ -43,10 +43,14 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"content": {"application/problem+json": {"schema": wire_body.Problem.model_json_schema()}}, "description": description}
     for status, description in {
         400: "The body cannot be read",
+        401: "No valid token",
+        403: "Not allowed",
         404: "Unknown",
         409: "Stale, in use or lease lost",
         412: "Another version of the job model is in force",
         413: "Body too large",
+        421: "Unknown host",
+        429: "Too many wrong tokens",
         422: "Refused",
         500: "Internal error, or stored data is corrupt",
         503: "Try again",
@@ -57,11 +61,13 @@ ACTOR_PATTERN = r"^[\x20-\x7e]*$"
 
 
 async def get_actor(
+    request: Request,
     actor: Annotated[str, Header(alias=wire_body.ACTOR_HEADER, max_length=200, pattern=ACTOR_PATTERN)] = "",
     old_actor: Annotated[str, Header(alias=wire_body.OLD_ACTOR_HEADER, max_length=200, pattern=ACTOR_PATTERN, deprecated=True)] = "",
 ) -> str:
-    """The user who makes the request; "" if the request does not say."""
-    return actor or old_actor
+    """The principal of the request; without authentication the user that it names, "" if it names none."""
+    principal = getattr(request.state, "principal", None)
+    return principal.name if principal is not None else actor or old_actor
 
 
 Actor = Annotated[str, Depends(get_actor)]

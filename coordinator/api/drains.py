@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
+from coordinator.api.access import GuardedRoute, RequestGuardDep
 from coordinator.api.deps import PROBLEMS, DrainsDep, PartsDep, RunIdPath, StagePath, TaskPath
 from coordinator.drains.drains import DrainDetails, DrainPlan, DrainRequest, StepReport, stages_at
 from coordinator.store.drains import DrainRow, DrainStageRow
@@ -16,21 +17,24 @@ from coordinator.store.fleet import ContainerState
 from coordinator.transitions import shape_of
 from sluice.core.drain import EFFECTS, DrainId, Phase, Shape, Step, Times, blockers, remains, waits_for
 from sluice.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, StageName, TaskName
-from sluice.core.snapshot import CommitId
+from sluice.core.snapshots.snapshot import CommitId
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
 
 DrainPath = Annotated[str, Path(max_length=300)]
-router = APIRouter(responses=PROBLEMS)
+router = APIRouter(responses=PROBLEMS, route_class=GuardedRoute)
 
 
 @router.post("/drain", status_code=202, responses={200: {"model": wire_drains.DrainSummary, "description": "The run's drain"}})
-async def request_drain(body: wire_drains.DrainRequest, ours: DrainsDep, response: Response) -> wire_drains.DrainSummary:
+async def request_drain(
+    body: wire_drains.DrainRequest, deps: DrainsDep, guard: RequestGuardDep, response: Response
+) -> wire_drains.DrainSummary:
     """Drain a run. A repeated request is answered with the same drain, also after it has finished; if it names later deadlines, they extend
     an active drain. A `uuid` is the new drain's; a drain that the run has already keeps its own."""
-    times = _times(body, ours.times)
-    drain, new = await ours.drains.request(
+    await guard.run(body.run_id)
+    times = _times(body, deps.times)
+    drain, new = await deps.drains.request(
         DrainRequest(
             RunId(body.run_id),
             body.drain_mode,
@@ -59,20 +63,21 @@ def _times(body: wire_drains.DrainRequest, defaults: Times) -> Times:
 
 
 @router.post("/drain/plan")
-async def plan_drain(body: wire_drains.DrainPlanRequest, ours: DrainsDep) -> wire_drains.DrainPlanReply:
+async def plan_drain(body: wire_drains.DrainPlanRequest, deps: DrainsDep, guard: RequestGuardDep) -> wire_drains.DrainPlanReply:
     """What a drain would do to the state of each stage of a run, by the containers' last reports. Changes nothing."""
-    return plan_reply(await ours.drains.plan(RunId(body.run_id)))
+    await guard.run(body.run_id)
+    return plan_reply(await deps.drains.plan(RunId(body.run_id)))
 
 
 @router.get("/drain/{uuid}")
-async def get_drain(uuid: DrainPath, ours: DrainsDep) -> wire_drains.DrainDetail:
+async def get_drain(uuid: DrainPath, deps: DrainsDep) -> wire_drains.DrainDetail:
     """A drain: its phases, the progress of each stage of each task, what remains and what blocks it."""
-    return drain_detail(await ours.drains.describe(DrainId(uuid)))
+    return drain_detail(await deps.drains.describe(DrainId(uuid)))
 
 
 @router.get("/drains")
 async def get_drains(
-    ours: DrainsDep,
+    deps: DrainsDep,
     parts: PartsDep,
     job: Annotated[wire_body.Name | None, Query(description="required if there is more than one job")] = None,
     before: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
@@ -80,20 +85,20 @@ async def get_drains(
 ) -> wire_drains.DrainsReply:
     """The drains of a job, newest first. For the next page, set `before` to the answer's `next`."""
     of_job = JobName(job) if job else parts.models.only_job()
-    found = await ours.drains.of_job(of_job, before, limit + 1)
+    found = await deps.drains.of_job(of_job, before, limit + 1)
     following = found[limit - 1].seq if len(found) > limit else None
     return wire_drains.DrainsReply(job=of_job, drains=tuple(drain_summary(each) for each in found[:limit]), next=following)
 
 
 @router.delete("/drain/{uuid}")
-async def cancel_drain(uuid: DrainPath, ours: DrainsDep) -> wire_drains.DrainSummary:
+async def cancel_drain(uuid: DrainPath, deps: DrainsDep) -> wire_drains.DrainSummary:
     """Cancel a drain before anything is flushed; the run continues. Repeating the request changes nothing."""
-    return drain_summary(await ours.drains.cancel(DrainId(uuid)))
+    return drain_summary(await deps.drains.cancel(DrainId(uuid)))
 
 
 @router.post("/runs/{runId}/tasks/{task}/stages/{stage}/drain")
 async def report_drain_step(
-    run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_drains.DrainStepRequest, ours: DrainsDep
+    run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_drains.DrainStepRequest, deps: DrainsDep
 ) -> wire_drains.DrainStepReply:
     """A stage of a task took a step. Steps go forward only; one that was reported before changes nothing."""
     took = StepReport(
@@ -108,7 +113,7 @@ async def report_drain_step(
         note=body.note,
         operators=body.operators,
     )
-    after = await ours.drains.report(RunId(run_id), TaskName(task), StageName(stage), took)
+    after = await deps.drains.report(RunId(run_id), TaskName(task), StageName(stage), took)
     return wire_drains.DrainStepReply(
         phase=after.phase,
         flushed=None if after.flushed is None else tuple(after.flushed),

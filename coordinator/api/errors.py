@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from sluice.core.errors import Bug, SluiceError, Unavailable
+from sluice.core.errors import Bug, NotAuthenticated, SluiceError, TooManyBadTokens, Unavailable
 from sluice.wire import body as wire_body
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,11 @@ def problem(
 
 
 def problem_of(error: SluiceError, instance: str | None = None) -> JSONResponse:
-    headers = {"Retry-After": str(ceil(error.retry_after))} if isinstance(error, Unavailable) else None
+    headers = None
+    if isinstance(error, Unavailable | TooManyBadTokens):
+        headers = {"Retry-After": str(ceil(error.retry_after))}
+    elif isinstance(error, NotAuthenticated):
+        headers = {"WWW-Authenticate": "Bearer"}
     return problem(error.slug, error.title(), error.status, str(error), instance, headers)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Response
 
+from coordinator.api.access import GuardedRoute, RequestGuardDep
 from coordinator.api.agents import stage_snapshot
 from coordinator.api.deps import PROBLEMS, Actor, JobModelsDep, JobPath, Parts, PartsDep, RunIdPath, Versioning
 from coordinator.blobpool import BlobStores
@@ -16,51 +17,52 @@ from coordinator.jobmodels.standby import StandbyPlan
 from coordinator.jobmodels.versions import Change, ChangeReason, ModelChange, Proposal, hypothetical
 from coordinator.store.jobmodels import ModelHead
 from sluice.core.errors import BadPlacement, UnknownSlot, VersionConflict
-from sluice.core.expansion import Effect, Judged, Skew
 from sluice.core.ids import Epoch, ExecutionContainerId, JobName, ProcessorId, RunId
+from sluice.core.jobmodels.expansion import Effect, Judged, Skew
 from sluice.wire import jobmodels as wire_jobmodels
 from sluice.wire import samza as wire_samza
 
 VersionPath = Annotated[int, Path(ge=1, lt=2**31)]
 IfMatch = Annotated[str | None, Header(description="an ETag of the run or its job model: change only if that version is in force")]
 ONE_JOB = "required if there is more than one job"
-router = APIRouter(responses=PROBLEMS)
+router = APIRouter(responses=PROBLEMS, route_class=GuardedRoute)
 
 
 @router.post("/jobModel/plan")
-async def plan_versions(body: wire_jobmodels.PlanRequest, ours: JobModelsDep) -> wire_jobmodels.PlanReply:
+async def plan_versions(body: wire_jobmodels.PlanRequest, deps: JobModelsDep, guard: RequestGuardDep) -> wire_jobmodels.PlanReply:
     """What would happen to a job's run with other partition counts or another number of slots. Changes nothing."""
-    run = await ours.runs.current(JobName(body.job))
+    await guard.job(body.job)
+    run = await deps.runs.current(JobName(body.job))
     counts = hypothetical(run, body.streams)
-    as_it_is = await ours.versions.propose(run.run_id, ModelChange(counts=counts))
+    as_it_is = await deps.versions.propose(run.run_id, ModelChange(counts=counts))
     if body.containers is None:
-        return _with_warnings(plan_reply(as_it_is, ours.blob_stores), ours)
+        return _with_warnings(plan_reply(as_it_is, deps.blob_stores), deps)
     try:
         wanted = ModelChange(containers=body.containers, counts=counts)
-        return _with_warnings(plan_reply(await ours.versions.propose(run.run_id, wanted), ours.blob_stores), ours)
+        return _with_warnings(plan_reply(await deps.versions.propose(run.run_id, wanted), deps.blob_stores), deps)
     except BadPlacement as error:
-        return refused_reply(as_it_is, body.containers, str(error), ours.blob_stores)
+        return refused_reply(as_it_is, body.containers, str(error), deps.blob_stores)
 
 
-def _with_warnings(reply: wire_jobmodels.PlanReply, ours: Versioning) -> wire_jobmodels.PlanReply:
-    return reply.model_copy(update={"warnings": (*reply.warnings, *ours.watermarks.missing_event_times(RunId(reply.run_id)))})
+def _with_warnings(reply: wire_jobmodels.PlanReply, deps: Versioning) -> wire_jobmodels.PlanReply:
+    return reply.model_copy(update={"warnings": (*reply.warnings, *deps.watermarks.missing_event_times(RunId(reply.run_id)))})
 
 
 @router.patch("/runs/{runId}")
 async def change_run(
     run_id: RunIdPath,
     body: wire_jobmodels.ChangeRequest,
-    ours: JobModelsDep,
+    deps: JobModelsDep,
     response: Response,
     actor: Actor,
     if_match: IfMatch = None,
 ) -> wire_jobmodels.ChangeReply:
     """Change a live run: its number of slots, or grow with its inputs now. Its containers are notified."""
-    wanted = ModelChange(containers=body.containers, counts=await ours.watch.current(RunId(run_id)) if body.grow else None)
+    wanted = ModelChange(containers=body.containers, counts=await deps.watch.current(RunId(run_id)) if body.grow else None)
     reason = ChangeReason(actor, body.why, _version(if_match))
-    change = await ours.versions.change(RunId(run_id), wanted, reason)
+    change = await deps.versions.change(RunId(run_id), wanted, reason)
     response.headers["ETag"] = f'"{change.run.model_version}"'
-    return change_reply(change, ours.blob_stores)
+    return change_reply(change, deps.blob_stores)
 
 
 def _version(if_match: str | None) -> int | None:
@@ -76,34 +78,34 @@ def _version(if_match: str | None) -> int | None:
 @router.get("/jobs/{job}/models")
 async def get_versions(
     job: JobPath,
-    ours: JobModelsDep,
+    deps: JobModelsDep,
     before: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> wire_jobmodels.VersionsReply:
     """The versions of a job's model, newest first: when each was created, by whom and why."""
-    heads, current = await ours.history.versions(JobName(job), before, limit + 1)
+    heads, current = await deps.history.versions(JobName(job), before, limit + 1)
     return versions_reply(job, heads, current, limit)
 
 
 @router.get("/jobs/{job}/models/{version}")
-async def get_version(job: JobPath, version: VersionPath, ours: JobModelsDep, response: Response) -> wire_jobmodels.VersionDetail:
+async def get_version(job: JobPath, version: VersionPath, deps: JobModelsDep, response: Response) -> wire_jobmodels.VersionDetail:
     """One version with its model. A version never changes."""
-    found = await ours.history.version(JobName(job), version)
+    found = await deps.history.version(JobName(job), version)
     response.headers["ETag"] = f'"{found.head.version}-{found.head.content_hash[:16]}"'
     return version_detail(found)
 
 
 @router.get("/jobs/{job}/models/{version}/diff/{later}")
-async def compare_versions(job: JobPath, version: VersionPath, later: VersionPath, ours: JobModelsDep) -> wire_jobmodels.DifferenceReply:
+async def compare_versions(job: JobPath, version: VersionPath, later: VersionPath, deps: JobModelsDep) -> wire_jobmodels.DifferenceReply:
     """What version `later` changes compared with `version`."""
-    return difference_reply(job, version, later, await ours.history.difference(JobName(job), version, later))
+    return difference_reply(job, version, later, await deps.history.difference(JobName(job), version, later))
 
 
 @router.post("/jobs/{job}/models/{version}/rollback")
 async def roll_back(
     job: JobPath,
     version: VersionPath,
-    ours: JobModelsDep,
+    deps: JobModelsDep,
     response: Response,
     actor: Actor,
     body: wire_jobmodels.RollbackRequest | None = None,
@@ -111,9 +113,9 @@ async def roll_back(
 ) -> wire_jobmodels.ChangeReply:
     """Put an older version in force again, as a new one, unless a container has adopted a later one."""
     reason = ChangeReason(actor, body.why if body else "", _version(if_match))
-    change = await ours.history.roll_back(JobName(job), version, reason)
+    change = await deps.history.roll_back(JobName(job), version, reason)
     response.headers["ETag"] = f'"{change.run.model_version}"'
-    return change_reply(change, ours.blob_stores)
+    return change_reply(change, deps.blob_stores)
 
 
 @router.post("/runs/{runId}/containers/{executionContainerId:path}/adopted")
@@ -121,20 +123,20 @@ async def report_adoption(
     run_id: RunIdPath,
     execution_container_id: Annotated[str, Path(alias="executionContainerId", max_length=300)],
     body: wire_jobmodels.AdoptedRequest,
-    ours: JobModelsDep,
+    deps: JobModelsDep,
 ) -> wire_jobmodels.AdoptedReply:
     """Report the version of the job model that a container runs. Repeating the report, or reporting an older one, changes nothing."""
     report = AdoptionReport(RunId(run_id), ExecutionContainerId(execution_container_id), Epoch(body.epoch), body.version)
-    found = await ours.adoptions.report(report)
+    found = await deps.adoptions.report(report)
     return wire_jobmodels.AdoptedReply(version=found.version, current=found.current, all_on=found.all_on)
 
 
 @router.get("/runs/{runId}/containers/{executionContainerId:path}/standby")
 async def get_standby(
-    run_id: RunIdPath, execution_container_id: Annotated[str, Path(alias="executionContainerId", max_length=300)], ours: JobModelsDep
+    run_id: RunIdPath, execution_container_id: Annotated[str, Path(alias="executionContainerId", max_length=300)], deps: JobModelsDep
 ) -> wire_jobmodels.StandbyReply:
     """The snapshots of which the container keeps standby copies, so that it can take over their tasks quickly (`standby.replicas`)."""
-    return standby_reply(await ours.standbys.of_container(RunId(run_id), ExecutionContainerId(execution_container_id)))
+    return standby_reply(await deps.standbys.of_container(RunId(run_id), ExecutionContainerId(execution_container_id)))
 
 
 # --- the job model in Samza's format ------------------------------------------------------------------------------
@@ -176,7 +178,7 @@ async def get_locality(
 
 
 async def localities(parts: Parts, job: JobName, processor_id: str | None) -> dict[str, Any]:
-    """Of all slots, or of one. Raises UnknownJob, UnknownSlot."""
+    """The localities of all slots, or of one. Raises UnknownJob, UnknownSlot."""
     hosts = await parts.runs.hosts(job)
     if processor_id is None:
         return {"processor-localities": {pid: wire_samza.locality_document(pid, host) for pid, host in hosts.items()}}

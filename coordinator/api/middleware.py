@@ -1,4 +1,5 @@
-"""ASGI middleware: counts requests by route, limits the size of bodies, and marks the answers to requests that use deprecated names."""
+"""ASGI middleware: counts requests by route, limits the size of bodies, names the coordinator's term, and marks the answers to requests
+that use deprecated names."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Any
 from prometheus_client import Counter, Histogram
 
 from coordinator.api.errors import problem_of
+from coordinator.fleet.leases import Leases, term_headers
 from sluice.clock import Clock
 from sluice.core import deprecations
 from sluice.core.deprecations import Kind, of_kind
@@ -110,6 +112,26 @@ def deprecation_marked(app: App) -> App:
             await app(scope, receive, marked)
         finally:
             deprecations.in_request.reset(token)
+
+    return inner
+
+
+def with_term(app: App, leases: Leases) -> App:
+    """Every answer names the term of the coordinator, if it has one. Answers to heartbeats have it already."""
+
+    async def inner(scope: Scope, receive: Receive, send: Send) -> None:
+        term = term_headers(leases.term)
+        if scope["type"] != "http" or not term:
+            await app(scope, receive, send)
+            return
+
+        async def named(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                others = (each for each in message.get("headers", ()) if each[0] != term[0][0])
+                message = {**message, "headers": [*others, *term]}
+            await send(message)
+
+        await app(scope, receive, named)
 
     return inner
 

@@ -10,11 +10,12 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from coordinator.api.access import GuardedRoute
 from coordinator.api.deps import PROBLEMS, PartsDep
 from coordinator.store.fleet import ContainerRow
 from sluice.wire import body as wire_body
 
-router = APIRouter(responses=PROBLEMS)
+router = APIRouter(responses=PROBLEMS, route_class=GuardedRoute)
 
 
 # --- health ----------------------------------------------------------------------------------------------------------

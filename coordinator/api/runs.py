@@ -10,6 +10,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 
+from coordinator.api.access import GuardedRoute, RequestGuardDep
 from coordinator.api.deps import PROBLEMS, Actor, JobPath, Parts, PartsDep, RunIdPath
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.leases import Contact
@@ -26,14 +27,14 @@ from coordinator.store.fleet import ContainerRow, ContainerState, LateRows, Stag
 from coordinator.store.jobmodels import MonitoredStreamRow
 from coordinator.store.runs import JobRow, RunRow
 from sluice.core.drain import Mode, Phase
-from sluice.core.graph import Stage
 from sluice.core.ids import ExecutionContainerId, JobName, RunId, StageKey, StageName, StreamId, TaskName
-from sluice.core.ownership import TaskOwner
-from sluice.core.spec import Role, RunSpec, StreamSpec, broadcast_partitions
+from sluice.core.jobmodels.graph import Stage
+from sluice.core.jobmodels.spec import Role, RunSpec, StreamSpec, broadcast_partitions
+from sluice.core.leases.ownership import TaskOwner
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
 
-router = APIRouter(responses=PROBLEMS)
+router = APIRouter(responses=PROBLEMS, route_class=GuardedRoute)
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -46,8 +47,11 @@ Replaces = Annotated[
 
 
 @router.post("/runs", status_code=201)
-async def deploy_run(body: wire_runs.RunRequest, parts: PartsDep, actor: Actor, sluice_replaces: Replaces = None) -> wire_runs.RunReply:
+async def deploy_run(
+    body: wire_runs.RunRequest, parts: PartsDep, guard: RequestGuardDep, actor: Actor, sluice_replaces: Replaces = None
+) -> wire_runs.RunReply:
     """Deploy a job: create its job model and a run. A live run of the job is stopped."""
+    await guard.job(body.job)
     replaces = None if sluice_replaces is None else RunId(sluice_replaces)
     return run_reply(await parts.deployments.deploy(spec_of(body), replaces, actor), parts.connections)
 
@@ -56,10 +60,12 @@ async def deploy_run(body: wire_runs.RunRequest, parts: PartsDep, actor: Actor, 
 async def plan_run(
     body: wire_runs.RunRequest,
     parts: PartsDep,
+    guard: RequestGuardDep,
     drain_mode: Annotated[Mode, Query(alias="drainMode", description='for the start "drained": the mode of that drain')] = Mode.DEFAULT,
 ) -> wire_runs.RunPlanReply:
     """What deploying this would create, or why it would be refused. Changes nothing. With the start "drained" the answer assumes that the
     present run has been drained."""
+    await guard.job(body.job)
     return plan_of_run(body.job, await parts.deployments.plan(spec_of(body), drain_mode))
 
 
@@ -87,22 +93,9 @@ async def get_run(
         basic = await parts.runs.basic(RunId(run_id))
         body = parts.basic_runs.encoded(basic, partial(_basic_run_body, basic, parts))
         return Response(body, media_type="application/json", headers={"ETag": f'"{basic.run.model_version}"'})
-    described = await parts.runs.describe(RunId(run_id))
-    response.headers["ETag"] = f'"{described.run.model_version}"'
-    memory = InMemory(
-        lease_left=parts.leases.left,
-        contact=parts.leases.contact,
-        event_times=parts.alignment.of_run(RunId(run_id)),
-        reports=parts.stage_metrics.of_run(RunId(run_id)),
-        failures=parts.stage_metrics.failures_of(RunId(run_id)),
-        lag=parts.lag.of_run(RunId(run_id)),
-        snapshot_at=parts.snapshots.newest,
-        backup_problems=tuple(map(str, [*parts.backup_monitor.of_run(RunId(run_id)), *parts.lost_blobs.of_job(described.run.job)])),
-        watermarks=parts.watermarks.streams(RunId(run_id)),
-        late_rows=parts.stage_metrics.late_rows_of(RunId(run_id)),
-        missing_event_times=parts.watermarks.missing_event_times(RunId(run_id)),
-    )
-    return run_detail(described, parts.connections, memory, parts.blob_stores)
+    detail = await describe_run(parts, RunId(run_id))
+    response.headers["ETag"] = f'"{detail.job_model_version}"'
+    return detail
 
 
 @router.get("/runs/{runId}/containers")
@@ -135,13 +128,15 @@ async def stop_run(run_id: RunIdPath, parts: PartsDep, body: wire_runs.StopReque
 @router.get("/jobs")
 async def get_jobs(
     parts: PartsDep,
+    guard: RequestGuardDep,
     after: Annotated[wire_body.Name | None, Query(description="only jobs that come after this one")] = None,
     limit: Annotated[int | None, Query(ge=1, le=1000, description="default: all")] = None,
 ) -> wire_runs.JobsReply:
-    """The jobs, by name. With a limit, set `after` to the answer's `next` for the next page."""
+    """The jobs for which the principal has a role, by name. With a limit, set `after` to the answer's `next` for the next page."""
     found = await parts.runs.jobs(JobName(after) if after else None, None if limit is None else limit + 1)
-    page = tuple(job_reply(row) for row in found[:limit])
-    return wire_runs.JobsReply(jobs=page, next=page[-1].job if limit is not None and len(found) > limit else None)
+    page = found[:limit]
+    following = page[-1].job if limit is not None and len(found) > limit else None
+    return wire_runs.JobsReply(jobs=tuple(job_reply(row) for row in page if guard.shows(row.job)), next=following)
 
 
 @router.delete("/jobs/{job}")
@@ -178,6 +173,7 @@ def spec_of(request: wire_runs.RunRequest) -> RunSpec:
         start=request.start,
         max_event_skew_seconds=request.max_event_skew_seconds,
         config=request.config,
+        kind=request.kind,
     )
 
 
@@ -217,6 +213,7 @@ def request_of(spec: RunSpec) -> wire_runs.RunRequest:
             "start": spec.start,
             "max_event_skew_seconds": spec.max_event_skew_seconds,
             "config": dict(spec.config),
+            "kind": spec.kind,
         }
     )
 
@@ -264,6 +261,7 @@ def _run_fields(run: RunRow, connections: Connections) -> dict[str, object]:
     return {
         "run_id": run.run_id,
         "job": run.job,
+        "kind": run.spec.kind,
         "state": run.state,
         "first_run": run.first_run,
         "reason": run.reason,
@@ -287,7 +285,7 @@ ContactOf = Callable[[ExecutionContainerId], Contact | None]
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """What the coordinator knows about a run without its database: the remaining leases, when containers were heard of, the event times of
+    """What the coordinator knows about a run without its database: the remaining leases, when containers were last seen, the event times of
     aligned stages, the last reports and failures of stages, their lag, when the newest snapshot of each stage was reported, and how far
     watermarks may rise."""
 
@@ -334,6 +332,25 @@ def run_detail(described: RunDetails, connections: Connections, memory: InMemory
     fields |= {"watermarks": tuple(map(_stream_watermark, memory.watermarks)), "missing_event_times": tuple(memory.missing_event_times)}
     fields |= {"backup_problems": tuple(memory.backup_problems)}
     return wire_runs.RunDetail.model_validate(fields)
+
+
+async def describe_run(parts: Parts, run_id: RunId) -> wire_runs.RunDetail:
+    """A run as the database and the coordinator's memory have it. Raises UnknownRun."""
+    described = await parts.runs.describe(run_id)
+    memory = InMemory(
+        lease_left=parts.leases.left,
+        contact=parts.leases.contact,
+        event_times=parts.alignment.of_run(run_id),
+        reports=parts.stage_metrics.of_run(run_id),
+        failures=parts.stage_metrics.failures_of(run_id),
+        lag=parts.lag.of_run(run_id),
+        snapshot_at=parts.snapshots.newest,
+        backup_problems=tuple(map(str, [*parts.backup_monitor.of_run(run_id), *parts.lost_blobs.of_job(described.run.job)])),
+        watermarks=parts.watermarks.streams(run_id),
+        late_rows=parts.stage_metrics.late_rows_of(run_id),
+        missing_event_times=parts.watermarks.missing_event_times(run_id),
+    )
+    return run_detail(described, parts.connections, memory, parts.blob_stores)
 
 
 def _basic_run_body(basic: BasicRun, parts: Parts) -> bytes:
@@ -455,6 +472,7 @@ def container_reply(row: ContainerRow, lease_left: timedelta | None = None) -> w
     fields["execution_container_id"] = fields.pop("execution_id")
     fields["job_model_version"] = fields.pop("model_version")
     fields["state"] = row.state.value
+    del fields["token"]
     return wire_runs.ContainerReply.model_validate(fields)
 
 
@@ -463,7 +481,7 @@ def _incarnation(row: ContainerRow, lease_left: LeaseLeft, contact_of: ContactOf
     reply, contact = container_reply(row, lease_left(row.execution_id)), contact_of(row.execution_id)
     if contact is None:
         return reply
-    age = contact.heartbeat_age if contact.heard else max(contact.heartbeat_age, now - row.last_seen_at)
+    age = contact.heartbeat_age if contact.seen else max(contact.heartbeat_age, now - row.last_seen_at)
     return reply.model_copy(update={"heartbeat_age_seconds": round(age.total_seconds(), 3), "silent": contact.silent})
 
 

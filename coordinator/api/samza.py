@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import RedirectResponse
 
+from coordinator.api.access import GuardedRoute
 from coordinator.api.agents import heartbeat_answer
 from coordinator.api.deps import PROBLEMS, JobPath, PartsDep
 from coordinator.api.jobmodels import localities, model_response
@@ -21,12 +23,14 @@ MODEL: dict[int | str, dict[str, Any]] = {
     200: {"description": "The job model", "content": {"application/json": {}}},
     304: {"description": "Unchanged"},
 }
-router = APIRouter(responses=PROBLEMS)
+router = APIRouter(responses=PROBLEMS, route_class=GuardedRoute)
 
 
 @router.get("/", response_model=None, responses=MODEL)
-async def get_only_job_model(parts: PartsDep, if_none_match: IfNoneMatch = None) -> Response:
-    """The job model, where there is one job."""
+async def get_only_job_model(parts: PartsDep, if_none_match: IfNoneMatch = None, accept: Annotated[str, Header()] = "") -> Response:
+    """The job model, where there is one job. Browsers, which accept `text/html`, are redirected to the web pages."""
+    if "text/html" in accept:
+        return RedirectResponse("ui/", 307)
     return model_response(parts, parts.models.only_job(), if_none_match)
 
 
@@ -43,7 +47,7 @@ async def heartbeat_of_job(
     execution_container_id: Annotated[str, Query(alias="executionContainerId", min_length=1)],
     sluice_epoch: Annotated[int | None, Header(ge=0, lt=2**31)] = None,
 ) -> Response:
-    """As `GET /containerHeartbeat`; a container of another job is not valid."""
+    """Like `GET /containerHeartbeat`; a container of another job is not valid."""
     return await heartbeat_answer(parts, ExecutionContainerId(execution_container_id), sluice_epoch, JobName(job))
 
 
@@ -51,5 +55,5 @@ async def heartbeat_of_job(
 async def get_locality_of_job(
     job: JobPath, parts: PartsDep, processor_id: Annotated[str | None, Query(alias="processorId")] = None
 ) -> dict[str, Any]:
-    """As `GET /locality`."""
+    """Like `GET /locality`."""
     return await localities(parts, JobName(job), processor_id)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 
+from coordinator.api.access import GuardedRoute
 from coordinator.api.deps import PROBLEMS, Backups, CheckpointPath, JobPath, PartsDep, RunIdPath, SnapshotsDep, StagePath, TaskPath
 from coordinator.snapshots.audit import Explained
 from coordinator.snapshots.catalog import SnapshotDetails, Wanted
@@ -17,11 +18,11 @@ from coordinator.snapshots.operations import LongRunningOperation, Progress
 from coordinator.snapshots.reports import Marked, Reported
 from coordinator.store.snapshots import MarkerRow, PinRow
 from sluice.core.ids import Generation, JobName, Lineage, RunId, StageKey, StageName, TaskName
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, checked_blob_id
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, checked_blob_id
 from sluice.wire import body as wire_body
 from sluice.wire import snapshots as wire_snapshots
 
-router = APIRouter(responses=PROBLEMS)
+router = APIRouter(responses=PROBLEMS, route_class=GuardedRoute)
 
 
 # --- from containers -------------------------------------------------------------------------------------------------
@@ -29,7 +30,7 @@ router = APIRouter(responses=PROBLEMS)
 
 @router.post("/runs/{runId}/tasks/{task}/stages/{stage}/snapshots")
 async def report_snapshot(
-    run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_snapshots.SnapshotRequest, ours: SnapshotsDep
+    run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_snapshots.SnapshotRequest, deps: SnapshotsDep
 ) -> wire_snapshots.SnapshotAccepted:
     """Report an uploaded snapshot: from now on the stage is restored from it. Repeating the report changes nothing."""
     markers = {BlobStoreName(name): _marked(each) for name, each in body.markers.items()}
@@ -41,7 +42,7 @@ async def report_snapshot(
         CommitId(body.checkpoint_id),
         markers,
     )
-    made = await ours.snapshots.report(RunId(run_id), TaskName(task), StageName(stage), report)
+    made = await deps.snapshots.report(RunId(run_id), TaskName(task), StageName(stage), report)
     return wire_snapshots.SnapshotAccepted(checkpoint_id=made.checkpoint, seq=made.seq)
 
 
@@ -52,21 +53,21 @@ def _marked(body: wire_snapshots.MarkerBody) -> Marked:
 
 @router.post("/runs/{runId}/tasks/{task}/stages/{stage}/lineage")
 async def begin_lineage(
-    run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_snapshots.LineageRequest, ours: SnapshotsDep
+    run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_snapshots.LineageRequest, deps: SnapshotsDep
 ) -> wire_snapshots.LineageReply:
     """Begin a new lineage, after a restore that cannot repeat every batch exactly. Repeating the request changes nothing."""
     checkpoint = None if body.checkpoint_id is None else CommitId(body.checkpoint_id)
-    begun = await ours.snapshots.new_lineage(
+    begun = await deps.snapshots.new_lineage(
         RunId(run_id), TaskName(task), StageName(stage), Generation(body.generation), Lineage(body.lineage), body.why, checkpoint
     )
     return wire_snapshots.LineageReply(lineage=begun)
 
 
 @router.put("/runs/{runId}/backup")
-async def set_backup(run_id: RunIdPath, body: wire_snapshots.BackupRequest, ours: SnapshotsDep) -> wire_snapshots.BackupReply:
+async def set_backup(run_id: RunIdPath, body: wire_snapshots.BackupRequest, deps: SnapshotsDep) -> wire_snapshots.BackupReply:
     """Set the blob stores that the run backs up to and restores from. Each container follows with its next commit."""
-    run = await ours.snapshots.set_backup(RunId(run_id), body.stores, body.restore_from)
-    found = ours.blob_stores.backup(run.backup)
+    run = await deps.snapshots.set_backup(RunId(run_id), body.stores, body.restore_from)
+    found = deps.blob_stores.backup(run.backup)
     return wire_snapshots.BackupReply(run_id=run.run_id, backup_to=found.to, restore_from=found.restore_from)
 
 
@@ -79,62 +80,62 @@ StageQuery = Annotated[wire_body.Name | None, Query(description="only snapshots 
 @router.get("/jobs/{job}/snapshots")
 async def get_snapshots(
     job: JobPath,
-    ours: SnapshotsDep,
+    deps: SnapshotsDep,
     task: TaskQuery = None,
     stage: StageQuery = None,
     before: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> wire_snapshots.SnapshotsReply:
     """The retained snapshots of a job, newest first. For the next page, set `before` to the answer's `next`."""
-    found = await ours.catalog.snapshots(JobName(job), _task(task), _stage(stage), before, limit + 1)
+    found = await deps.catalog.snapshots(JobName(job), _task(task), _stage(stage), before, limit + 1)
     following = found[limit - 1].row.seq if len(found) > limit else None
     return wire_snapshots.SnapshotsReply(job=job, snapshots=tuple(_snapshot(each) for each in found[:limit]), next=following)
 
 
 @router.get("/jobs/{job}/snapshots/{checkpointId}")
 async def get_snapshot(
-    job: JobPath, checkpoint_id: CheckpointPath, task: wire_snapshots.TaskText, stage: wire_body.Name, ours: SnapshotsDep
+    job: JobPath, checkpoint_id: CheckpointPath, task: wire_snapshots.TaskText, stage: wire_body.Name, deps: SnapshotsDep
 ) -> wire_snapshots.SnapshotReply:
     """One snapshot. Its id is unique within a task and stage only, so both are needed."""
-    return _snapshot(await ours.catalog.snapshot(_key(job, task, stage), CommitId(checkpoint_id)))
+    return _snapshot(await deps.catalog.snapshot(_key(job, task, stage), CommitId(checkpoint_id)))
 
 
 @router.post("/jobs/{job}/snapshots/verify", status_code=202)
 async def verify_snapshots(
-    job: JobPath, body: wire_snapshots.VerifyRequest, ours: SnapshotsDep, parts: PartsDep
+    job: JobPath, body: wire_snapshots.VerifyRequest, deps: SnapshotsDep, parts: PartsDep
 ) -> wire_snapshots.OperationReply:
     """Read all retained snapshots of a job and compare every size and hash; then replace what is lost, where that is possible. A
     long-running operation; its result lists what is wrong."""
     where = None if body.blob_store is None else BlobStoreName(body.blob_store)
 
     async def work(progress: Progress) -> Mapping[str, Any]:
-        result = await ours.audits.verify_job(JobName(job), where, progress)
+        result = await deps.audits.verify_job(JobName(job), where, progress)
         if not result["whole"]:
             await parts.lost_blobs.run_once()
         return result
 
-    return _operation(ours.operations.start("verify", f"{job} {where or ''}".rstrip(), "bytes", work))
+    return _operation(deps.operations.start("verify", f"{job} {where or ''}".rstrip(), "bytes", work))
 
 
 @router.post("/jobs/{job}/snapshots/{checkpointId}/verify", status_code=202)
 async def verify_snapshot(
-    job: JobPath, checkpoint_id: CheckpointPath, body: wire_snapshots.StoreBody, ours: SnapshotsDep
+    job: JobPath, checkpoint_id: CheckpointPath, body: wire_snapshots.StoreBody, deps: SnapshotsDep
 ) -> wire_snapshots.OperationReply:
     """Read a whole snapshot and compare every size and hash. A long-running operation; its result lists what is wrong."""
     key, where = _key(job, body.task, body.stage), None if body.blob_store is None else BlobStoreName(body.blob_store)
-    found = (await ours.catalog.snapshot(key, CommitId(checkpoint_id))).row
+    found = (await deps.catalog.snapshot(key, CommitId(checkpoint_id))).row
     subject = f"{job} {body.task} {body.stage} {checkpoint_id} {where or ''}".rstrip()
     return _operation(
-        ours.operations.start("verify", subject, "bytes", lambda progress: ours.audits.verify(key, found.checkpoint, where, progress))
+        deps.operations.start("verify", subject, "bytes", lambda progress: deps.audits.verify(key, found.checkpoint, where, progress))
     )
 
 
 @router.post("/jobs/{job}/snapshots/{checkpointId}/restore")
 async def restore_snapshot(
-    job: JobPath, checkpoint_id: CheckpointPath, body: wire_snapshots.StoreBody, ours: SnapshotsDep
+    job: JobPath, checkpoint_id: CheckpointPath, body: wire_snapshots.StoreBody, deps: SnapshotsDep
 ) -> wire_snapshots.RestoreReply:
     """Make the task's next owner restore this snapshot. Refused while a container owns the task."""
-    found = await ours.catalog.choose(_key(job, body.task, body.stage), CommitId(checkpoint_id))
+    found = await deps.catalog.choose(_key(job, body.task, body.stage), CommitId(checkpoint_id))
     return wire_snapshots.RestoreReply(
         job=job,
         task=body.task,
@@ -147,72 +148,72 @@ async def restore_snapshot(
 
 
 @router.get("/jobs/{job}/pins")
-async def get_pins(job: JobPath, ours: SnapshotsDep) -> wire_snapshots.PinsReply:
+async def get_pins(job: JobPath, deps: SnapshotsDep) -> wire_snapshots.PinsReply:
     """The pins of a job that have not expired."""
-    return wire_snapshots.PinsReply(pins=tuple(_pin(rows) for rows in await ours.catalog.pins(JobName(job))))
+    return wire_snapshots.PinsReply(pins=tuple(_pin(rows) for rows in await deps.catalog.pins(JobName(job))))
 
 
 @router.post("/jobs/{job}/pins", status_code=201)
-async def pin_snapshots(job: JobPath, body: wire_snapshots.PinRequest, ours: SnapshotsDep) -> wire_snapshots.PinReply:
+async def pin_snapshots(job: JobPath, body: wire_snapshots.PinRequest, deps: SnapshotsDep) -> wire_snapshots.PinReply:
     """Keep snapshots regardless of the retention rules, until the pin expires or is deleted."""
     lasts = None if body.expires_seconds is None else timedelta(seconds=body.expires_seconds)
     checkpoint = None if body.checkpoint_id is None else CommitId(body.checkpoint_id)
     return _pin(
-        await ours.catalog.pin(JobName(job), Wanted(body.pin_id, _task(body.task), _stage(body.stage), checkpoint, body.reason, lasts))
+        await deps.catalog.pin(JobName(job), Wanted(body.pin_id, _task(body.task), _stage(body.stage), checkpoint, body.reason, lasts))
     )
 
 
 @router.delete("/jobs/{job}/pins/{pinId}", status_code=204)
-async def unpin_snapshots(job: JobPath, pin_id: Annotated[str, Path(alias="pinId", max_length=300)], ours: SnapshotsDep) -> None:
+async def unpin_snapshots(job: JobPath, pin_id: Annotated[str, Path(alias="pinId", max_length=300)], deps: SnapshotsDep) -> None:
     """Delete a pin. Snapshots that only this pin kept are deleted."""
-    await ours.catalog.unpin(JobName(job), pin_id)
+    await deps.catalog.unpin(JobName(job), pin_id)
 
 
 # --- garbage ---------------------------------------------------------------------------------------------------------
 
 
 @router.post("/gc/plan", status_code=202)
-async def plan_collection(ours: SnapshotsDep) -> wire_snapshots.OperationReply:
+async def plan_collection(deps: SnapshotsDep) -> wire_snapshots.OperationReply:
     """What a garbage collection would condemn and delete now. A long-running operation; it changes nothing."""
-    return _operation(ours.operations.start("plan", "", "blobs", lambda progress: _collect(ours, progress, dry=True)))
+    return _operation(deps.operations.start("plan", "", "blobs", lambda progress: _collect(deps, progress, dry=True)))
 
 
 @router.post("/gc/run", status_code=202)
-async def run_collection(ours: SnapshotsDep) -> wire_snapshots.OperationReply:
+async def run_collection(deps: SnapshotsDep) -> wire_snapshots.OperationReply:
     """Collect garbage now: condemn blobs that no snapshot refers to, and delete those that were condemned a grace period ago and are still
     not referred to. A long-running operation."""
-    return _operation(ours.operations.start("run", "", "blobs", lambda progress: _collect(ours, progress, dry=False)))
+    return _operation(deps.operations.start("run", "", "blobs", lambda progress: _collect(deps, progress, dry=False)))
 
 
 @router.post("/gc/audit", status_code=202)
-async def audit(ours: SnapshotsDep) -> wire_snapshots.OperationReply:
+async def audit(deps: SnapshotsDep) -> wire_snapshots.OperationReply:
     """Compare the blob stores with the database, in both directions. A long-running operation; it changes nothing."""
-    return _operation(ours.operations.start("audit", "", "blobs", ours.audits.audit))
+    return _operation(deps.operations.start("audit", "", "blobs", deps.audits.audit))
 
 
 @router.get("/gc/explain")
 async def explain(
-    ours: SnapshotsDep, blob: Annotated[wire_snapshots.BlobText, Query(description="a blob's id")]
+    deps: SnapshotsDep, blob: Annotated[wire_snapshots.BlobText, Query(description="a blob's id")]
 ) -> wire_snapshots.ExplainsReply:
     """Why a blob is kept, and until when."""
-    grace = ours.collection.grace
-    found = await ours.audits.explain(checked_blob_id(blob), grace)
+    grace = deps.collection.grace
+    found = await deps.audits.explain(checked_blob_id(blob), grace)
     return wire_snapshots.ExplainsReply(blob=blob, stores=tuple(_explained(blob, each, grace) for each in found))
 
 
 @router.get("/operations/{operation}")
 async def get_operation(
     operation: Annotated[str, Path(max_length=300)],
-    ours: SnapshotsDep,
+    deps: SnapshotsDep,
     wait: Annotated[float, Query(ge=0, le=30, description="seconds to wait for it to finish")] = 0,
 ) -> wire_snapshots.OperationReply:
     """The progress of a long-running operation."""
-    return _operation(await ours.operations.poll(operation, timedelta(seconds=wait)))
+    return _operation(await deps.operations.poll(operation, timedelta(seconds=wait)))
 
 
-async def _collect(ours: Backups, progress: Progress, *, dry: bool) -> Mapping[str, Any]:
-    found = await ours.collection.run(progress, dry=dry)
-    return {"dryRun": dry, "graceSeconds": ours.collection.grace.total_seconds(), "stores": [_collected(each) for each in found]}
+async def _collect(deps: Backups, progress: Progress, *, dry: bool) -> Mapping[str, Any]:
+    found = await deps.collection.run(progress, dry=dry)
+    return {"dryRun": dry, "graceSeconds": deps.collection.grace.total_seconds(), "stores": [_collected(each) for each in found]}
 
 
 # --- rows as bodies --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,463 @@
+"""Which role may send which request: one table. docs/roles.md is made from it by `scripts/roles.py`.
+
+Every route is a `GuardedRoute`, which looks its entry up when the application is built (a route without one is a KeyError), and applies it
+before the request's body is validated. Requests whose body names the job are checked by the route itself, through `RequestGuard`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import Depends, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+
+from coordinator.identity.audit_log import Attempt, AuditLog
+from coordinator.identity.authentication import Authentication, Principal
+from coordinator.identity.incarnations import Incarnation, Incarnations
+from coordinator.store.sql import Store
+from sluice.core.access.browsers import SAFE_METHODS
+from sluice.core.access.roles import Role
+from sluice.core.access.tokens import INCARNATION_PREFIX
+from sluice.core.deprecations import Kind, of_kind
+from sluice.core.drain import DrainId
+from sluice.core.errors import Forbidden, LeaseLost, NotAuthenticated, SluiceError, Unavailable
+from sluice.core.ids import ExecutionContainerId, JobName, RunId, TaskName
+from sluice.randomness import new_uuid
+from sluice.wire.body import ACTOR_HEADER
+
+log = logging.getLogger(__name__)
+
+REQUEST_ID_HEADER = "Sluice-Request-Id"
+"""On the answer to a change: the id of its event in the audit log."""
+
+Roles = frozenset[Role]
+
+READ: Roles = frozenset({Role.VIEWER, Role.OPERATOR, Role.DEPLOYER, Role.ADMIN})
+OPERATE: Roles = frozenset({Role.OPERATOR, Role.ADMIN})
+CHANGE: Roles = frozenset({Role.OPERATOR, Role.DEPLOYER, Role.ADMIN})
+DEPLOY: Roles = frozenset({Role.DEPLOYER, Role.ADMIN})
+ADMINISTER: Roles = frozenset({Role.ADMIN})
+NO_ROLE: Roles = frozenset()
+REGISTER: Roles = frozenset({Role.AGENT, Role.LAUNCHER})
+START: Roles = frozenset({Role.AGENT}) | READ
+LAUNCH: Roles = frozenset({Role.LAUNCHER, Role.ADMIN})
+SCRAPE: Roles = READ | {Role.METRICS}
+
+
+class JobOf(Enum):
+    """How a request names the job that the role must be for."""
+
+    ALL = "none: the role must be for all jobs"
+    ANY = "none: the role may be for any job"
+    PATH = "the path"
+    RUN = "the run in the path"
+    QUERY = "the query; without it the role must be for all jobs"
+    DRAIN = "the drain in the path"
+    CONTAINER = "the container in the path"
+    CONTAINER_QUERY = "the container in the query"
+    BODY = "the body"
+
+
+class Containers(Enum):
+    """Which containers may send a request, with the tokens that they got when they registered."""
+
+    NONE = "none"
+    RUN = "those of the run, or of the job"
+    OWNER = "the owner of the task"
+    ITSELF = "the container itself"
+    FORMER = "the container itself, also when it has been replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`unless_query`: the request needs a token only with this name in its query."""
+
+    roles: Roles
+    job: JobOf
+    containers: Containers = Containers.NONE
+    unless_query: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the request never needs a token."""
+        return not self.roles and self.containers is Containers.NONE
+
+
+OPEN = Rule(frozenset(), JobOf.ANY)
+
+CURRENT_RULES: Mapping[str, Rule] = {
+    # runs and jobs
+    "POST /runs": Rule(DEPLOY, JobOf.BODY),
+    "POST /runs/plan": Rule(READ, JobOf.BODY),
+    "GET /runs": Rule(READ, JobOf.QUERY),
+    "GET /runs/{runId}": Rule(START, JobOf.RUN, Containers.RUN),
+    "GET /runs/{runId}/containers": Rule(READ, JobOf.RUN),
+    "GET /runs/{runId}/request": Rule(READ, JobOf.RUN),
+    "POST /runs/{runId}/stop": Rule(CHANGE, JobOf.RUN),
+    "PATCH /runs/{runId}": Rule(CHANGE, JobOf.RUN),
+    "PUT /runs/{runId}/backup": Rule(DEPLOY, JobOf.RUN),
+    "GET /jobs": Rule(READ, JobOf.ANY),
+    "DELETE /jobs/{job}": Rule(ADMINISTER, JobOf.PATH),
+    # containers
+    "GET /runs/{runId}/notices": Rule(READ, JobOf.RUN, Containers.RUN),
+    "POST /runs/{runId}/containers": Rule(REGISTER, JobOf.RUN),
+    "POST /containers/{executionContainerId:path}/exit": Rule(LAUNCH, JobOf.CONTAINER, Containers.FORMER),
+    "GET /containerHeartbeat": Rule(NO_ROLE, JobOf.CONTAINER_QUERY, Containers.FORMER),
+    "POST /runs/{runId}/tasks/{task}/acquire": Rule(NO_ROLE, JobOf.RUN, Containers.RUN),
+    "GET /runs/{runId}/tasks/{task}/owner": Rule(NO_ROLE, JobOf.RUN, Containers.RUN),
+    "POST /runs/{runId}/tasks/{task}/progress": Rule(NO_ROLE, JobOf.RUN, Containers.OWNER),
+    "POST /runs/{runId}/tasks/{task}/release": Rule(NO_ROLE, JobOf.RUN, Containers.OWNER),
+    "POST /runs/{runId}/tasks/{task}/event-time": Rule(NO_ROLE, JobOf.RUN, Containers.OWNER),
+    "POST /runs/{runId}/watermarks": Rule(NO_ROLE, JobOf.RUN, Containers.RUN),
+    "POST /runs/{runId}/tasks/{task}/stages/{stage}/failure": Rule(NO_ROLE, JobOf.RUN, Containers.OWNER),
+    "POST /runs/{runId}/tasks/{task}/stages/{stage}/drain": Rule(NO_ROLE, JobOf.RUN, Containers.OWNER),
+    "POST /runs/{runId}/tasks/{task}/stages/{stage}/snapshots": Rule(NO_ROLE, JobOf.RUN, Containers.OWNER),
+    "POST /runs/{runId}/tasks/{task}/stages/{stage}/lineage": Rule(NO_ROLE, JobOf.RUN, Containers.OWNER),
+    "POST /runs/{runId}/containers/{executionContainerId:path}/adopted": Rule(NO_ROLE, JobOf.RUN, Containers.ITSELF),
+    "GET /runs/{runId}/containers/{executionContainerId:path}/standby": Rule(READ, JobOf.RUN, Containers.ITSELF),
+    # job models
+    "GET /jobModel": Rule(READ, JobOf.QUERY, Containers.RUN),
+    "GET /locality": Rule(READ, JobOf.QUERY, Containers.RUN),
+    "POST /jobModel/plan": Rule(READ, JobOf.BODY),
+    "GET /jobs/{job}/models": Rule(READ, JobOf.PATH),
+    "GET /jobs/{job}/models/{version}": Rule(READ, JobOf.PATH),
+    "GET /jobs/{job}/models/{version}/diff/{later}": Rule(READ, JobOf.PATH),
+    "POST /jobs/{job}/models/{version}/rollback": Rule(CHANGE, JobOf.PATH),
+    # clients of Apache Samza
+    "GET /": Rule(READ, JobOf.ALL, Containers.RUN),
+    "GET /jobs/{job}/": Rule(READ, JobOf.PATH, Containers.RUN),
+    "GET /jobs/{job}/containerHeartbeat": Rule(NO_ROLE, JobOf.CONTAINER_QUERY, Containers.FORMER),
+    "GET /jobs/{job}/locality": Rule(READ, JobOf.PATH, Containers.RUN),
+    # drains
+    "POST /drain": Rule(CHANGE, JobOf.BODY),
+    "POST /drain/plan": Rule(READ, JobOf.BODY),
+    "GET /drain/{uuid}": Rule(READ, JobOf.DRAIN, Containers.RUN),
+    "DELETE /drain/{uuid}": Rule(CHANGE, JobOf.DRAIN),
+    "GET /drains": Rule(READ, JobOf.QUERY),
+    # snapshots and blob stores
+    "GET /jobs/{job}/snapshots": Rule(READ, JobOf.PATH, Containers.RUN),
+    "GET /jobs/{job}/snapshots/{checkpointId}": Rule(READ, JobOf.PATH),
+    "POST /jobs/{job}/snapshots/verify": Rule(OPERATE, JobOf.PATH),
+    "POST /jobs/{job}/snapshots/{checkpointId}/verify": Rule(OPERATE, JobOf.PATH),
+    "POST /jobs/{job}/snapshots/{checkpointId}/restore": Rule(OPERATE, JobOf.PATH),
+    "GET /jobs/{job}/pins": Rule(READ, JobOf.PATH),
+    "POST /jobs/{job}/pins": Rule(CHANGE, JobOf.PATH),
+    "DELETE /jobs/{job}/pins/{pinId}": Rule(CHANGE, JobOf.PATH),
+    "POST /gc/plan": Rule(OPERATE, JobOf.ALL),
+    "POST /gc/audit": Rule(OPERATE, JobOf.ALL),
+    "POST /gc/run": Rule(ADMINISTER, JobOf.ALL),
+    "GET /gc/explain": Rule(READ, JobOf.ALL),
+    "GET /operations/{operation}": Rule(READ, JobOf.ANY),
+    # tokens
+    "POST /tokens": Rule(ADMINISTER, JobOf.ALL),
+    "GET /tokens": Rule(ADMINISTER, JobOf.ALL),
+    "DELETE /tokens/{tokenId}": Rule(ADMINISTER, JobOf.ALL),
+    "GET /audit-log": Rule(ADMINISTER, JobOf.ALL),
+    # tools
+    "GET /metrics": Rule(SCRAPE, JobOf.ALL),
+    "HEAD /metrics": Rule(SCRAPE, JobOf.ALL),
+    "GET /prometheus/targets": Rule(SCRAPE, JobOf.ALL),
+    "GET /livez": OPEN,
+    "HEAD /livez": OPEN,
+    "GET /readyz": Rule(READ, JobOf.ANY, unless_query="verbose"),
+    "HEAD /readyz": Rule(READ, JobOf.ANY, unless_query="verbose"),
+    # the web pages; a page or an action of one job also needs a role for that job
+    "GET /ui": OPEN,
+    "GET /ui/static/{file}": OPEN,
+    "POST /ui/login": OPEN,
+    "POST /ui/logout": OPEN,
+    "GET /ui/events": Rule(READ, JobOf.ANY),
+    "GET /ui/actions/{name}": Rule(READ, JobOf.ANY),
+    "POST /ui/actions/{name}": Rule(CHANGE, JobOf.ANY),
+    "GET /ui/{path:path}": Rule(READ, JobOf.ANY),
+    # the page of the API: the same for everybody
+    "GET /docs": OPEN,
+    "GET /docs/{file}": OPEN,
+    "GET /openapi.json": OPEN,
+}
+"""Method and path of each route -> who may send it."""
+
+RULES: Mapping[str, Rule] = {**CURRENT_RULES, **{each.old: CURRENT_RULES[str(each.new)] for each in of_kind(Kind.ROUTE)}}
+"""The same, and the deprecated paths of renamed routes."""
+
+
+class Access:
+    """Applies the table. `store` knows the jobs of runs, drains and containers."""
+
+    def __init__(self, authentication: Authentication, incarnations: Incarnations, audit_log: AuditLog, store: Store) -> None:
+        self.authentication = authentication
+        self.audit_log = audit_log
+        self._incarnations = incarnations
+        self._store = store
+        self._jobs: dict[RunId, JobName] = {}
+
+    async def admit(self, request: Request, rule: Rule) -> None:
+        """Let the request of a principal with one of the roles pass, or that of a container, and remember which it is in the request's
+        state. Raises NotAuthenticated, TooManyBadTokens, Forbidden, LeaseLost."""
+        request.state.principal = request.state.container = None
+        is_open = rule.is_open or (rule.unless_query != "" and rule.unless_query not in request.query_params)
+        if not self.authentication.required or is_open:
+            return
+        address = request.client.host if request.client else ""
+        token = self.authentication.token_of(request.headers.getlist("authorization") or _of_browser(request), address)
+        if token.startswith(INCARNATION_PREFIX):
+            container = request.state.container = await self._incarnations.find(token)
+            if container is None:
+                raise self.authentication.refusal("", address)
+            await self._admit_container(request, rule, container)
+            return
+        principal = request.state.principal = self.authentication.identify(token, address)
+        if principal.grant.roles.isdisjoint(rule.roles):
+            needed = f"one of the roles {', '.join(sorted(rule.roles))}" if rule.roles else "the token of a registered container"
+            raise Forbidden(f"{_shown(principal)}: {needed} is needed")
+        if rule.job not in (JobOf.ANY, JobOf.BODY) and not principal.grant.covers_all_jobs:
+            await self.check(principal, await self._job(request, rule.job))
+
+    async def _admit_container(self, request: Request, rule: Rule, container: Incarnation) -> None:
+        if rule.containers is Containers.NONE:
+            raise Forbidden(f"container {container.execution_id} has no role for requests of people and programs")
+        if rule.containers is not Containers.FORMER and not container.valid:
+            raise LeaseLost(f"container {container.execution_id} was replaced or lost: another one may have its tasks")
+        match rule.containers:
+            case Containers.ITSELF | Containers.FORMER:
+                path, query = request.path_params, request.query_params
+                own = [path["executionContainerId"]] if "executionContainerId" in path else query.getlist("executionContainerId")
+                if own != [container.execution_id]:
+                    raise Forbidden(f"container {container.execution_id} may not act for another one")
+            case _:
+                await self._check_place(request, rule, container)
+        if rule.containers is Containers.OWNER:
+            await self._check_owner(container, TaskName(request.path_params["task"]))
+
+    async def _check_place(self, request: Request, rule: Rule, container: Incarnation) -> None:
+        if rule.job is JobOf.RUN:
+            mine = request.path_params["runId"] == container.run_id
+        else:
+            mine = await self._job(request, rule.job) == container.job
+        if not mine:
+            raise Forbidden(f"container {container.execution_id} may act for its own run {container.run_id} only")
+
+    async def _check_owner(self, container: Incarnation, task: TaskName) -> None:
+        """Besides the generation, which the route checks: it is a number that another container could guess."""
+        async with self._store.read() as tx:
+            found = await tx.fleet.owner(container.job, task)
+        if found is not None and found.owner.holder != container.execution_id:
+            raise LeaseLost(f"task {task} of job {container.job} is not owned by container {container.execution_id}")
+
+    def still_valid(self, request: Request) -> None:
+        """Called when the answer to a read is ready. Raises NotAuthenticated if the token was revoked while it waited."""
+        principal: Principal | None = request.state.principal
+        if principal is not None and request.method == "GET" and not self.authentication.tokens.is_valid(principal.token_id):
+            raise NotAuthenticated("the token was revoked while the request waited")
+
+    async def _job(self, request: Request, job: JobOf) -> JobName | None:
+        """The job that the request names; None if it names none, or one that does not exist."""
+        path, query = request.path_params, request.query_params
+        match job:
+            case JobOf.PATH:
+                return JobName(path["job"])
+            case JobOf.QUERY:
+                return JobName(query["job"]) if len(query.getlist("job")) == 1 else None
+            case JobOf.RUN:
+                return await self.job_of_run(RunId(path["runId"]))
+            case JobOf.CONTAINER:
+                return await self._job_of_container(path["executionContainerId"])
+            case JobOf.CONTAINER_QUERY:
+                named = query.getlist("executionContainerId")
+                return await self._job_of_container(named[0]) if len(named) == 1 else None
+            case JobOf.DRAIN:
+                async with self._store.read() as tx:
+                    drain = await tx.drains.get(DrainId(path["uuid"]))
+                return None if drain is None else drain.job
+            case _:
+                return None
+
+    async def job_of_run(self, run_id: RunId) -> JobName | None:
+        if run_id not in self._jobs:
+            async with self._store.read() as tx:
+                run = await tx.runs.get(run_id)
+            if run is None:
+                return None
+            if len(self._jobs) >= MAX_REMEMBERED:
+                self._jobs.clear()
+            self._jobs[run_id] = run.job
+        return self._jobs[run_id]
+
+    async def _job_of_container(self, execution_id: str) -> JobName | None:
+        async with self._store.read() as tx:
+            container = await tx.fleet.container(ExecutionContainerId(execution_id))
+        return None if container is None else container.job
+
+    async def check(self, principal: Principal, job: JobName | None) -> None:
+        if job is None:
+            raise Forbidden(f"{_shown(principal)}: the request names no known job, so a role for all jobs is needed")
+        if not principal.grant.covers(job):
+            raise Forbidden(f"{_shown(principal)}: a role for the job {job} is needed")
+
+
+COOKIE = "sluice_token"
+
+
+def _of_browser(request: Request) -> list[str]:
+    """The token that a browser was given by `POST /ui/login`, for the web pages only."""
+    token = request.cookies.get(COOKIE, "") if request.scope["path"].startswith("/ui/") else ""
+    return [f"Bearer {token}"] if token else []
+
+
+def _printable(path: str) -> str:
+    """The path with other characters percent-encoded: NUL cannot be stored, and a line break would begin a line of its own in the log."""
+    return "".join(each if each.isprintable() else quote(each, errors="backslashreplace") for each in path)
+
+
+MAX_REMEMBERED = 10_000
+"""Runs whose job is in memory."""
+
+
+def _shown(principal: Principal) -> str:
+    grant = principal.grant
+    return f"{principal.name} has the roles {', '.join(sorted(grant.roles))} for the jobs {', '.join(grant.jobs)}"
+
+
+class GuardedRoute(APIRoute):
+    """A route that applies its entry of the table. Raises KeyError if it has none."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+        [method] = sorted(self.methods or ())
+        route = f"{method} {self.path}"
+        rule = RULES[route]
+        recorded = method not in SAFE_METHODS and bool(rule.roles) and route not in NOT_RECORDED
+
+        async def guarded(request: Request) -> Response:
+            access: Access = request.app.state.access
+            try:
+                await access.admit(request, rule)
+            except Forbidden as refusal:
+                await access.audit_log.refused(_attempt(request, route), refusal.status, str(refusal))
+                raise
+            if recorded:
+                return await _recorded(access.audit_log, _attempt(request, route), answer, request)
+            answered = await answer(request)
+            access.still_valid(request)
+            return answered
+
+        return guarded
+
+
+NOT_RECORDED = frozenset({"POST /runs/plan", "POST /jobModel/plan", "POST /drain/plan", "POST /runs/{runId}/containers"})
+"""Requests that change nothing, and registrations, which the list of containers has."""
+
+
+async def _recorded(
+    audit_log: AuditLog, attempt: Attempt, answer: Callable[[Request], Coroutine[Any, Any, Response]], request: Request
+) -> Response:
+    """The answer to a change, which is recorded before and after it. Raises StoreUnavailable if it cannot be recorded before."""
+    seq = await audit_log.begin(attempt)
+    status, reason = 500, "bug"
+    try:
+        answered = await answer(request)
+        status, reason = answered.status_code, ""
+        answered.headers[REQUEST_ID_HEADER] = attempt.request_id
+        return answered
+    except SluiceError as error:
+        status, reason = error.status, error.slug
+        raise
+    except RequestValidationError:
+        status, reason = 422, "invalid-request"
+        raise
+    except HTTPException as error:
+        status, reason = error.status_code, ""
+        raise
+    finally:
+        try:
+            await audit_log.end(seq, attempt, status, reason)
+        except Unavailable as error:
+            log.error("event %d of the audit log has no status, which is %d: %s", seq, status, error)
+
+
+def _attempt(request: Request, route: str) -> Attempt:
+    principal: Principal | None = request.state.principal
+    container: Incarnation | None = request.state.container
+    if container is not None:
+        actor = f"container {container.execution_id}"
+    else:
+        actor = principal.name if principal is not None else request.headers.get(ACTOR_HEADER, "")[:200]
+    known = principal is not None or container is not None
+    source = request.client.host if request.client else ""
+    return Attempt(actor, known, source, route, _printable(request.scope["path"]), new_uuid().hex)
+
+
+async def get_access(request: Request) -> Access:
+    access: Access = request.app.state.access
+    return access
+
+
+class RequestGuard:
+    """For what routes check themselves, because it is in the body. Without authentication everything is allowed."""
+
+    def __init__(self, access: Access, principal: Principal | None, container: Incarnation | None) -> None:
+        self._access = access
+        self._principal = principal
+        self._container = container
+
+    @property
+    def name(self) -> str:
+        """Of the principal; "" without authentication."""
+        return "" if self._principal is None else self._principal.name
+
+    async def job(self, job: str) -> None:
+        """Raises Forbidden if the principal has no role for the job."""
+        if self._principal is not None and not self._principal.grant.covers_all_jobs:
+            await self._access.check(self._principal, JobName(job))
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The patterns of the jobs that the principal may see."""
+        return ("*",) if self._principal is None or self._principal.grant.covers_all_jobs else tuple(self._principal.grant.jobs)
+
+    async def all_jobs(self) -> None:
+        if self._principal is not None and not self._principal.grant.covers_all_jobs:
+            raise Forbidden(f"{_shown(self._principal)}: a role for all jobs is needed")
+
+    async def roles(self, roles: Roles) -> None:
+        """For routes whose body also names what is done."""
+        if self._principal is not None and self._principal.grant.roles.isdisjoint(roles):
+            raise Forbidden(f"{_shown(self._principal)}: one of the roles {', '.join(sorted(roles))} is needed")
+
+    def valid(self) -> bool:
+        """Whether the principal's token is still valid."""
+        return self._principal is None or self._access.authentication.tokens.is_valid(self._principal.token_id)
+
+    async def run(self, run_id: str) -> None:
+        """Raises Forbidden if the principal has no role for the job of the run."""
+        if self._principal is not None and not self._principal.grant.covers_all_jobs:
+            await self._access.check(self._principal, await self._access.job_of_run(RunId(run_id)))
+
+    def shows(self, job: str) -> bool:
+        """Whether the job is listed for the principal."""
+        return self._principal is None or self._principal.grant.covers(JobName(job))
+
+    def launcher(self) -> None:
+        """Raises Forbidden if the principal is no launcher."""
+        if self._principal is not None and self._principal.grant.roles.isdisjoint(LAUNCH):
+            raise Forbidden(f"{_shown(self._principal)}: only a launcher registers bare containers")
+
+    def itself(self, execution_id: str) -> None:
+        """Raises Forbidden if the container that sends the request is another one."""
+        if self._container is not None and self._container.execution_id != execution_id:
+            raise Forbidden(f"container {self._container.execution_id} may not act for another one")
+
+
+async def get_request_guard(request: Request) -> RequestGuard:
+    state = request.state
+    return RequestGuard(request.app.state.access, getattr(state, "principal", None), getattr(state, "container", None))
+
+
+AccessDep = Annotated[Access, Depends(get_access)]
+RequestGuardDep = Annotated[RequestGuard, Depends(get_request_guard)]

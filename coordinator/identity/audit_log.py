@@ -1,0 +1,111 @@
+"""The audit log: who asked for which change, from where, and what became of it; and who was refused.
+
+An event is stored before its change begins, so that a change that cannot be recorded is refused. Its status is added afterwards. An event
+without a status was interrupted: whether it took effect is seen in what it changed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from coordinator.store.access import EventRow
+from coordinator.store.sql import Store
+from sluice.clock import Clock
+
+log = logging.getLogger(__name__)
+
+MAX_SUBJECT = 1_000
+"""Characters of a path that are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A request. `actor`: the principal; without authentication the user that the request names. `source`: the client's address. `action`:
+    method and path of the route. `subject`: the path."""
+
+    actor: str
+    authenticated: bool
+    source: str
+    action: str
+    subject: str
+    request_id: str
+
+
+class AuditLog:
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def begin(self, attempt: Attempt) -> int:
+        """Record it, and return the number of the event. Raises StoreUnavailable."""
+        return await self._append(attempt, None, "")
+
+    async def refused(self, attempt: Attempt, status: int, reason: str) -> None:
+        """Record a request that was not admitted. Raises StoreUnavailable."""
+        seq = await self._append(attempt, status, reason)
+        _say(seq, attempt, status, reason)
+
+    async def end(self, seq: int, attempt: Attempt, status: int, reason: str) -> None:
+        """Raises StoreUnavailable."""
+        async with self._store.begin() as tx:
+            await tx.access.set_outcome(seq, status, reason)
+        _say(seq, attempt, status, reason)
+
+    async def _append(self, attempt: Attempt, status: int | None, reason: str) -> int:
+        row = EventRow(
+            at=self._clock.now(),
+            actor=attempt.actor,
+            authenticated=attempt.authenticated,
+            source=attempt.source,
+            action=attempt.action,
+            subject=attempt.subject[:MAX_SUBJECT],
+            request_id=attempt.request_id,
+            status=status,
+            reason=reason,
+        )
+        async with self._store.begin() as tx:
+            return await tx.access.add_event(row)
+
+    async def page(self, before: int | None, limit: int) -> Sequence[EventRow]:
+        """Newest first; with `before`, only events with smaller numbers. Raises StoreUnavailable."""
+        async with self._store.read() as tx:
+            return await tx.access.events(before, limit)
+
+
+def _say(seq: int, attempt: Attempt, status: int, reason: str) -> None:
+    log.info(
+        "audit %d: %s from %s: %s %s: %d %s (request %s)",
+        seq,
+        attempt.actor or "unknown",
+        attempt.source,
+        attempt.action.partition(" ")[0],
+        attempt.subject,
+        status,
+        reason,
+        attempt.request_id,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PruneAuditLog:
+    """Delete events that are older than `keep`, at most `rows` in a transaction."""
+
+    store: Store
+    clock: Clock
+    keep: timedelta
+    rows: int = 500
+    every: timedelta = timedelta(hours=1)
+    name: str = "prune_audit_log"
+
+    async def run_once(self) -> Mapping[str, int]:
+        before, deleted = self.clock.now() - self.keep, 0
+        while found := await self._delete(before):
+            deleted += found
+        return {"deleted": deleted} if deleted else {}
+
+    async def _delete(self, before: datetime) -> int:
+        async with self.store.begin() as tx:
+            return await tx.access.delete_events(before, self.rows)

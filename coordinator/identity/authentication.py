@@ -1,0 +1,76 @@
+"""Authentication: who sends a request, by its header."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from coordinator.identity.tokens import Tokens
+from sluice.clock import Clock
+from sluice.core.access.tokens import BadLogins, Grant, TokenId, id_of
+from sluice.core.errors import NotAuthenticated, TooManyBadTokens
+
+log = logging.getLogger(__name__)
+
+SCHEME = "bearer"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """`token_id`: of the token that the request carried."""
+
+    name: str
+    grant: Grant
+    token_id: TokenId
+
+
+class Authentication:
+    """`required`: whether requests need a token. Otherwise everybody who reaches the coordinator may do everything. `failed`: requests that
+    were refused, by reason."""
+
+    def __init__(self, tokens: Tokens, clock: Clock, *, required: bool) -> None:
+        self.required = required
+        self.tokens = tokens
+        self.failed: Counter[str] = Counter(dict.fromkeys(("missing", "wrong", "too-many"), 0))
+        self._clock = clock
+        self._bad_logins = BadLogins()
+
+    async def first_token(self) -> str | None:
+        """The token of a first administrator, if tokens are needed and no administrator has a valid one. Raises StoreUnavailable."""
+        first = await self.tokens.first() if self.required else None
+        return None if first is None else first.token
+
+    def token_of(self, authorization: Sequence[str], address: str) -> str:
+        """The token in the values of the header `Authorization`. `address`: of the client. Raises NotAuthenticated, TooManyBadTokens."""
+        if not authorization:
+            self.failed["missing"] += 1
+            raise NotAuthenticated(
+                "send a token in the header Authorization: Bearer TOKEN (Sluice reads SLUICE_TOKEN or SLUICE_TOKEN_FILE)"
+            )
+        scheme, _, token = authorization[0].partition(" ")
+        if len(authorization) != 1 or scheme.lower() != SCHEME:
+            raise self.refusal("", address)
+        return token.strip()
+
+    def identify(self, token: str, address: str) -> Principal:
+        """Raises NotAuthenticated, TooManyBadTokens."""
+        row = self.tokens.find(token)
+        if row is None:
+            raise self.refusal(token, address)
+        return Principal(row.name, row.grant, row.token_id)
+
+    def refusal(self, token: str, address: str) -> NotAuthenticated | TooManyBadTokens:
+        """The answer to a wrong token. Nothing of it is logged but its id, which is no secret."""
+        token_id = id_of(token)
+        known = token_id is not None and any(row.token_id == token_id for row in self.tokens.all())
+        keys = {"address": address} | ({"token": token_id} if token_id is not None and known else {})
+        wait = self._bad_logins.refused(keys, self._clock.elapsed())
+        if wait is not None:
+            self.failed["too-many"] += 1
+            return TooManyBadTokens(f"{address} sent too many wrong tokens: try again later", ceil(wait.total_seconds()))
+        self.failed["wrong"] += 1
+        log.warning("a wrong token%s was sent by %s", f" with the id {token_id}" if known else "", address)
+        return NotAuthenticated("the token is wrong, has expired or was revoked: ask an administrator for a new one (sluice token create)")

@@ -1,0 +1,99 @@
+"""Tokens and the events of the audit log: rows, columns and SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, delete, func, insert, select, update
+
+from coordinator.store import tables
+from coordinator.store.columns import Columns, Reads, Writes
+from sluice.core.access.roles import Role
+from sluice.core.access.tokens import Digest, Grant, TokenId
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """A token without its secret. `name` is the identity of who presents it; several tokens may have the same."""
+
+    token_id: TokenId
+    name: str
+    digest: Digest
+    grant: Grant
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """An event of the audit log. `seq`: 0 before it is stored. `status`: of the answer, None before it."""
+
+    at: datetime
+    actor: str
+    authenticated: bool
+    source: str
+    action: str
+    subject: str
+    request_id: str
+    status: int | None
+    reason: str
+    seq: int = 0
+
+
+class AccessReads(Reads):
+    async def events(self, before: int | None, limit: int) -> Sequence[EventRow]:
+        """Newest first; with `before`, only those with smaller numbers."""
+        table = tables.audit_events
+        query = select(table).order_by(table.c.seq.desc()).limit(limit)
+        if before is not None:
+            query = query.where(table.c.seq < before)
+        return [EventRow(**found._asdict()) for found in await self._connection.execute(query)]
+
+    async def tokens(self) -> Sequence[TokenRow]:
+        """All, by age."""
+        table = tables.tokens
+        found = await self._connection.execute(select(table).order_by(table.c.created_at, table.c.token_id))
+        return [_token_row(each) for each in found]
+
+
+class AccessWrites(AccessReads, Writes):
+    async def add_event(self, row: EventRow) -> int:
+        """Append an event. Returns its `seq`."""
+        table = tables.audit_events
+        seq = int(await self._connection.scalar(select(func.max(table.c.seq))) or 0) + 1
+        columns = {name: getattr(row, name) for name in row.__slots__} | {"seq": seq}
+        await self._connection.execute(insert(table).values(**columns))
+        return seq
+
+    async def set_outcome(self, seq: int, status: int, reason: str) -> None:
+        """Of an event that has none; otherwise nothing changes."""
+        table = tables.audit_events
+        statement = update(table).where(table.c.seq == seq, table.c.status.is_(None)).values(status=status, reason=reason)
+        await self._connection.execute(statement)
+
+    async def delete_events(self, before: datetime, limit: int) -> int:
+        """Delete up to `limit` events that are older, without the newest, whose number the next one follows. Returns how many."""
+        table = tables.audit_events
+        newest = select(func.max(table.c.seq)).scalar_subquery()
+        query = select(table.c.seq).where(table.c.at < before, table.c.seq < newest).order_by(table.c.at).limit(limit)
+        old = list(await self._connection.scalars(query))  # by a statement of its own: joined with it, PostgreSQL reads the whole table
+        return (await self._connection.execute(delete(table).where(table.c.seq.in_(old)))).rowcount if old else 0
+
+    async def put_token(self, row: TokenRow) -> None:
+        await self._put(tables.tokens, [_token_columns(row)])
+
+
+def _token_columns(row: TokenRow) -> Columns:
+    columns = {name: getattr(row, name) for name in row.__slots__ if name != "grant"}
+    return columns | {"roles": sorted(row.grant.roles), "jobs": list(row.grant.jobs)}
+
+
+def _token_row(found: Row[Any]) -> TokenRow:
+    columns = found._asdict()
+    roles, jobs = columns.pop("roles"), columns.pop("jobs")
+    return TokenRow(**columns, grant=Grant(frozenset(map(Role, roles)), tuple(jobs)))

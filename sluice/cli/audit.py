@@ -1,0 +1,43 @@
+"""`sluice audit-log`: who asked for which change, and who was refused.
+
+Exit codes: 0; 1 when the coordinator cannot be reached or refuses.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from sluice.cli.runner import LOCAL, Limit, Url, call
+from sluice.cli.runner import print_reply as show
+from sluice.wire import access as wire_access
+
+
+def audit_log(
+    before: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only events with smaller numbers.")] = None,
+    limit: Limit = 50,
+    lines: Annotated[bool, typer.Option("--json-lines", help="Print one JSON object for each event, oldest first.")] = False,
+    coordinator: Url = LOCAL,
+) -> None:
+    """Show who asked for which change and who was refused, newest first."""
+    reply = call(coordinator, lambda client: client.audit_log(before, limit))
+    if lines:
+        for event in reversed(reply.events):
+            typer.echo(event.model_dump_json(by_alias=True))
+    else:
+        show(reply, lambda _: _table(reply), as_json=False)
+
+
+def _table(reply: wire_access.AuditLogReply) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("N", "AT", "WHO", "FROM", "REQUEST", "STATUS"):
+        table.add_column(heading, no_wrap=True)
+    for each in reply.events:
+        who = (each.actor or "unknown") + ("" if each.authenticated else " (not authenticated)")
+        status = "interrupted" if each.status is None else f"{each.status} {each.reason}".rstrip()
+        request = f"{each.action.partition(' ')[0]} {each.subject}"
+        table.add_row(str(each.seq), f"{each.at:%Y-%m-%d %H:%M:%S}", Text(who), each.source, Text(request), status)
+    return table

@@ -1,0 +1,51 @@
+"""Which requests of web browsers are served.
+
+A page of any site can make a browser send requests to addresses that only the browser's machine reaches. Two rules protect the
+coordinator:
+
+* The `Host` header must be an address, `localhost` or a name that is configured. Without this rule, a site that changes the address of its
+  own name to the coordinator's (DNS rebinding) is of the same origin as the coordinator, and reads its answers.
+* A request that a page of another origin made is refused, except a navigation, which changes nothing and shows its answer to the user
+  only. Browsers say so with `Sec-Fetch-Site` (https://www.w3.org/TR/fetch-metadata/), and older ones with `Origin` for all methods but GET
+  and HEAD.
+
+Clients that are no browsers send neither `Origin` nor `Sec-Fetch-Site`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from ipaddress import ip_address
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+LOCALHOST = "localhost"
+
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?")
+
+
+def is_host_allowed(authority: str, names: Collection[str]) -> bool:
+    """Whether this value of a `Host` header is an address, `localhost` or one of `names`, which are in lower case; any port may follow."""
+    found = _AUTHORITY.fullmatch(authority.lower())
+    if found is None:
+        return False
+    host = found[1].removesuffix(".")
+    return host == LOCALHOST or host in names or _is_address(host.strip("[]"))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def is_cross_site(method: str, authority: str, origin: str | None, fetch_site: str | None, fetch_mode: str | None) -> bool:
+    """Whether a page of another origin than `http(s)://AUTHORITY` made the request and it must be refused. The other arguments are the
+    headers `Origin`, `Sec-Fetch-Site` and `Sec-Fetch-Mode`."""
+    safe = method in SAFE_METHODS
+    if fetch_site is not None and fetch_site not in ("same-origin", "none"):
+        return not (safe and fetch_mode == "navigate")
+    return not safe and origin is not None and origin.lower() not in (f"http://{authority.lower()}", f"https://{authority.lower()}")

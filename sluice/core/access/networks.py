@@ -1,0 +1,30 @@
+"""Addresses and networks of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+from sluice.core.errors import BadSettings
+
+Network = IPv4Network | IPv6Network
+
+
+def parse_networks(given: Iterable[str]) -> tuple[Network, ...]:
+    """Networks as in "10.0.0.0/8" or "fd00::/8"; an address is a network of one. Raises BadSettings."""
+    try:
+        return tuple(ip_network(each) for each in given)
+    except ValueError as error:
+        raise BadSettings(f"{error}: write networks as 10.0.0.0/8, and addresses as 10.1.2.3") from error
+
+
+def is_in(address: str, networks: Iterable[Network]) -> bool:
+    """Whether the address is in one of the networks. An IPv4 address that a socket for IPv6 shows as ::ffff:10.1.2.3 is 10.1.2.3. False for
+    anything that is no address, such as the path of a Unix socket."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return any(found in each for each in networks)

@@ -1,0 +1,134 @@
+"""The form of tokens, how long they are valid, and how often wrong ones may be tried.
+
+A token is `sluice-t.ID.SECRET`: 64 random bits in hexadecimal digits, and 256 as base64url. The database has the
+SHA-256 of the whole token. A slow hash would add nothing: it protects passwords that people choose, not 256 random bits.
+
+An incarnation token is `sluice-i.SECRET.ID`, with the container's execution container id as base64url. It is given to a container when it
+registers, and is valid as long as the container is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import NewType
+
+from sluice.core.access.roles import Role
+from sluice.core.ids import ExecutionContainerId, Instant, JobName
+
+TokenId = NewType("TokenId", str)
+Digest = NewType("Digest", str)
+"""The SHA-256 of a token, in hexadecimal digits."""
+
+SECRET_BYTES = 32
+ID_BYTES = 8
+PREFIX = "sluice-t."
+INCARNATION_PREFIX = "sluice-i."
+
+MAX_TOKEN = 600
+"""Characters. Longer ones are not hashed."""
+
+
+def encoded(random: bytes) -> str:
+    return urlsafe_b64encode(random).rstrip(b"=").decode()
+
+
+def new_token(token_id: TokenId, secret: bytes) -> str:
+    return f"{PREFIX}{token_id}.{encoded(secret)}"
+
+
+def new_incarnation_token(execution_id: ExecutionContainerId, secret: bytes) -> str:
+    return f"{INCARNATION_PREFIX}{encoded(secret)}.{encoded(execution_id.encode())}"
+
+
+def incarnation_of(token: str) -> ExecutionContainerId | None:
+    """The container that an incarnation token names; None if the text does not have the form of one."""
+    parts = token.split(".")
+    if len(parts) != 3 or not token.startswith(INCARNATION_PREFIX) or len(token) > MAX_TOKEN:
+        return None
+    try:
+        return ExecutionContainerId(urlsafe_b64decode(parts[2] + "=" * (-len(parts[2]) % 4)).decode())
+    except ValueError:
+        return None
+
+
+def digest(token: str) -> Digest:
+    return Digest(hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest())
+
+
+def is_same(one: Digest, other: Digest) -> bool:
+    """Compare in constant time."""
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+def id_of(token: str) -> TokenId | None:
+    """The id of a token; None if the text does not have the form of one."""
+    parts = token.split(".")
+    if len(parts) != 3 or not token.startswith(PREFIX) or len(token) > MAX_TOKEN:
+        return None
+    return TokenId(parts[1])
+
+
+_TOKEN = re.compile(rb"sluice-(t\.[0-9a-f]{%d}\.|i\.)[A-Za-z0-9_-]{16,}" % (2 * ID_BYTES))
+
+
+def has_token(text: bytes) -> bool:
+    """Whether a token is in the text, or the most of one."""
+    return b"sluice-" in text and _TOKEN.search(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a principal may do: the roles it has, for jobs whose name fits one of the patterns (`*` stands for any text, `?` for one
+    character)."""
+
+    roles: frozenset[Role]
+    jobs: tuple[str, ...] = ("*",)
+
+    def covers(self, job: JobName) -> bool:
+        return any(fnmatchcase(job, pattern) for pattern in self.jobs)
+
+    @property
+    def covers_all_jobs(self) -> bool:
+        return "*" in self.jobs
+
+
+def is_valid(expires_at: datetime | None, revoked_at: datetime | None, now: datetime) -> bool:
+    return revoked_at is None and (expires_at is None or now < expires_at)
+
+
+BAD_LOGINS = 20
+"""Wrong tokens within `BAD_LOGINS_WITHIN` that one address may send, and that may name one token's id."""
+
+BAD_LOGINS_WITHIN = timedelta(minutes=1)
+
+
+class BadLogins:
+    """Counts wrong tokens by address and by token id. Right tokens are always accepted, so that a client with a wrong one does not lock out
+    the others behind its address. Counts start again in each period of `BAD_LOGINS_WITHIN`, which bounds memory with `MAX_COUNTED`."""
+
+    MAX_COUNTED = 10_000
+
+    def __init__(self) -> None:
+        self._began = Instant(0.0)
+        self._counts: Counter[str] = Counter()
+
+    def refused(self, keys: Mapping[str, str], now: Instant) -> timedelta | None:
+        """Count a wrong token under these keys (kind -> value). Returns how long to wait if there were too many; None if not."""
+        period = BAD_LOGINS_WITHIN.total_seconds()
+        if now >= self._began + period:
+            self._began = now
+            self._counts.clear()
+        names = [f"{kind} {value}" for kind, value in keys.items()]
+        if len(self._counts) < self.MAX_COUNTED:
+            self._counts.update(names)
+        if any(self._counts[name] > BAD_LOGINS for name in names):
+            return timedelta(seconds=self._began + period - now)
+        return None

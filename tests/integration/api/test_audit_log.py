@@ -1,0 +1,110 @@
+"""The audit log: who asked for which change, and who was refused."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from coordinator.identity.audit_log import AuditLog, PruneAuditLog
+from sluice.core.access.roles import Role
+from sluice.core.access.tokens import Grant
+from sluice.core.errors import StoreUnavailable
+from tests.support.api import Caller, Json, calling, problem_slug
+from tests.support.fakes import FakeClock
+
+
+async def events(caller: Caller, **headers: str) -> list[Json]:
+    """Oldest first."""
+    answer = await caller.http.get("/audit-log", headers=headers)
+    assert answer.status_code == 200, answer.text
+    return list(reversed(answer.json()["events"]))
+
+
+async def bearer(caller: Caller, name: str, *roles: Role) -> dict[str, str]:
+    made = await caller.coordinator.authentication.tokens.create(name, Grant(frozenset(roles)), None, "test")
+    return {"Authorization": f"Bearer {made.token}"}
+
+
+async def test_changes_are_recorded_with_who_asked_and_what_became_of_them(tmp_path: Path) -> None:
+    async with calling(tmp_path, FakeClock(), authentication=True) as caller:
+        caller.log.create("flights", 2)
+        admin, ci = await bearer(caller, "root", Role.ADMIN), await bearer(caller, "ci", Role.DEPLOYER)
+        viewer = await bearer(caller, "eve", Role.VIEWER)
+        caller.http.headers.update(ci)
+        run = await caller.deploy()
+        stop = f"/runs/{run['runId']}/stop"
+        assert (await caller.http.post(stop, headers={**viewer, "Sluice-Actor": "root"})).status_code == 403
+        stopped = await caller.http.post(stop)
+        assert (await caller.http.post("/runs/none/stop")).status_code == 404
+        assert (await caller.http.post("/drain", json={})).status_code == 422
+        assert (await caller.http.get("/jobs")).status_code == 200
+        assert (await caller.http.get("/audit-log")).status_code == 403
+        found = await events(caller, **admin)
+        assert [(each["actor"], each["action"], each["subject"], each["status"], each["authenticated"]) for each in found] == [
+            ("ci", "POST /runs", "/runs", 201, True),
+            ("eve", "POST /runs/{runId}/stop", stop, 403, True),
+            ("ci", "POST /runs/{runId}/stop", stop, 202, True),
+            ("ci", "POST /runs/{runId}/stop", "/runs/none/stop", 404, True),
+            ("ci", "POST /drain", "/drain", 422, True),
+            ("ci", "GET /audit-log", "/audit-log", 403, True),
+        ]
+        assert found[3]["reason"] == "unknown-run"
+        assert found[2]["requestId"] == stopped.headers["sluice-request-id"]
+        assert all(each["source"] == "127.0.0.1" and each["at"] for each in found)
+
+
+async def test_without_authentication_the_name_is_what_the_request_says(tmp_path: Path) -> None:
+    async with calling(tmp_path, FakeClock()) as caller:
+        await caller.http.post("/runs/none/stop", headers={"Sluice-Actor": "ann"})
+        [found] = await events(caller)
+        assert (found["actor"], found["authenticated"]) == ("ann", False)
+
+
+async def test_pages_are_newest_first(tmp_path: Path) -> None:
+    async with calling(tmp_path, FakeClock()) as caller:
+        for n in range(5):
+            await caller.http.post(f"/runs/r{n}/stop")
+        first = (await caller.http.get("/audit-log?limit=3")).json()
+        assert [each["seq"] for each in first["events"]] == [5, 4, 3]
+        rest = (await caller.http.get(f"/audit-log?limit=3&before={first['next']}")).json()
+        assert ([each["seq"] for each in rest["events"]], rest["next"]) == ([2, 1], None)
+
+
+async def test_a_change_that_cannot_be_recorded_is_refused_and_heartbeats_go_on(tmp_path: Path) -> None:
+    async with calling(tmp_path, FakeClock()) as caller:
+        caller.log.create("flights", 2)
+        run = await caller.deploy()
+        await caller.registered(run["runId"], "c1")
+        access = caller.coordinator.api.state.access
+        access.audit_log = Full(access.audit_log)
+        answer: httpx.Response = await caller.stop(run["runId"])
+        assert problem_slug(answer) == (503, "store-unavailable")
+        assert (await caller.run(run["runId"]))["stopRequestedAt"] is None
+        assert await caller.alive("c1", 1)
+
+
+class Full(AuditLog):
+    """An audit log that cannot be written."""
+
+    def __init__(self, _: AuditLog) -> None: ...
+
+    async def begin(self, attempt: object) -> int:
+        raise StoreUnavailable("the disk is full")
+
+
+@pytest.mark.parametrize(("age", "left"), [(timedelta(days=29), 3), (timedelta(days=31), 1)])
+async def test_old_events_are_deleted_except_the_last_whose_number_the_next_follows(tmp_path: Path, age: timedelta, left: int) -> None:
+    clock = FakeClock()
+    async with calling(tmp_path, clock) as caller:
+        for n in range(3):
+            await caller.http.post(f"/runs/r{n}/stop")
+        clock.advance(age.total_seconds())
+        access = caller.coordinator.api.state.access
+        chore = PruneAuditLog(access._store, clock, timedelta(days=30), rows=1)
+        assert await chore.run_once() == ({"deleted": 3 - left} if left < 3 else {})
+        assert [each["seq"] for each in await events(caller)] == list(range(4 - left, 4))
+        await caller.http.post("/runs/again/stop")
+        assert (await events(caller))[-1]["seq"] == 4
