@@ -37,8 +37,8 @@ WATCHDOG_FD = "SLUICE_WATCHDOG_FD"
 
 
 class WatchdogPipe:
-    """The pipe to the watchdog. It carries one line for the job, one for each renewal (the time on the clock of leases until which this
-    process may act), and one for the exit."""
+    """The pipe to the watchdog. It carries one line for the job, one for the token of this incarnation, one for each renewal (the time
+    on the clock of leases until which this process may act), and one for the exit."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
@@ -49,11 +49,15 @@ class WatchdogPipe:
         """The watchdog does not import the job file, and needs the name for its log."""
         self._write(f"job {job}")
 
+    def token(self, token: str) -> None:
+        """The watchdog needs it to report the exit."""
+        self._write(f"token {token}")
+
     def renewed(self, ends_at: Instant) -> None:
         self._write(f"lease {ends_at!r}")
 
     def exiting(self, reason: ExitReason) -> None:
-        """Without this line the watchdog takes the exit code for that of user code which ended the process."""
+        """Report the exit to the watchdog, which otherwise assumes that user code has ended the process."""
         self._write(f"end {reason.exit_code} " + reason.reason.replace("\n", "\0"))
 
     def _write(self, line: str) -> None:
@@ -124,6 +128,7 @@ class Driver:
                 self._make_engine,
                 self._watchdog.renewed,
                 self._on_lease_lost,
+                on_token=self._watchdog.token,
             )
             if self._stop_requested.is_set():
                 self._agent.stop_requested()

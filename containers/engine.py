@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from sluice.core.drain import Effect
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StreamId, TaskName
-from sluice.core.snapshot import Snapshot
+from sluice.core.snapshots.snapshot import Snapshot
 from sluice.core.watermarks import FeederProgress, WatermarkStep
 from sluice.job import DeclaredStage
 
@@ -52,7 +52,7 @@ class StageStart:
     first_run: RunId
     batch_hooks: Sequence[BatchHooks] = ()
     replay: Mapping[int, str] = field(default_factory=dict)
-    """Offset-log entries by batch (Spark's text of `offsets/N`). These batches must be run again before the query goes on, unless the
+    """Offset-log entries by batch (Spark's text of `offsets/N`). These batches must be run again before the query continues, unless the
     checkpoint has them already."""
     restored: bool = False
     """Whether the checkpoint was made ready on this disk. It may then be older than `reported`."""
@@ -65,6 +65,9 @@ class StageStart:
     """The stateful operators whose state a drain has kept for this start; None if there is no such drain."""
     continuation: Mapping[str, Any] | None = None
     """What the index of each snapshot says for a rebuild (`sluice.wire.snapshots.Continuation`)."""
+    confirm_owner: Callable[[], None] = lambda: None
+    """Request from the coordinator whether the task is still owned under `generation`. Blocks until it answers. Raises LeaseLost, and
+    Unavailable if the container exits first."""
     snapshot: Snapshot | None = None
     """What its checkpoint is restored from when this disk has none that is as new."""
 
@@ -199,8 +202,8 @@ class Engine(Protocol):
         ...
 
     def keep(self, start: StageStart, ends: Mapping[Ssp, int]) -> Kept:
-        """Read up to these ends, and leave the state as it is. The query is stopped or paused, and stays so; it may go on afterwards. May
-        be interrupted anywhere and repeated. Raises what `start` raises."""
+        """Read up to these ends, and leave the state as it is. The query is stopped or paused, and stays so; it may continue afterwards.
+        May be interrupted anywhere and repeated. Raises what `start` raises."""
         ...
 
     def progress(self, query: str) -> FeederProgress | None:

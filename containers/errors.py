@@ -79,7 +79,8 @@ def disk_error(error: OSError, message: str) -> DiskUnwritable:
 
 
 def signal_name(number: int) -> str:
-    """Such as "SIGKILL"; "signal 35" for one of the real-time signals, of which Python names only the first and the last."""
+    """The name of a signal, such as "SIGKILL"; "signal 35" for one of the real-time signals, of which Python names only the first and the
+    last."""
     try:
         return Signals(number).name
     except ValueError:

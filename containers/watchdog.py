@@ -57,6 +57,7 @@ class Watchdog:
         self._stop_requested = False
         self._unread = b""
         self._exit_reason: tuple[int, str] | None = None
+        self._token = ""
         self._log_fields: dict[str, str] = {}
         self._scratch: Scratch | None = None
 
@@ -109,7 +110,8 @@ class Watchdog:
             log.info("deleted the temporary files of %d dead containers: %s", len(left), ", ".join(left), extra=self._log_fields)
 
     def _read(self, fd: int) -> None:
-        """`lease T`: the driver may act until T on the clock of leases; `job NAME`, for the log; `end CODE REASON`."""
+        """`lease T`: the driver may act until T on the clock of leases; `job NAME`, for the log; `token TOKEN`, to report the exit;
+        `end CODE REASON`."""
         read = os.read(fd, 65536)
         if not read:
             asyncio.get_running_loop().remove_reader(fd)
@@ -118,6 +120,8 @@ class Watchdog:
             key, _, value = line.partition(b" ")
             if key == b"lease":
                 self._lease_ends = Instant(float(value))
+            elif key == b"token":
+                self._token = value.decode()
             elif key == b"job":
                 self._log_fields = {"job": value.decode()}
             elif key == b"end":
@@ -174,6 +178,7 @@ class Watchdog:
         """Report the exit, so that the tasks are free without waiting for the end of the lease. The report is repeated for a short time, in
         case the coordinator is restarting."""
         coordinator = CoordinatorClient(self._settings.coordinator_url)
+        coordinator.act_as(self._token)
         try:
             with suppress(SluiceError, TimeoutError):
                 async with asyncio.timeout(REPORT_WITHIN.total_seconds()):

@@ -19,10 +19,13 @@ from __future__ import annotations
 import asyncio
 import getpass
 import logging
+import os
 import re
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -30,12 +33,14 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from sluice.core.access.credentials import without_credentials
 from sluice.core.drain import Mode
-from sluice.core.errors import ClientError, CoordinatorUnavailable, CoordinatorUnreachable, LeaseLost, SluiceError
+from sluice.core.errors import BadSettings, ClientError, CoordinatorUnavailable, CoordinatorUnreachable, LeaseLost, SluiceError
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
+from sluice.core.jobmodels.model import JobModel
+from sluice.core.leases.lease import KnownTerm
 from sluice.core.lifecycle import RunState
-from sluice.core.model import JobModel
-from sluice.core.snapshot import CommitId
+from sluice.core.snapshots.snapshot import CommitId
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
@@ -43,6 +48,8 @@ from sluice.wire import jobmodels as wire_jobmodels
 from sluice.wire import runs as wire_runs
 from sluice.wire import samza as wire_samza
 from sluice.wire import snapshots as wire_snapshots
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -55,6 +62,52 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 IDLE_CONNECTION = timedelta(seconds=5)
 """How long the coordinator keeps an idle connection open (the default of httpx, too)."""
+
+
+TOKEN, TOKEN_FILE = "SLUICE_TOKEN", "SLUICE_TOKEN_FILE"
+"""Variables with the token of this process, and with the name of a file that has it."""
+
+
+CA_FILE = "SLUICE_CA_FILE"
+"""Variable with the name of a PEM file: the authorities that may sign the coordinator's certificate, instead of the usual ones."""
+
+
+def _verification() -> ssl.SSLContext | bool:
+    """Raises BadSettings."""
+    file = os.environ.get(CA_FILE)
+    if not file:
+        return True
+    try:
+        return ssl.create_default_context(cafile=file)
+    except OSError as error:
+        raise BadSettings(f"{CA_FILE}: {file} cannot be read as certificates: {error}") from error
+
+
+class EnvironmentToken:
+    """The token of `SLUICE_TOKEN`, or of the file `SLUICE_TOKEN_FILE`, which is read again when it has changed: platforms renew such files.
+    "" without either."""
+
+    def __init__(self) -> None:
+        self._version: tuple[int, int] | None = None
+        self._token = ""
+
+    def __call__(self) -> str:
+        """Raises BadSettings if the file cannot be read and could not be read before."""
+        if TOKEN in os.environ:
+            return os.environ[TOKEN].strip()
+        if not os.environ.get(TOKEN_FILE):
+            return ""
+        file = Path(os.environ[TOKEN_FILE])
+        try:
+            found = file.stat()
+            if (found.st_mtime_ns, found.st_ino) != self._version:
+                self._token = file.read_text().strip()
+                self._version = found.st_mtime_ns, found.st_ino
+        except (OSError, UnicodeDecodeError) as error:
+            if self._version is None:
+                raise BadSettings(f"{TOKEN_FILE}: {file} cannot be read: {error}") from error
+            log.warning("%s: %s cannot be read: the former token is used", TOKEN_FILE, file)
+        return self._token
 
 
 def actor_headers() -> dict[str, str]:
@@ -105,14 +158,24 @@ class Served:
 
 class CoordinatorClient:
     """One HTTP client. Every method raises CoordinatorUnreachable if there was no answer, its subclass CoordinatorUnavailable for a 5xx,
-    LeaseLost for a 409 `lease-lost`, and Refused for any other refusal."""
+    LeaseLost for a 409 `lease-lost`, and Refused for any other refusal. An answer of a coordinator that another has replaced counts as none
+    (`sluice.core.leases.lease.KnownTerm`)."""
 
-    def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        self.url = url
-        self._http = httpx.AsyncClient(base_url=url, timeout=TIMEOUT.total_seconds(), transport=transport)
+    def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None, token: Callable[[], str] | None = None) -> None:
+        """`token` returns the token that requests carry, "" for none. Default: that of the environment."""
+        self.url = without_credentials(url)
+        """For messages."""
+        self._token = token or EnvironmentToken()
+        self._incarnation_token = ""
+        self._http = httpx.AsyncClient(base_url=url, timeout=TIMEOUT.total_seconds(), transport=transport, verify=_verification())
+        self._term = KnownTerm()
         self._beats_every = timedelta(0)
         self._old_names = False
         """Whether requests are sent with the names of the release before."""
+
+    def act_as(self, incarnation_token: str) -> None:
+        """Send the token that a container got when it registered, with all requests from now on."""
+        self._incarnation_token = incarnation_token
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -147,13 +210,28 @@ class CoordinatorClient:
         **kwargs: Any,
     ) -> httpx.Response:
         content = body.model_dump_json(by_alias=True, context=names) if body is not None else None
-        kind = {"Content-Type": "application/json"} if body is not None else {}
+        own = {"Content-Type": "application/json"} if body is not None else {}
+        if self._term.highest:
+            own[wire_body.TERM_HEADER] = str(self._term.highest)
         try:
-            return await self._http.request(method, path, content=content, headers={**kind, **headers}, **kwargs)
+            answer = await self._http.request(method, path, content=content, headers={**own, **self._authorization(), **headers}, **kwargs)
         except httpx.HTTPError as error:
-            raise CoordinatorUnreachable(f"{self.url}: {type(error).__name__} {error}".rstrip()) from error
+            raise CoordinatorUnreachable(f"{self.url}: {type(error).__name__} {without_credentials(str(error))}".rstrip()) from error
         except httpx.InvalidURL as error:
             raise Refused("bad-url", f"{self.url} is not a coordinator's URL: {error}") from error
+        term = _term_of(answer)
+        if answer.status_code < 500 and not self._term.accepts(term):  # a proxy answers with 5xx and without a term
+            raise CoordinatorUnreachable(
+                f"{self.url} was answered by a former coordinator, of term {term}: one of term {self._term.highest} has replaced it"
+            )
+        return answer
+
+    def _authorization(self) -> dict[str, str]:
+        """Raises BadSettings for a token that a header cannot carry, without showing it."""
+        token = self._incarnation_token or self._token()
+        if not token.isascii() or not token.isprintable():
+            raise BadSettings(f"the token in {TOKEN} or {TOKEN_FILE} has characters that no token has")
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
     async def _read(self, model: type[R], method: str, path: str, body: BaseModel | None = None, **kwargs: Any) -> R:
         answer = await self._request(method, path, body, **kwargs)
@@ -174,7 +252,7 @@ class CoordinatorClient:
         return await self._read(wire_runs.RunsReply, "GET", "/runs", params=query)
 
     async def deploy(self, request: wire_runs.RunRequest, replaces: RunId | None = None) -> wire_runs.RunReply:
-        """With `replaces`, only if that is the job's current run; otherwise refused as `NotTheCurrentRun`."""
+        """Deploy a run; with `replaces`, only if that is the job's current run; otherwise refused as `NotTheCurrentRun`."""
         headers = actor_headers() | ({} if replaces is None else {wire_body.REPLACES_HEADER: str(replaces)})
         return await self._read(wire_runs.RunReply, "POST", "/runs", request, headers=headers)
 
@@ -295,6 +373,11 @@ class CoordinatorClient:
         model = wire_agents.WaitReply if answer.status_code == 202 else wire_agents.AcquireReply
         return model.model_validate_json(answer.content)
 
+    async def confirm_owner(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
+        """Returns if the task is still held under that generation."""
+        path = f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/owner"
+        await self._request("GET", path, params={"generation": generation})
+
     async def progress(self, run_id: RunId, task: TaskName, body: wire_agents.ProgressRequest) -> None:
         await self._request("POST", f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/progress", body)
 
@@ -391,6 +474,12 @@ def path_segment(name: str) -> str:
     return quote(name, safe="")
 
 
+def _term_of(answer: httpx.Response) -> int:
+    """0 without a term."""
+    found = answer.headers.get(wire_body.TERM_HEADER, "")
+    return int(found) if found.isascii() and found.isdigit() and len(found) < 20 else 0
+
+
 def _may_be_refused_for_names(answer: httpx.Response) -> bool:
     """Whether the answer is the one to an unknown path or an unknown field."""
     return answer.status_code in (404, 422) and _problem(answer)[0] in ("http-404", "invalid-request")
@@ -399,7 +488,7 @@ def _may_be_refused_for_names(answer: httpx.Response) -> bool:
 def _error(answer: httpx.Response) -> SluiceError:
     slug, detail = _problem(answer)
     if answer.status_code >= 500:
-        return CoordinatorUnavailable(f"{answer.request.url}: {answer.status_code} {detail}")
+        return CoordinatorUnavailable(f"{without_credentials(str(answer.request.url))}: {answer.status_code} {detail}")
     if slug == LeaseLost.slug:
         return LeaseLost(detail)
     return Refused(slug, detail)
@@ -413,8 +502,6 @@ def _problem(answer: httpx.Response) -> tuple[str, str]:
     except ValidationError:
         return f"http-{answer.status_code}", answer.text[:200]
 
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """The only place that reads a clock.
 
-`elapsed` is the clock of leases: it never jumps, and on Linux it goes on while the machine is suspended (CLOCK_BOOTTIME), so that a
+`elapsed` is the clock of leases: it never jumps, and on Linux it continues while the machine is suspended (CLOCK_BOOTTIME), so that a
 suspended virtual machine knows when it resumes that its lease has expired. It is the same for all processes of one machine.
 """
 

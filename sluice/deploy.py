@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from sluice.client import CoordinatorClient
 from sluice.core.errors import BadJobFile, BadSettings
 from sluice.core.ids import RunId
-from sluice.core.placement import slots
+from sluice.core.jobmodels.placement import slots
 from sluice.core.watermarks import event_time_missing
 from sluice.job import Job, load_job
 from sluice.wire import runs as wire_runs

@@ -20,7 +20,7 @@ class Room(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """In bytes. `free`: what this user may still write."""
+    """The space of a disk in bytes. `free`: what this user may still write."""
 
     free: int
     size: int
@@ -59,7 +59,7 @@ def shortages(found: Mapping[str, DiskSpace], thresholds: Thresholds) -> str:
 
 
 def readable(count: int) -> str:
-    """Such as "1.5 GiB"."""
+    """A size as text, such as "1.5 GiB"."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:

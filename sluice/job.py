@@ -8,15 +8,16 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from traceback import walk_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from sluice.core.errors import BadGraph, BadJobFile, SluiceError
-from sluice.core.graph import Graph, Stage, chain
 from sluice.core.ids import JobName, StageName, checked_name
-from sluice.core.spec import broadcast_partitions, broadcast_text
+from sluice.core.jobmodels.graph import Graph, Stage, chain
+from sluice.core.jobmodels.spec import broadcast_partitions, broadcast_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -47,6 +48,16 @@ class Output:
 
     name: str
     partitions: int = 1
+
+
+class Delivery(StrEnum):
+    """How often a row that a batch writes is in the stream when the batch runs again: after a crash, a lost disk or a move of the task.
+
+    EXACTLY_ONCE: once. To Kafka the driver writes each batch as one transaction. AT_LEAST_ONCE: to Kafka Spark's executors write, and a
+    batch that runs again may be in the topic twice; for rates beyond what one driver writes. The embedded log is always exactly-once."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
 
 
 Readable: TypeAlias = Input | Intermediate
@@ -85,13 +96,14 @@ class Task(Protocol):
         key: str | Column | None = None,
         value: str | Column | None = None,
         event_time: str | Column | None = None,
+        delivery: str = Delivery.EXACTLY_ONCE,
     ) -> DataStreamWriter:
-        """A writer, not started, that appends every row to the stream exactly once.
+        """A writer, not started, that appends every row to the stream exactly once, or as `delivery` says (`Delivery`).
 
         `key` names the column, or is the expression, whose value (as a string) places the record: equal keys share a partition. `value` is
         what the record holds (string or binary); without it the whole row as a JSON object. `event_time` names the column, or is the
         expression, with the time (a timestamp, or seconds since 1970) that the readers of the stream call `withWatermark` with. It is not
-        written. It tells them how far this task is, so that they wait for the slowest of its tasks. Without it, the watermark of this
+        written. They learn from it how far this task is, and wait for the slowest of its tasks. Without it, the watermark of this
         query does, if it has one.
         """
         ...
@@ -107,6 +119,11 @@ class Task(Protocol):
         """An id with which your own sink can skip a batch that it has already written: the same for all runs of a batch, and never used for
         other rows. It consists of `lineage` and the batch id. A sink that needs an application id and a version (Delta's txnAppId and
         txnVersion) uses these two."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """The number of this owner of the task. A sink of your own that keeps it with the batch can reject a batch of a lower one."""
         ...
 
     @property

@@ -113,8 +113,10 @@ class JsonLines(JsonFormatter, _UtcTimes):
     }
 
     def __init__(self) -> None:
-        ours = {*RESERVED_ATTRS, "taskName", *self._RENAMED.values()}
-        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s", rename_fields=dict(self._RENAMED), reserved_attrs=sorted(ours))
+        reserved = {*RESERVED_ATTRS, "taskName", *self._RENAMED.values()}
+        super().__init__(
+            "%(asctime)s %(levelname)s %(name)s %(message)s", rename_fields=dict(self._RENAMED), reserved_attrs=sorted(reserved)
+        )
 
 
 class ToStandardError(logging.Handler):

@@ -24,6 +24,11 @@ def token_hex(size: int) -> str:
     return _source.get().randbytes(size).hex()
 
 
+def random_bytes(size: int) -> bytes:
+    """Random bytes for secrets. The operating system's source is suitable for them."""
+    return _source.get().randbytes(size)
+
+
 def fraction() -> float:
     """At least 0 and below 1, uniformly distributed."""
     return _source.get().random()

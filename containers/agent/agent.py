@@ -41,9 +41,9 @@ from sluice.clock import Clock
 from sluice.core.drain import Mode
 from sluice.core.errors import BlobUnavailable, LeaseLost, SluiceError, StaleRun, Unavailable
 from sluice.core.ids import Epoch, Generation, Instant, StageName, TaskName
-from sluice.core.lease import Trust
-from sluice.core.placement import replicas_of
-from sluice.core.snapshot import BlobStoreName
+from sluice.core.jobmodels.placement import replicas_of
+from sluice.core.leases.lease import Trust
+from sluice.core.snapshots.snapshot import BlobStoreName
 from sluice.deploy import check_job
 from sluice.disks import LocalDisks
 from sluice.job import Job
@@ -64,6 +64,10 @@ LONG_POLL = timedelta(seconds=20)
 REPORT_EXIT_WITHIN = timedelta(seconds=5)
 
 
+def _ignore(_: str) -> None:
+    """Without a watchdog."""
+
+
 class Agent:
     """One incarnation of a slot. `make_engine` builds the engine once the run is known; `on_renewed` passes the end of the lease to the
     watchdog; `on_lease_lost` ends the process."""
@@ -78,13 +82,16 @@ class Agent:
         on_renewed: Callable[[Instant], None],
         on_lease_lost: Callable[[str], None],
         open_blobs: Callable[[str], BlobStore] | None = None,
+        on_token: Callable[[str], None] = _ignore,
     ) -> None:
+        """`on_token` is called with the token that the container gets when it registers."""
         self._job = job
         self._settings = settings
         self._coordinator = coordinator
         self._clock = clock
         self._make_engine = make_engine
         self._on_renewed = on_renewed
+        self._on_token = on_token
         self._lifecycle = ContainerLifecycle(clock, timedelta(seconds=settings.connect_timeout_seconds), on_lease_lost)
         self._reporter = ProgressReporter(coordinator, settings.run, timedelta(seconds=settings.report_seconds))
         self._backups = StateContext(job, settings, coordinator, clock, open_blobs)
@@ -192,6 +199,9 @@ class Agent:
             return await self._coordinator.register(self._settings.run, request)
 
         reply = await self._lifecycle.connect(register)
+        if reply.token is not None:
+            self._coordinator.act_as(reply.token)
+            self._on_token(reply.token)
         epoch = Epoch(reply.epoch)
         self._lease = lease = LeaseKeeper(
             self._coordinator,
@@ -220,7 +230,7 @@ class Agent:
                 self._lifecycle.exit(ExitReason(EXIT_OK, f"the run has ended: {state}"))
 
     async def _follow_notices(self) -> None:
-        """Also those from before the registration: a stop may be among them."""
+        """Handle all notices of the run, including those from before the registration, which may contain a stop."""
         seq = 0
         while True:
             sent = self._clock.elapsed()

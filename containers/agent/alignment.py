@@ -30,7 +30,7 @@ PROGRESS_WITHIN = timedelta(seconds=20)
 
 
 class Aligner:
-    """Of one stage of a task. Created and run on the agent's loop. A `BatchHooks`."""
+    """Aligns one stage of a task with the others. Created and run on the agent's loop. A `BatchHooks`."""
 
     def __init__(
         self, coordinator: CoordinatorClient, run_id: RunId, start: StageStart, waiting_interval: timedelta = WAITING_INTERVAL

@@ -71,7 +71,7 @@ class AsyncEngine:
         return await self._loop.run_in_executor(self._threads, in_context)
 
     async def run_for(self, task: TaskName, work: Callable[[Engine], T]) -> T:
-        """As `call`, for a task. The work goes on when its caller is cancelled, and counts as `running` until it has ended."""
+        """Like `call`, for a task. The work continues when its caller is cancelled, and counts as `running` until it has ended."""
         doing = asyncio.ensure_future(self.call(work))
         self._work[doing] = task
         doing.add_done_callback(self._on_done)

@@ -18,12 +18,12 @@ from containers.agent.stage import Stage
 from containers.engine import Emptied, Kept
 from containers.state.checkpoint import inspect, read_offset_log
 from containers.state.context import StateContext
-from containers.state.offsetlog import positions_in
+from containers.state.offsets.offsetlog import positions_in
 from sluice.client import CoordinatorClient, Refused
 from sluice.core.drain import Mode, Phase
 from sluice.core.errors import Unavailable
 from sluice.core.ids import RunId, Ssp, StageName
-from sluice.core.snapshot import CommitId
+from sluice.core.snapshots.snapshot import CommitId
 from sluice.job import Job
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
@@ -89,7 +89,7 @@ class DrainParticipant:
     """This container's part in the drains of its run, one at a time: stop, flush and commit each stage as the coordinator advances the
     phase.
 
-    Created and used on the agent's loop. `on_begin`: the queries are to pause; `on_end`: a drain is over, and the container goes on.
+    Created and used on the agent's loop. `on_begin`: the queries are to pause; `on_end`: a drain is over, and the container continues.
     """
 
     def __init__(
@@ -285,8 +285,8 @@ class DrainParticipant:
         drain.advance(detail.phase, _flushed_in(detail), wire_body.offsets_of(detail.catch_up))
 
     async def _reread(self, drain: Drain) -> None:
-        """Read how the drain stands, also if its phase has gone back, as in a database that was restored. A drain that the coordinator does
-        not know is cancelled."""
+        """Read the state of the drain, also if its phase has moved back, as in a database that was restored. A drain that the coordinator
+        does not know is cancelled."""
         changes = drain.changes
         try:
             detail = await self._retry(drain, lambda: self._coordinator.drain(drain.uuid))

@@ -20,7 +20,7 @@ from sluice.client import Alive, NotValid
 from sluice.clock import Clock
 from sluice.core.errors import Unavailable
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant
-from sluice.core.lease import Trust, next_heartbeat
+from sluice.core.leases.lease import Trust, next_heartbeat
 from sluice.core.lifecycle import RunState
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ RETRY = timedelta(seconds=1)
 
 
 def exit_code_of(error: SluiceError) -> int:
-    """Of a container that this error ends."""
+    """The exit code of a container that this error ends."""
     return EXIT_REPEATED_FAILURE if isinstance(error, StateIncompatible | OperatorsDiffer | JavaMissing) else EXIT_FAILED
 
 
@@ -43,8 +43,8 @@ class ExitReason:
 
 
 class ContainerLifecycle:
-    """Of one container, on the agent's loop. `connect_timeout`: how long requests are repeated while nothing else bounds that.
-    `on_lease_lost` ends the process."""
+    """The lifecycle of one container, on the agent's loop. `connect_timeout`: how long requests are repeated while nothing else bounds
+    that. `on_lease_lost` ends the process."""
 
     def __init__(self, clock: Clock, connect_timeout: timedelta, on_lease_lost: Callable[[str], None]) -> None:
         self._clock = clock

@@ -1,6 +1,6 @@
 """A liveness probe for Spark's JVM.
 
-Heartbeats are sent by Python. They go on while the JVM hangs or is gone, and then the container would keep its tasks and process nothing.
+Heartbeats are sent by Python. They continue while the JVM hangs or has ended: the container would keep its tasks and process nothing.
 So the JVM is probed every few seconds. A JVM that is only busy answers, because the probe has a thread of its own there.
 
 Time during which this process did not run must not count. When a suspended machine or a stopped container resumes, all its timeouts have

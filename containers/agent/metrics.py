@@ -277,9 +277,9 @@ def _durability(meters: BackupMeters) -> Iterable[Metric]:
 
 def _requests(requests: Requests) -> Iterable[Metric]:
     labels = ["operation", "purpose"]
-    asked = CounterMetricFamily("sluice_container_blob_requests", "Requests to blob stores, every attempt.", labels=labels)
+    requested = CounterMetricFamily("sluice_container_blob_requests", "Requests to blob stores, every attempt.", labels=labels)
     failed = CounterMetricFamily("sluice_container_blob_requests_failed", "Requests that failed.", labels=labels)
-    for kind, count in sorted(dict(requests.asked).items()):
-        asked.add_metric([kind.operation, kind.purpose], count)
+    for kind, count in sorted(dict(requests.requests).items()):
+        requested.add_metric([kind.operation, kind.purpose], count)
         failed.add_metric([kind.operation, kind.purpose], dict(requests.failed).get(kind, 0))
-    return asked, failed
+    return requested, failed

@@ -82,7 +82,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """The server calls this after each connection, and twice a second."""
+        """The server calls this after each connection, and at least twice a second."""
         late = self._clock.elapsed() - self._timeout.total_seconds()
         with self._lock:
             for request in [each for each, since in self._open.items() if since <= late]:
@@ -130,7 +130,8 @@ def serve_metrics(collector: Collector, host: str, port: int, known_as: str, tim
     registry.register(collector)
     server = _Server(host, port, timeout)
     server.set_app(make_wsgi_app(registry))
-    threading.Thread(target=server.serve_forever, name="sluice-metrics", daemon=True).start()
+    poll_seconds = min(0.5, timeout.total_seconds() / 4)
+    threading.Thread(target=server.serve_forever, args=(poll_seconds,), name="sluice-metrics", daemon=True).start()
     name = known_as if host in WILDCARDS else host
     address = f"[{name}]:{server.server_port}" if ":" in name else f"{name}:{server.server_port}"
     return MetricsServer(server, address if re.match(wire_body.HOST_AND_PORT, address) else None)

@@ -72,7 +72,7 @@ class ProgressReporter:
         self._new.set()
 
     def put_failure(self, report: FailureReport) -> None:
-        """It is sent after the progress that was put before it."""
+        """Queue a failure. It is sent after the progress that was queued before it."""
         self._failures[report.task, report.stage] = report
         self._new.set()
 

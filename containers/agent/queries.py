@@ -17,7 +17,7 @@ from containers.agent.stage import Stage, StageContext, StageRunner, first_of
 from containers.agent.watermarks import StageWatermarks
 from containers.engine import Batch, Engine, StageStart
 from sluice.core.ids import StageName, TaskName
-from sluice.core.snapshot import BlobStoreName
+from sluice.core.snapshots.snapshot import BlobStoreName
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +48,11 @@ class Queries:
             stage.on_idle()
 
     def meters(self) -> Sequence[Meter]:
-        """Those of the stages that are running. Any thread."""
+        """The meters of the stages that are running. Thread-safe."""
         return [stage.meter for stage in list(self._stages.values()) if stage.running]
 
     def watermarks(self) -> Sequence[StageWatermarks]:
-        """Those of the stages that write or read an intermediate stream."""
+        """The watermarks of the stages that write or read an intermediate stream."""
         return [stage.watermarks for stage in self._stages.values() if stage.watermarks is not None]
 
     def upload_again(self, task: TaskName, stage: StageName, blob_store: BlobStoreName) -> None:
@@ -91,7 +91,7 @@ class Queries:
         return doing.result()
 
     def _revive(self, stages: Iterable[Stage]) -> None:
-        """Not once the deadline was cut short: then no batch may wait any more."""
+        """Resume the stages, except after the deadline was cut short: then no batch may wait any more."""
         if not self._deadline.forced.is_set():
             for stage in stages:
                 stage.revive()
@@ -203,7 +203,7 @@ async def stop_all(stages: Collection[Stage], within: timedelta, deadline: Shutd
 
 
 async def pause_all(stages: Collection[Stage], within: timedelta, deadline: ShutdownDeadline) -> Collection[Stage]:
-    """As `stop_all`, but queries that can be paused are paused."""
+    """Like `stop_all`, but pause the queries that can be paused."""
     return await _stop_or_pause_all(StageRunner.pause, stages, within, deadline)
 
 

@@ -17,7 +17,7 @@ from containers.agent.task import AssignedTask, TaskContext
 from sluice.client import Refused, Served
 from sluice.core.errors import StaleRun, TaskNotYours, UnknownTask
 from sluice.core.ids import Generation, ProcessorId, Ssp, TaskName
-from sluice.core.model import ContainerModel, JobModel
+from sluice.core.jobmodels.model import ContainerModel, JobModel
 from sluice.wire import runs as wire_runs
 
 log = logging.getLogger(__name__)
@@ -155,9 +155,9 @@ async def _all(works: Iterable[Awaitable[None]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """In terms of tasks. `release`: those that the slot has no more, owned or waited for; `extend`: owned ones, with the partitions that
-    are new; `keep`: those that stay as they are, of which `beyond` read more than the version says; `acquire`: those that are new to the
-    slot. `slot_gone`: the run has so few containers that this slot no longer exists."""
+    """What a new version of the job model changes for a slot. `release`: tasks that the slot no longer has, owned or waited for; `extend`:
+    owned ones, with the partitions that are new; `keep`: those that stay as they are, of which `beyond` read more than the version says;
+    `acquire`: those that are new to the slot. `slot_gone`: the run has so few containers that this slot no longer exists."""
 
     version: int
     release: frozenset[TaskName] = frozenset()

@@ -370,7 +370,7 @@ class Stage:
 
 
 async def first_of(*works: Awaitable[object]) -> None:
-    """Until the first of these has ended. The others are cancelled, and its error is raised."""
+    """Wait until the first of these has ended. The others are cancelled, and its error is raised."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         for done in (await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED))[0]:

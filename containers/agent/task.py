@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from containers.agent.drain import DrainParticipant
@@ -15,8 +15,9 @@ from containers.agent.queries import Queries
 from containers.agent.stage import Stage
 from containers.engine import StageStart
 from sluice.client import CoordinatorClient
+from sluice.core.errors import Unavailable
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, TaskName
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
 from sluice.job import Job
 from sluice.logconfig import about
 from sluice.wire import agents as wire_agents
@@ -85,8 +86,8 @@ class AssignedTask:
     # --- running ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until the container exits or `release`. Raises what `Queries.run` and `DrainParticipant.run` raise, and Refused when the task
-        belongs to another slot now."""
+        """Run the task until the container exits or `release` is called. Raises what `Queries.run` and `DrainParticipant.run` raise, and
+        Refused when the task belongs to another slot now."""
         with about(task=self.task):
             try:
                 acquired = await self._acquire()
@@ -126,7 +127,25 @@ class AssignedTask:
             self._on_acquired(self.task)
 
     def _starts(self, acquired: wire_agents.AcquireReply) -> Sequence[StageStart]:
-        return stage_starts(self._context.job, self._context.run, self.task, acquired)
+        starts = stage_starts(self._context.job, self._context.run, self.task, acquired)
+        return [replace(start, confirm_owner=self._confirm_owner_of(start.generation)) for start in starts]
+
+    def _confirm_owner_of(self, generation: Generation) -> Callable[[], None]:
+        """For `StageStart.confirm_owner`, which threads of Spark call."""
+        context, loop = self._context, asyncio.get_running_loop()
+
+        async def confirm() -> bool | None:
+            async def request() -> bool:
+                await context.coordinator.confirm_owner(context.run_id, self.task, generation)
+                return True
+
+            return await context.lifecycle.until_answered(request)
+
+        def confirm_owner() -> None:
+            if not asyncio.run_coroutine_threadsafe(confirm(), loop).result():
+                raise Unavailable(f"the container exits before the coordinator has confirmed that it holds task {self.task}")
+
+        return confirm_owner
 
     async def _work(self) -> None:
         queries, drains = self._context.queries, self._context.drains
@@ -217,7 +236,7 @@ class AssignedTask:
 
 
 def stage_starts(job: Job, run: wire_runs.BasicRun, task: TaskName, acquired: wire_agents.AcquireReply) -> Sequence[StageStart]:
-    """In the order of the chain."""
+    """The starts of the stages, in the order of the chain."""
     by_name: dict[str, wire_agents.StageStart] = {stage.stage: stage for stage in acquired.stages}
     return [
         StageStart(

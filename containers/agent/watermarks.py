@@ -51,7 +51,7 @@ class StageWatermarks:
         self._partitions: int | None = None
 
     def started(self, progress: FeederProgress | None, partitions: int) -> None:
-        """Its query has started, and reads so many partitions. `progress`: what the checkpoint says."""
+        """Record that the query of the stage has started, and how many partitions it reads. `progress`: what the checkpoint says."""
         self._progress = progress or self._progress
         self._partitions = partitions
         self._on_change()

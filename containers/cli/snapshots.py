@@ -7,7 +7,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from containers.state.restore import Restored, Restorer, RestoreSettings
+from containers.state.recovery.restore import Restored, Restorer, RestoreSettings
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.cli.client import OperatorClient
@@ -16,7 +16,7 @@ from sluice.cli.console.tables import Screen
 from sluice.cli.runner import call, find_job
 from sluice.core.errors import BadSettings, UnknownSnapshot
 from sluice.core.ids import JobName, RunId, StageKey, StageName, TaskName
-from sluice.core.snapshot import BlobId
+from sluice.core.snapshots.snapshot import BlobId
 from sluice.wire import snapshots as wire_snapshots
 
 PINNED_FOR = timedelta(days=1)

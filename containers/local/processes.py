@@ -24,7 +24,7 @@ from sluice.client import CoordinatorClient
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings, SluiceError
 from sluice.core.ids import ProcessorId, RunId
-from sluice.core.placement import slots
+from sluice.core.jobmodels.placement import slots
 from sluice.randomness import new_uuid
 
 ROTATE_EVERY = timedelta(seconds=1)

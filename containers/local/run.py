@@ -198,8 +198,8 @@ class LocalRun:
         )
 
     async def _supervise(self) -> RunState | None:
-        """Until the run has ended; returns its state. None after Ctrl-C, or if the run was stopped and its containers have ended. Raises
-        EndedTooOften."""
+        """Supervise the containers until the run has ended. Returns its state; None after Ctrl-C, or if the run was stopped and its
+        containers have ended. Raises EndedTooOften."""
         assert self._containers is not None
         while not self._stopping.is_set():
             await self._keep_coordinator()

@@ -14,7 +14,7 @@ from containers.spark.listener import BatchDone
 from containers.spark.operators import Watermarks
 from containers.spark.task import NEWEST, WRITTEN, partition_times
 from containers.state.checkpoint import inspect, next_watermark, read_offset_log
-from containers.state.offsetlog import OffsetSeq, from_micros, from_millis, millis, parse, positions_of
+from containers.state.offsets.offsetlog import OffsetSeq, from_micros, from_millis, millis, parse, positions_of
 from sluice.clock import Clock
 from sluice.core.ids import Ssp, StreamId
 from sluice.core.watermarks import Cap, FeederProgress, NoCap, ProgressSource, WatermarkStep, cap_at, cap_of_partitions, capped, later
@@ -45,7 +45,7 @@ class CommittedBatch:
 
 
 class StageCaps:
-    """Of one start of a query. `caps` is called on the query's thread, `committed` on the listener's."""
+    """The caps of one start of a query. `caps` is called on the query's thread, `committed` on the listener's."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class StageCaps:
     # --- the next batch's watermark ----------------------------------------------------------------------------------
 
     def caps(self, latest: Callable[[], Mapping[Ssp, int]]) -> list[Cap]:
-        """Those of the next batch. `latest`: the ends that the sources report now."""
+        """The caps of the next batch. `latest`: the ends that the sources report now."""
         steps, positions = self._steps(), self._positions()
         found = []
         if steps is not None:
@@ -112,16 +112,16 @@ class StageCaps:
         return found
 
     def caps_at(self, texts: Callable[[], Sequence[str]]) -> list[Cap]:
-        """As `caps`, with the offset texts of the ends."""
+        """Like `caps`, with the offset texts of the ends."""
         return self.caps(lambda: positions_of(texts(), self._reads))
 
     def _cap_of(self, stream: StreamId, positions: Mapping[Ssp, int], ends: Mapping[Ssp, int], delay: timedelta) -> Cap:
-        """That of an input of which the query reads several partitions."""
-        ours = {ssp: ends.get(ssp, 0) for ssp in self._several[stream]}
+        """The cap of an input of which the query reads several partitions."""
+        newest = {ssp: ends.get(ssp, 0) for ssp in self._several[stream]}
         if stream not in self._timed:
-            return NoCap.HOLD if self._unread[stream].is_old(positions, ours) else NoCap.FREE
+            return NoCap.HOLD if self._unread[stream].is_old(positions, newest) else NoCap.FREE
         with self._lock:
-            return cap_of_partitions({ssp: self._partitions.get(ssp) for ssp in unread(positions, ours)}, delay)
+            return cap_of_partitions({ssp: self._partitions.get(ssp) for ssp in unread(positions, newest)}, delay)
 
     def _positions(self) -> Mapping[Ssp, int]:
         """Up to where the committed batches have read."""

@@ -92,13 +92,13 @@ class Installation:
         for file in self.directory.glob(f"classes-{self.where}-{self.what}-*.jsa"):
             if file.stem.rsplit("-", 1)[1] != str(file.stat().st_size):
                 log.warning("%s is truncated, and is not used: remove it, or make it again", file)
-            elif trouble := self._trouble_with_jar():
-                log.warning("%s %s, and the archive of classes beside it is not used: make it again", self.jar, trouble)
+            elif problem := self._problem_of_jar():
+                log.warning("%s %s, and the archive of classes beside it is not used: make it again", self.jar, problem)
             else:
                 return ClassArchive(file, self.class_path)
         return None
 
-    def _trouble_with_jar(self) -> str | None:
+    def _problem_of_jar(self) -> str | None:
         if self.pathing is None:
             return None
         try:
@@ -124,8 +124,8 @@ def installation(environment: Mapping[str, str]) -> Installation | None:
 def find_archive(environment: Mapping[str, str]) -> ClassArchive | None:
     """The archive of this installation, if there is one, and Spark's default settings have no class path."""
     try:
-        ours = installation(environment)
-        return ours.whole() if ours is not None and not _has_class_path(environment) else None
+        installed = installation(environment)
+        return installed.whole() if installed is not None and not _has_class_path(environment) else None
     except OSError as error:
         log.warning("no archive of classes is used: %s", error)
         return None
@@ -136,14 +136,14 @@ def ensure_archive(environment: Mapping[str, str], train: Train | None = None) -
 
     Raises ClassArchiveNotMade."""
     try:
-        ours = installation(environment)
-        if ours is None:
+        installed = installation(environment)
+        if installed is None:
             raise ClassArchiveNotMade("an archive of Spark's classes needs Java and PySpark: install Java 17 or 21, or set JAVA_HOME")
-        if found := ours.whole():  # without the lock: the directory may be read-only in an image
+        if found := installed.whole():  # without the lock: the directory may be read-only in an image
             return found
-        ours.directory.mkdir(parents=True, exist_ok=True)
-        with locked(ours.directory / "lock") as lock:
-            return ours.whole() or _make(ours, lock, train or _train)
+        installed.directory.mkdir(parents=True, exist_ok=True)
+        with locked(installed.directory / "lock") as lock:
+            return installed.whole() or _make(installed, lock, train or _train)
     except OSError as error:
         directory, why = jars_directory(environment), error.strerror or error
         raise ClassArchiveNotMade(
@@ -151,34 +151,37 @@ def ensure_archive(environment: Mapping[str, str], train: Train | None = None) -
         ) from error
 
 
-def _make(ours: Installation, lock: int, train: Train) -> ClassArchive:
-    """In a new directory: a JVM whose training was interrupted may write its archive later, and must not find a directory for it."""
-    clear_unfinished(ours.directory)
-    _clear(ours)
-    log.info("making an archive of Spark's classes in %s from a short job, once", ours.directory)
-    building = Path(tempfile.mkdtemp(prefix="building-", dir=ours.directory))
+def _make(installed: Installation, lock: int, train: Train) -> ClassArchive:
+    """Make the archive, in a new directory: a JVM whose training was interrupted may write its archive later, and must not find a directory
+    for it."""
+    clear_unfinished(installed.directory)
+    _clear(installed)
+    log.info("making an archive of Spark's classes in %s from a short job, once", installed.directory)
+    building = Path(tempfile.mkdtemp(prefix="building-", dir=installed.directory))
     try:
-        if ours.pathing is not None:
-            _write_jar(ours.pathing, building / "classes.jar", ours.jar)
+        if installed.pathing is not None:
+            _write_jar(installed.pathing, building / "classes.jar", installed.jar)
         part = building / "classes.jsa"
-        code, output = train(ClassArchive(part, ours.class_path), lock)
+        code, output = train(ClassArchive(part, installed.class_path), lock)
         if code != 0 or not part.is_file():
             last = "\n  ".join(output.splitlines()[-_LAST_LINES:])
             raise ClassArchiveNotMade(f"the job that loads Spark's classes failed (exit code {code}). Its output:\n  {last}")
-        archive = ClassArchive(ours.directory / f"classes-{ours.where}-{ours.what}-{part.stat().st_size}.jsa", ours.class_path)
+        archive = ClassArchive(
+            installed.directory / f"classes-{installed.where}-{installed.what}-{part.stat().st_size}.jsa", installed.class_path
+        )
         _keep(part, archive.file)
     except BaseException:
-        _clear(ours)
+        _clear(installed)
         raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return archive
 
 
-def _clear(ours: Installation) -> None:
+def _clear(installed: Installation) -> None:
     """Remove the archives of this installation and of former ones; running JVMs are not affected. Archives are removed first, so that a
     crash leaves none without its jar."""
-    for left in sorted(ours.directory.glob(f"classes-{ours.where}-*"), key=lambda left: left.suffix != ".jsa"):
+    for left in sorted(installed.directory.glob(f"classes-{installed.where}-*"), key=lambda left: left.suffix != ".jsa"):
         left.unlink()
 
 

@@ -11,7 +11,7 @@ import logging
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ from containers.spark.systems.registry import Connections, task_systems
 from containers.spark.task import Bound, StageTask
 from containers.spark.watermark import Capping, GatedStarts
 from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect
-from containers.state.offsetlog import positions_of
+from containers.state.offsets.offsetlog import positions_of
 from sluice.clock import Clock
 from sluice.core.drain import operators_differ
 from sluice.core.errors import BadJobFile
@@ -114,6 +114,8 @@ class SparkEngine:
         self._opened.check()
 
     def close(self) -> None:
+        for system in self._systems.values():
+            system.close()
         if self._session is not None:
             self._session.close()
 
@@ -155,6 +157,8 @@ class SparkEngine:
         assert self._callbacks is not None
         if run_id in self._names:
             self._callbacks.on_idle(self._names[run_id])
+        for system in self._systems.values():
+            system.renew()
 
     def _on_end(self, ended: QueryEnded) -> None:
         assert self._callbacks is not None
@@ -166,6 +170,7 @@ class SparkEngine:
     def start(self, start: StageStart) -> tuple[str, Any]:
         stage = start.declared.stage
         task = self._task(start)
+        writer = self._writer(start, task)  # which says how it writes
         appended = task.fence(stage.writes)
         directory = self._checkpoint(start)
         check_not_emptied(directory)
@@ -177,7 +182,6 @@ class SparkEngine:
             )
         natural = natural_watermark(directory)
         self._replay(start, directory)
-        writer = self._writer(start, task)
         known = self._query(start)
         known.operators = operators_of(writer)
         check_stateless(stage, known.operators)
@@ -293,8 +297,9 @@ class SparkEngine:
 
     def _flusher(self, start: StageStart) -> Flusher:
         """For a checkpoint on which no query runs. Runs the batches first that must run again."""
-        task = self._task(start)
-        task.fence(start.declared.stage.writes)
+        task, writing = self._task(start), self._task(start)
+        self._writer(start, writing)  # which says how it writes
+        writing.fence(start.declared.stage.writes)
         directory = self._checkpoint(start)
         check_not_emptied(directory, start.drain)
         self._replay(start, directory)
@@ -328,6 +333,7 @@ class SparkEngine:
     def _task(self, start: StageStart, *, opening: bool = False) -> StageTask:
         stage = start.declared.stage
         grant = Grant(self._job.name, start.task, stage.name, start.generation, start.lineage, start.first_run, start.starts, opening)
+        grant = replace(grant, confirm_owner=start.confirm_owner)
         self._query(start).reads = [self._streams[name].stream for name in stage.reads]
         return StageTask(
             self._opened.spark,
@@ -350,7 +356,8 @@ class SparkEngine:
         return writer
 
     def _replay(self, start: StageStart, directory: Path) -> None:
-        """Only Kafka's source needs new partitions to be announced to it; the source of the embedded log starts with any partition."""
+        """Replay entries. Only Kafka's source needs new partitions to be announced to it; the source of the embedded log starts with any
+        partition."""
         reads = [stream for stream in self._query(start).reads if self._connections.get(stream.system, {}).get("type") == "kafka"]
         replay = Replay(
             self._opened.spark,

@@ -42,7 +42,7 @@ STEP = timedelta(seconds=0.1)
 """How often the registered executors are polled; Spark has no event for that in Python."""
 
 NONCE = "nonce"
-_SCHEMA = "executor string, host string, path int, wrote string, trouble string"
+_SCHEMA = "executor string, host string, path int, wrote string, problem string"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SHOWN = 4
 
@@ -101,9 +101,9 @@ def _look_from(batches: Iterator[pa.RecordBatch], probes: Sequence[Probe]) -> It
                     "host": named.get("--hostname", socket.gethostname()),
                     "path": index,
                     "wrote": wrote,
-                    "trouble": trouble,
+                    "problem": problem,
                 }
-                for index, (wrote, trouble) in enumerate(found)
+                for index, (wrote, problem) in enumerate(found)
             ]
             yield pa.RecordBatch.from_pylist(rows, _ARROW)
 
@@ -175,7 +175,8 @@ class SharedPaths:
         log.info("executors %s share %s", ", ".join(sorted(self._seen)), ", ".join(str(path.directory) for path in self._paths))
 
     def _lay(self, path: SharedPath, stack: ExitStack) -> Probe:
-        """In a directory that is created like a checkpoint directory: an executor with another user has the same permissions in both."""
+        """Write the probe into a directory that is created like a checkpoint directory: an executor with another user has the same
+        permissions in both."""
         directory, nonce = path.directory / f".shared-{token_hex(8)}", token_hex(16)
         try:
             directory.mkdir()
@@ -188,15 +189,15 @@ class SharedPaths:
     def _look(self, probes: Sequence[Probe]) -> set[str]:
         """Run one job; the executors that it ran on."""
         found = self._run(probes)
-        troubles = {}
-        for executor, host, index, wrote, trouble in found:
+        problems = {}
+        for executor, host, index, wrote, problem in found:
             path, probe = self._paths[index], probes[index]
             missing = wrote and not (Path(probe.directory) / wrote).exists()
-            if trouble or missing:
-                what = trouble or "writes there, and the driver does not see it"
-                troubles[executor, index] = f"executor {executor} on {host}: {path.directory} ({path.setting}): it {what}"
-        if troubles:
-            raise PathNotShared(_message(self._master, list(troubles.values()), {self._paths[index].setting for _, index in troubles}))
+            if problem or missing:
+                what = problem or "writes there, and the driver does not see it"
+                problems[executor, index] = f"executor {executor} on {host}: {path.directory} ({path.setting}): it {what}"
+        if problems:
+            raise PathNotShared(_message(self._master, list(problems.values()), {self._paths[index].setting for _, index in problems}))
         return {executor for executor, *_ in found}
 
     def _run(self, probes: Sequence[Probe]) -> list[tuple[str, str, int, str, str]]:
@@ -209,7 +210,7 @@ class SharedPaths:
         context.addJobTag(tag)
         limit.start()
         try:
-            return [(row.executor, row.host, row.path, row.wrote, row.trouble) for row in job.collect()]
+            return [(row.executor, row.host, row.path, row.wrote, row.problem) for row in job.collect()]
         except (PySparkException, Py4JError) as error:
             raise ExecutorsMissing(f"no job can be run on the executors of {self._master}: {_last_line(error)}: {_NEEDED}") from error
         finally:
@@ -226,10 +227,10 @@ _BUSY = "they are busy with other work, or hang"
 _NEEDED = "executors need this version of Python, with Sluice and its dependencies, at the path in PYSPARK_PYTHON"
 
 
-def _message(master: str, troubles: Sequence[str], settings: set[str]) -> str:
-    more = f"; and {len(troubles) - _SHOWN} more" if len(troubles) > _SHOWN else ""
+def _message(master: str, problems: Sequence[str], settings: set[str]) -> str:
+    more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
     return (
-        f"under {master} the executors must share these paths with the driver: {'; '.join(troubles[:_SHOWN])}{more}. "
+        f"under {master} the executors must share these paths with the driver: {'; '.join(problems[:_SHOWN])}{more}. "
         f"Put {' and '.join(sorted(settings))} on a path that all of them have, with the same user, or use a local master"
     )
 

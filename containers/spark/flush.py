@@ -1,8 +1,8 @@
 """A drain of a stage: finish the interrupted batch, run the rest of the input, flush the state.
 
-Every step is a batch that is planned here (`containers.state.offsetlog`) and run by Spark from its offset log. So a crash at any line
-leaves an ordinary checkpoint: the planned batch runs again, and the batches before it do not. After a flush a query would drop all later
-input as late, so no query may start on the checkpoint again.
+Every step is a batch that is planned here (`containers.state.offsets.offsetlog`) and run by Spark from its offset log. So a crash at any
+line leaves an ordinary checkpoint: the planned batch runs again, and the batches before it do not. After a flush a query would drop all
+later input as late, so no query may start on the checkpoint again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from containers.spark.gate import PausedQuery
 from containers.spark.listener import OperatorState
 from containers.spark.operators import Empties, Operator, operators_of, sources_of
 from containers.spark.query import offset_metadata, run_planned_batch
-from containers.state import offsetlog
 from containers.state.checkpoint import inspect, mark_emptied, read_offset_log, write_offset_log
-from containers.state.offsetlog import OffsetSeq
+from containers.state.offsets import offsetlog
+from containers.state.offsets.offsetlog import OffsetSeq
 from sluice.clock import Clock
 from sluice.core.ids import Ssp
 

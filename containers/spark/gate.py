@@ -36,7 +36,7 @@ from containers.spark.jvm import (
 from containers.spark.listener import OperatorState, operator_states
 from containers.spark.operators import Operator, operators_in
 from containers.spark.query import await_initialised, stop_between_batches, terminate
-from containers.state.offsetlog import NOTHING_YET, OffsetSeq, millis
+from containers.state.offsets.offsetlog import NOTHING_YET, OffsetSeq, millis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

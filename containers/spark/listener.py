@@ -47,7 +47,7 @@ class BatchDone:
     parts_ms: Mapping[str, int]
     state: StateSize | None
     observed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """The metrics that `DataFrame.observe` named, by its name and theirs, as far as they are whole numbers."""
+    """The metrics that `DataFrame.observe` named, by the name of the observation and of the metric. Only whole numbers."""
 
 
 def _event_time(text: str | None) -> datetime | None:
@@ -59,7 +59,8 @@ def _event_time(text: str | None) -> datetime | None:
 
 
 def _count(reported: int) -> int:
-    """Not below 0: Spark computes durations from a clock that may be set back, and reports -1 for a metric that it does not know."""
+    """A count, at least 0: Spark computes durations from a clock that may be set back, and reports -1 for a metric that it does not
+    know."""
     return max(0, int(reported))
 
 

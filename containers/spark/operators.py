@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from containers.engine import StatefulOperator
 from sluice.core.drain import Effect
 from sluice.core.errors import BadJobFile
-from sluice.core.graph import Stage
+from sluice.core.jobmodels.graph import Stage
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -80,7 +80,7 @@ def operators_in(plan: Any, mode: str) -> tuple[Operator, ...]:
 
 
 def unflushable(operators: Sequence[Operator]) -> tuple[str, ...]:
-    """Those that a flush cannot empty, and why."""
+    """The operators that a flush cannot empty, and why."""
     return tuple(str(each) for each in operators if each.empties is Empties.NOTHING)
 
 
@@ -120,7 +120,7 @@ _EMITTING = (Effect.EMITS, Effect.UNMATCHED, Effect.FIRES)
 
 
 def watermarks_of(writer: DataStreamWriter) -> Watermarks:
-    """Those of the writer's query."""
+    """The watermark operators of the writer's query."""
     nodes = list(_streaming_nodes(writer._df._jdf.queryExecution().analyzed()))
     above: dict[str, timedelta] = {}
     delays = []
@@ -238,8 +238,8 @@ def _short(text: str) -> str:
 
 
 def _identity(node: Any, mode: str) -> str:
-    """What must not change if the operator is to go on with its state: that which Spark documents so ("Recovery Semantics after Changes in
-    a Streaming Query"), and the length of windows and what is aggregated, which Spark does not compare. Not the code of user functions,
+    """What must not change if the operator is to continue with its state: that which Spark documents so ("Recovery Semantics after Changes
+    in a Streaming Query"), and the length of windows and what is aggregated, which Spark does not compare. Not the code of user functions,
     nor projections, filters and watermark delays before it."""
     match node.getClass().getSimpleName():
         case "Aggregate":

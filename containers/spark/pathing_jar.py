@@ -43,7 +43,7 @@ def manifest(names: Sequence[str]) -> bytes:
 
 
 def _folded(line: str) -> bytes:
-    """In lines of which each but the first continues the former by a space."""
+    """The text in lines; each but the first begins with a space, which marks a continuation."""
     rest = line.encode()
     lines = [rest[:LONGEST_LINE]]
     for start in range(LONGEST_LINE, len(rest), LONGEST_LINE - 1):

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.spark.query import run_planned_batch
-from containers.state import offsetlog
 from containers.state.checkpoint import inspect, read_offset_log, write_offset_log
+from containers.state.offsets import offsetlog
 from sluice.core.ids import Ssp, StreamId
 
 log = logging.getLogger(__name__)

@@ -29,6 +29,7 @@ from pyspark.sql.utils import ForeachBatchFunction
 from containers.errors import SparkGone, SparkNotStarted, signal_name
 from containers.jars import check_java, java
 from containers.settings import ContainerSettings
+from containers.spark import local_files
 from containers.spark.cds import CLASS_PATH, ClassArchive, find_archive
 from containers.spark.executors import SharedPath, SharedPaths
 from containers.spark.systems.registry import Connections, jars_for
@@ -69,6 +70,7 @@ class Session:
             archive,
             job_directory=job.directory,
             log_place=settings.log_place,
+            java_permissions=settings.java_permissions,
         )
         return cls(spark)
 
@@ -155,9 +157,11 @@ def start_session(
     archive: ClassArchive | None = None,
     job_directory: Path | None = None,
     log_place: str = "",
+    java_permissions: bool = True,
 ) -> SparkSession:
     """The driver's session; see `session_settings`. `job_directory`: the directory of the job file, from which the Python processes of a
-    local master can import. `log_place`: where the container's log is, for error messages. Blocks for some seconds while the JVM starts,
+    local master can import. `log_place`: where the container's log is, for error messages. `java_permissions`: see
+    `containers.spark.local_files`. Blocks for some seconds while the JVM starts,
     and for a minute if no master answers. Raises SparkNotStarted."""
     submitted = submitted_conf()
     master = submitted.get("spark.master", master)
@@ -180,6 +184,8 @@ def start_session(
             spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("WARN")
         _write_no_checksums(spark)
+        if java_permissions:
+            local_files.install(spark)
     except (Py4JError, PySparkException) as error:
         log.warning("Spark did not start", exc_info=error)
         why = f"{_why_not(error)}; Spark's messages are in the container's log{f' ({log_place})' if log_place else ''}"
@@ -203,7 +209,7 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
 
 
 def _write_no_checksums(spark: SparkSession) -> None:
-    """Without Hadoop's hidden checksum files. Hadoop writes one for every file on a local disk, and starts a process (chmod) for each:
+    """Switch off Hadoop's hidden checksum files. Hadoop writes one for every file on a local disk, and starts a process (chmod) for each:
     without them a small batch takes a fifth less time. Spark's own checksums of its state are kept, and a backup hashes everything."""
     jvm: Any = spark._jvm
     jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark.sparkContext._jsc.hadoopConfiguration()).setWriteChecksum(False)
@@ -320,8 +326,8 @@ LOCAL_CHECKPOINTS: Mapping[str, str] = {
     ),
 }
 """Checkpoints are on a local disk. For each file that it writes there, Spark's default file manager starts processes (chmod, readlink), and
-this one only chmod: 34 ms or 8 ms per file on two cores. Its rename does not exclude other writers; a checkpoint has one, the task's
-owner."""
+this one only chmod, which `containers.spark.local_files` avoids: 34 ms or 8 ms per file on two cores. Its rename does not exclude other
+writers; a checkpoint has one, the task's owner."""
 
 DIE_OF_NO_MEMORY = "-XX:+ExitOnOutOfMemoryError"
 """A JVM that continues after an OutOfMemoryError may have lost threads that others then wait for forever. The option is one of the JVM's

@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 
 from containers.engine import BatchHooks
 from containers.spark.systems.port import Grant, TaskSystem
-from containers.state.offsetlog import from_micros
+from containers.state.offsets.offsetlog import from_micros
 from sluice.core.errors import BadJobFile, UnknownSystem
 from sluice.core.ids import Ssp, StreamId
-from sluice.job import Input, Readable, Writable
+from sluice.job import Delivery, Input, Readable, Writable
 from sluice.wire.body import CONTROL_RECORD_HEADER, DRAIN_RECORD_HEADER, RUN_RECORD_HEADER
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ class StageTask:
         self._failed_drains = failed_drains
         self.timed: list[StreamId] = []
         """The inputs whose event time is observed by partition."""
+        self.deliveries: dict[str, Delivery] = {}
+        """How it writes streams, by name."""
         self.writes_event_time = False
         """Whether its write names the event-time column."""
 
@@ -128,8 +130,8 @@ class StageTask:
         the header that `write` adds; Spark compiles that comparison, but not the general one, which uses a function."""
         first_run = F.lit(self._grant.first_run.encode())
         usual = F.array(F.struct(F.lit(RUN_RECORD_HEADER).alias("key"), first_run.alias("value")))
-        ours = F.exists("headers", lambda header: (header["key"] == RUN_RECORD_HEADER) & (header["value"] == first_run))
-        return (F.col("headers") == usual) | (ours & ~F.exists("headers", self._is_void))
+        of_this_history = F.exists("headers", lambda header: (header["key"] == RUN_RECORD_HEADER) & (header["value"] == first_run))
+        return (F.col("headers") == usual) | (of_this_history & ~F.exists("headers", self._is_void))
 
     def _is_void(self, header: Column) -> Column:
         """Whether it is the header of a control record, or of a drain that failed."""
@@ -146,8 +148,12 @@ class StageTask:
         key: str | Column | None = None,
         value: str | Column | None = None,
         event_time: str | Column | None = None,
+        delivery: str = Delivery.EXACTLY_ONCE,
     ) -> DataStreamWriter:
         bound = self._bound(stream.name)
+        if delivery not in list(Delivery):
+            raise BadJobFile(f"delivery={delivery!r} of stream {stream.name!r} must be one of {', '.join(Delivery)}")
+        chosen = self.deliveries[stream.name] = Delivery(delivery)
         if event_time is not None:
             self.writes_event_time = True
             column = F.col(event_time) if isinstance(event_time, str) else event_time
@@ -159,7 +165,7 @@ class StageTask:
 
         def append(batch: DataFrame, batch_id: int) -> None:
             self._begins(batch_id)
-            system.append(self._grant, batch, batch_id, bound.stream.stream, self._headers(bound), lambda: self._writes(batch_id))
+            system.append(self._grant, batch, batch_id, bound.stream.stream, self._headers(bound), lambda: self._writes(batch_id), chosen)
 
         return records.writeStream.foreachBatch(append)
 
@@ -183,6 +189,10 @@ class StageTask:
     def lineage(self) -> str:
         return self._grant.lineage
 
+    @property
+    def generation(self) -> int:
+        return self._grant.generation
+
     def _begins(self, batch: int) -> None:
         for each in self._batch_hooks:
             each.before_batch(batch)
@@ -193,6 +203,6 @@ class StageTask:
 
     def fence(self, writes: Sequence[str]) -> int:
         """Fence older generations of this task off the streams that the stage writes. Returns the last batch that its lineage appended to
-        any of them, as far as their systems know; -1 for none. Called before the query starts."""
-        bound = [self._bound(name).stream for name in writes]
-        return max((self._system(stream.system).fence(self._grant, stream.stream) for stream in bound), default=-1)
+        any of them, as far as their systems know; -1 for none. Called before the query starts, when the stage's function has returned."""
+        bound = [(self._bound(name).stream, self.deliveries.get(name)) for name in writes]
+        return max((self._system(stream.system).fence(self._grant, stream.stream, how) for stream, how in bound), default=-1)

@@ -44,7 +44,7 @@ from containers.spark.jvm import (
     set_member,
     watermark_propagator,
 )
-from containers.state.offsetlog import from_millis, millis
+from containers.state.offsets.offsetlog import from_millis, millis
 from sluice.core.watermarks import Cap, NoCap, capped
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class WatermarkGate:
                 return
 
     def stop(self) -> None:
-        """It holds nothing."""
+        """Spark calls this; there is nothing to release."""
 
     def equals(self, other: object) -> bool:
         return other is self
@@ -199,7 +199,7 @@ class GatedStarts:
 
 
 class _Installation:
-    """Of the gate of one query that starts. A lock of Java belongs to a thread, so one thread does it all."""
+    """The installation of the gate of one query that starts. A lock of Java belongs to a thread, so one thread does it all."""
 
     def __init__(self, spark: SparkSession, capping: Capping) -> None:
         self._spark = spark

@@ -7,7 +7,7 @@
 
 While the run has no blob store to back up to, no commit is due, and no batch waits. The blob stores may change at any time.
 
-How a commit is made is in `containers.state.commit`. One commit of a stage runs at a time.
+How a commit is made is in `containers.state.commits.commit`. One commit of a stage runs at a time.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from dataclasses import replace
 from datetime import timedelta
 
 from containers.engine import StageStart
-from containers.state.batch_waits import BatchWaits
 from containers.state.checkpoint import inspect
-from containers.state.commit import StageCommits, commit, open_commits
+from containers.state.commits.commit import CommitState, commit, open_commits
 from containers.state.context import StateContext
-from containers.state.prepare import prepare_checkpoint
-from containers.state.wal import OffsetLogGate
+from containers.state.offsets.batch_waits import BatchWaits
+from containers.state.offsets.wal import OffsetLogGate
+from containers.state.recovery.prepare import prepare_checkpoint
 from sluice.client import RETRY_DELAY
 from sluice.core.errors import Unavailable
 from sluice.core.ids import Instant
-from sluice.core.snapshot import BlobStoreName, CommitId
+from sluice.core.snapshots.snapshot import BlobStoreName, CommitId
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Backup:
         self._start = start
         self._waits = BatchWaits()
         self._gate = OffsetLogGate(state, start, self._waits)
-        self._commits = StageCommits(start)
+        self._commits = CommitState(start)
         self._one_commit = asyncio.Lock()
         self._durable_changed = asyncio.Event()
         self._new_batch = asyncio.Event()
@@ -185,7 +185,8 @@ class Backup:
                     await self._new_batch.wait()
 
     async def _until_behind(self) -> None:
-        """With an interval of 0, batches commit the one before. The last batch, and those of a user's own sink, are committed from here."""
+        """Wait until a commit is due. With an interval of 0, each batch commits the one before it. The last batch, and those of a user's
+        own sink, are committed from here."""
         while not self._behind:
             self._new_batch.clear()
             await self._new_batch.wait()
@@ -211,7 +212,7 @@ class Backup:
 
     async def commit(self, up_to: int | None = None) -> None:
         """Make the state durable up to its last committed batch, or at least up to `up_to`. May be interrupted anywhere. Raises what
-        `containers.state.commit.commit` raises."""
+        `containers.state.commits.commit.commit` raises."""
         async with self._one_commit:
             await commit(self._commits, self._state, up_to)
         self._durable_changed.set()

@@ -2,7 +2,7 @@
 
 <root>/<job>/<task>/             one task
   .drafts/ .given-up/            temporary directories of `Checkpoints.prepare`; no stage has such a name
-  .cuts/<stage>/<commit>/        a frozen copy of a checkpoint, while it is uploaded (`containers.state.freeze`)
+  .cuts/<stage>/<commit>/        a frozen copy of a checkpoint, while it is uploaded (`containers.state.commits.freeze`)
   .staging/<stage>/              what a restore has written so far
   .replaced/<stage>/             the former checkpoint, while a restored one takes its place
 <root>/<job>/.standby/<slot>/    standby copies of other slots' tasks (`containers.state.copies`)
@@ -24,7 +24,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from containers.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere, disk_error
-from containers.state.recovery import LocalCheckpoint
+from containers.state.recovery.decision import LocalCheckpoint
 from sluice.core.ids import Lineage, directory_name
 
 _BLOCK = 4096

@@ -13,19 +13,19 @@ from typing import TypeVar
 from containers.engine import StageStart
 from containers.settings import CommitPolicy, ContainerSettings
 from containers.state.checkpoint import Checkpoints
+from containers.state.commits.upload import CommitSettings, Uploader
 from containers.state.copies import Copies
 from containers.state.files import LocalFiles
 from containers.state.meters import BackupMeter
-from containers.state.restore import Restorer, RestoreSettings
+from containers.state.recovery.restore import Restorer, RestoreSettings
 from containers.state.transfer import Progress
-from containers.state.upload import CommitSettings, Uploader
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
 from sluice.client import CoordinatorClient
 from sluice.clock import Clock
 from sluice.core.ids import JobName, RunId, StageKey, StageName, StreamId, TaskName
-from sluice.core.snapshot import BlobStoreName, CommitId
+from sluice.core.snapshots.snapshot import BlobStoreName, CommitId
 from sluice.job import Job
 from sluice.randomness import below, new_uuid
 from sluice.wire import runs as wire_runs
@@ -74,7 +74,7 @@ class Destinations:
 
 
 class StateContext:
-    """Of one container. Created on the agent's loop."""
+    """The context of one container. Created on the agent's loop."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from typing import IO, Any, TypeVar
 from containers.errors import CheckpointUnreadable, disk_error
 from containers.state.checkpoint import CheckpointInfo, Checkpoints, inspect
 from containers.state.files import LocalFiles
-from containers.state.restore import finish_swap, swap
+from containers.state.recovery.restore import finish_swap, swap
 from sluice.core.ids import Lineage, StageName, TaskName, directory_name
 
 log = logging.getLogger(__name__)

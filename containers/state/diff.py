@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from sluice.core.fingerprint import Fingerprint
-from sluice.core.snapshot import DirIndex, FileIndex, FileMetadata
+from sluice.core.snapshots.fingerprint import Fingerprint
+from sluice.core.snapshots.snapshot import DirIndex, FileIndex, FileMetadata
 
 
 class Identity(NamedTuple):
@@ -33,9 +33,8 @@ def is_stable(identity: Identity, now_nanos: int) -> bool:
     return identity.modified_nanos + SETTLING_NANOS < now_nanos
 
 
-@dataclass(frozen=True, slots=True)
-class LocalFile:
-    """`links` is the number of hard links to the file."""
+class LocalFile(NamedTuple):
+    """`links` is the number of hard links to the file. A tuple for speed, as `FileMetadata`."""
 
     name: str
     identity: Identity
@@ -128,7 +127,7 @@ def _same(file: LocalFile, indexed: FileIndex, known: Mapping[Identity, Fingerpr
 
 
 def _present(directory: DirIndex) -> DirIndex:
-    """Without what was removed from it earlier; otherwise indexes would grow without bound."""
+    """The directory without what was removed from it earlier; otherwise indexes would grow without bound."""
     return DirIndex(directory.name, directory.files, dirs=tuple(_present(each) for each in directory.dirs))
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from containers.errors import CheckpointUnreadable
 from containers.state.diff import Identity, LocalDir, LocalFile
-from containers.state.restore_plan import Staged
+from containers.state.recovery.restore_plan import Staged
 from sluice.core.errors import Unavailable
-from sluice.core.fingerprint import Fingerprint, Hashes
-from sluice.core.snapshot import FileMetadata
+from sluice.core.snapshots.fingerprint import Fingerprint, Hashes
+from sluice.core.snapshots.snapshot import FileMetadata
 
 BLOCK = 1 << 20
 _PERMISSIONS = 0o777
@@ -50,22 +50,23 @@ class _Listing:
         dirs: list[LocalDir] = []
         with os.scandir(path) as entries:
             for entry in sorted(entries, key=attrgetter("name")):
-                if entry.is_dir(follow_symlinks=False):
-                    dirs.append(self.directory(entry.path, entry.name, f"{inside}{entry.name}/"))
-                elif entry.is_file(follow_symlinks=False):
+                if entry.is_file(follow_symlinks=False):
                     files.append(self.file(entry))
+                elif entry.is_dir(follow_symlinks=False):
+                    dirs.append(self.directory(entry.path, entry.name, f"{inside}{entry.name}/"))
                 else:
                     self.strange.append(inside + entry.name)
         return LocalDir(name, tuple(files), tuple(dirs))
 
     def file(self, entry: os.DirEntry[str]) -> LocalFile:
         found = entry.stat(follow_symlinks=False)
-        modified = max(0, found.st_mtime_ns // 1_000_000)
+        size, modified_nanos = found.st_size, found.st_mtime_ns
+        modified = max(0, modified_nanos // 1_000_000)
         owner = self.owners.get(found.st_uid) or self.owners.setdefault(found.st_uid, _owner(found.st_uid))
         group = self.groups.get(found.st_gid) or self.groups.setdefault(found.st_gid, _group(found.st_gid))
         created = min(modified, max(0, found.st_ctime_ns // 1_000_000))  # Linux has no creation time here; it is not later than either
-        metadata = FileMetadata(created, modified, found.st_size, owner, group, stat.S_IMODE(found.st_mode) & _PERMISSIONS)
-        return LocalFile(entry.name, Identity(found.st_ino, found.st_size, found.st_mtime_ns), metadata, found.st_nlink)
+        metadata = FileMetadata(created, modified, size, owner, group, found.st_mode & _PERMISSIONS)
+        return LocalFile(entry.name, Identity(found.st_ino, size, modified_nanos), metadata, found.st_nlink)
 
 
 def _owner(uid: int) -> str:
@@ -143,7 +144,7 @@ class LocalFiles:
         os.link(path, to, follow_symlinks=False)
 
     def write(self, path: Path, offset: int, parts: Sequence[bytes | memoryview], *, new: bool, mode: int | None) -> None:
-        """Write into a file of this restore. With `mode`, it is complete: its mode is set, and the kernel is told to begin to write it to
+        """Write into a file of this restore. With `mode`, it is complete: its mode is set, and the kernel begins to write it to
         disk, so that a later `sync` takes less time."""
         file = os.open(path, _NEW if new else _AGAIN, 0o600)
         try:

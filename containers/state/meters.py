@@ -67,7 +67,8 @@ class Transfers:
 
 @dataclass
 class BackupMeter:
-    """Of one stage of one task. `snapshot_at` and `snapshot_batch`: when its newest snapshot was reported, and the last batch in that."""
+    """The meter of one stage of one task. `snapshot_at` and `snapshot_batch`: when its newest snapshot was reported, and the last batch in
+    that."""
 
     backup: Transfers = field(default_factory=Transfers)
     restore: Transfers = field(default_factory=Transfers)
@@ -79,7 +80,7 @@ class BackupMeter:
 
 @dataclass
 class CopyMeter:
-    """Of one standby copy: what was fetched for it, its last batch, and when that was fetched."""
+    """The meter of one standby copy: what was fetched for it, its last batch, and when that was fetched."""
 
     transfers: Transfers = field(default_factory=Transfers)
     batch: int | None = None

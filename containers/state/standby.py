@@ -1,5 +1,5 @@
 """Warm standby: copies, on this disk, of the newest snapshots of tasks that other slots run. When such a task fails over to this slot, only
-the difference must be fetched. The coordinator decides which tasks are copied where (`sluice.core.placement`)."""
+the difference must be fetched. The coordinator decides which tasks are copied where (`sluice.core.jobmodels.placement`)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from containers.state.copies import CopyKey
 from containers.state.diff import Identity
 from containers.state.files import LocalFiles
 from containers.state.meters import CopyMeter
-from containers.state.restore import Restored
+from containers.state.recovery.restore import Restored
 from sluice.core.errors import BlobMissing, SluiceError
-from sluice.core.fingerprint import Fingerprint
 from sluice.core.ids import ExecutionContainerId, StageKey, StageName, TaskName
-from sluice.core.snapshot import BlobId, CommitId
+from sluice.core.snapshots.fingerprint import Fingerprint
+from sluice.core.snapshots.snapshot import BlobId, CommitId
 from sluice.wire.jobmodels import StandbyCopy
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from containers.state.diff import Identity, LocalFile
 from containers.state.files import LocalFiles
 from containers.state.meters import Transfers
-from sluice.core.fingerprint import Fingerprint
+from sluice.core.snapshots.fingerprint import Fingerprint
 
 T = TypeVar("T")
 

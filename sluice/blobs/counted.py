@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from sluice.blobs.port import About, BlobStore, Purpose, Sink
 from sluice.blobs.wrapper import Request, WrappedBlobs
-from sluice.core.snapshot import BlobId
+from sluice.core.snapshots.snapshot import BlobId
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class Requests:
     of blobs by purpose. Read it on the event loop of the store."""
 
     def __init__(self) -> None:
-        self.asked: Counter[Kind] = Counter()
+        self.requests: Counter[Kind] = Counter()
         self.failed: Counter[Kind] = Counter()
         self.sent: Counter[Purpose] = Counter()
         self.received: Counter[Purpose] = Counter()
@@ -40,7 +40,7 @@ class CountedBlobs(WrappedBlobs):
 
     async def _request(self, request: Request, send: Callable[[], Awaitable[T]]) -> T:
         kind = Kind(request.operation, request.purpose)
-        self._requests.asked[kind] += 1
+        self._requests.requests[kind] += 1
         try:
             answer = await send()
         except BaseException:

@@ -1,4 +1,4 @@
-"""Records of deleted blobs, with which a store tells a deleted blob from one that never existed.
+"""Records of deleted blobs, by which a store distinguishes a deleted blob from one that never existed.
 
 A record is a file or an object `<millis>-<random>`: ids of deleted blobs, one a line, kept until <millis>. Each deletion writes one first.
 A job of two stages that commits every ten seconds makes 36,000 of them in a month, and a missing blob is looked for in all. So sweeps merge

@@ -27,11 +27,11 @@ from typing import ParamSpec, TypeVar
 from sluice.blobs import durable_fs
 from sluice.blobs.deletions import DeletionRecord, ended, merged_name, millis, names, plan_merge, record_name
 from sluice.blobs.durable_fs import Move
-from sluice.blobs.marker import MARKER, MARKER_BODY, check_marker, not_made, not_ours
+from sluice.blobs.marker import MARKER, MARKER_BODY, belongs_to_others, check_marker, not_made
 from sluice.blobs.port import REMEMBER, About, Listed, Sink
 from sluice.clock import Clock
 from sluice.core.errors import BadName, BlobCorrupted, BlobDeleted, BlobMissing, BlobStoreUnusable, BlobUnavailable, SluiceError
-from sluice.core.snapshot import BlobId, checked_blob_id, checked_prefix
+from sluice.core.snapshots.snapshot import BlobId, checked_blob_id, checked_prefix
 from sluice.randomness import token_hex
 
 _P = ParamSpec("_P")
@@ -132,7 +132,7 @@ class _Files:
             check_marker(marker.read_bytes(), str(self._root))
             return
         if others := [name for name in _names(self._root) if not name.startswith(".") and name != "lost+found"]:
-            raise not_ours(str(self._root), others[0])
+            raise belongs_to_others(str(self._root), others[0])
         if not create:
             raise not_made(str(self._root))
         made = self._root / f".{MARKER}-{token_hex(8)}"

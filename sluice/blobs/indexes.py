@@ -9,8 +9,8 @@ from io import BytesIO
 from sluice.blobs.port import About, BlobStore
 from sluice.core.errors import IndexUnreadable
 from sluice.core.ids import StageKey
-from sluice.core.indexjson import decoded
-from sluice.core.snapshot import BlobId, SnapshotIndex
+from sluice.core.snapshots.indexjson import decoded
+from sluice.core.snapshots.snapshot import BlobId, SnapshotIndex
 
 InThread = Callable[[Callable[[], SnapshotIndex]], Awaitable[SnapshotIndex]]
 

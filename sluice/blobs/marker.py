@@ -23,7 +23,7 @@ def check_marker(body: bytes, where: str) -> None:
         )
 
 
-def not_ours(where: str, found: str) -> BlobStoreUnusable:
+def belongs_to_others(where: str, found: str) -> BlobStoreUnusable:
     return BlobStoreUnusable(f"{where} does not belong to Sluice: it contains {found!r} and no {MARKER}; choose an empty location")
 
 

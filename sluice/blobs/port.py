@@ -11,7 +11,7 @@ The contract, tested by `tests/contracts/blobs.py` on every implementation, wrap
   act.
 * Implementations do not retry, limit or count. Wrappers of the same type do (`retrying`, `limited`, `timeouts`, `counted`).
 * A blob with a TTL may be deleted after it, not before, and is kept once its TTL was removed. `remove_ttl` may run twice.
-* Ids are those of `sluice.core.snapshot`. Any other id, such as one with '..', raises BadName.
+* Ids are those of `sluice.core.snapshots.snapshot`. Any other id, such as one with '..', raises BadName.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from enum import StrEnum
 from typing import Protocol
 
 from sluice.core.ids import StageKey
-from sluice.core.snapshot import BlobId
+from sluice.core.snapshots.snapshot import BlobId
 
 REMEMBER = timedelta(days=30)
-"""How long a store can tell a deleted blob from one that never existed."""
+"""How long a store can distinguish a deleted blob from one that never existed."""
 
 
 class Purpose(StrEnum):

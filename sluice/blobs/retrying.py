@@ -13,7 +13,7 @@ from sluice.blobs.port import About, BlobStore, Listed, Sink
 from sluice.blobs.wrapper import Request, WrappedBlobs
 from sluice.clock import Clock
 from sluice.core.errors import BlobUnavailable
-from sluice.core.snapshot import BlobId
+from sluice.core.snapshots.snapshot import BlobId
 from sluice.core.waits import Backoff
 from sluice.randomness import fraction
 
@@ -55,7 +55,7 @@ class RetryingBlobs(WrappedBlobs):
             await self._sleep(pause.total_seconds())
 
     async def put_if_absent(self, blob: BlobId, body: bytes, about: About) -> bool:
-        """An earlier attempt whose answer was lost may have won. The blob then has exactly these bytes."""
+        """Put the blob, with retries. If an earlier attempt succeeded and its answer was lost, the blob has exactly these bytes."""
         attempts = 0
 
         async def send() -> bool:

@@ -24,13 +24,13 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedEr
 from obstore.store import S3Store
 
 from sluice.blobs.deletions import DeletionRecord, ended, merged_name, millis, names, plan_merge, record_name
-from sluice.blobs.marker import MARKER, MARKER_BODY, check_marker, not_made, not_ours
+from sluice.blobs.marker import MARKER, MARKER_BODY, belongs_to_others, check_marker, not_made
 from sluice.blobs.port import REMEMBER, About, Listed, Sink
 from sluice.blobs.s3config import S3Credentials, S3Location, code_of, credentials_for, error_for
 from sluice.blobs.s3control import TTL_DAYS, TTL_TAG, Missing, S3Control
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings, BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, SluiceError
-from sluice.core.snapshot import BlobId, checked_blob_id, checked_prefix
+from sluice.core.snapshots.snapshot import BlobId, checked_blob_id, checked_prefix
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config
@@ -49,7 +49,7 @@ _TIMEOUTS: ClientConfig = {"connect_timeout": timedelta(seconds=5), "timeout": t
 
 @dataclass(frozen=True, slots=True)
 class TagReads:
-    """Where lifecycle rules are not supported, a sweep reads the tags of blobs. Of at most `remembered` blobs it is remembered that they
+    """Where lifecycle rules are not supported, a sweep reads the tags of blobs. It remembers of at most `remembered` blobs that they
     have no TTL; of the others at most `in_a_sweep` are read, and the next sweep continues after them."""
 
     remembered: int = 200_000
@@ -91,15 +91,15 @@ class S3Blobs:
         """With `create`, mark an empty location as Sluice's."""
         async for page in obstore.list(self._store, prefix=self.location.prefix or None, chunk_size=10):
             if others := [found["path"] for found in page]:
-                raise not_ours(str(self.location), others[0])
+                raise belongs_to_others(str(self.location), others[0])
         if not create:
             raise not_made(str(self.location))
         with suppress(AlreadyExistsError):
             await obstore.put_async(self._store, self.location.key(MARKER), MARKER_BODY, mode="create")
 
     async def put(self, blob: BlobId, body: bytes | memoryview, about: About, *, ttl: timedelta | None = None) -> None:
-        """With a TTL an existing blob is not replaced: it is of the same put, which was given up or repeated, and its TTL may have been
-        removed since. A server may refuse such a request by closing the connection while a large body is sent."""
+        """With a TTL an existing blob is not replaced: it was written by the same put, which was given up or repeated, and its TTL may have
+        been removed since. A server may refuse such a request by closing the connection while a large body is sent."""
         with self._translated_errors(blob):
             try:
                 await self._write(f"blobs/{checked_blob_id(blob)}", body, ttl, mode="overwrite" if ttl is None else "create")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.core.errors import BadName, BadSettings, BlobStoreUnusable, BlobUnavailable, SluiceError
-from sluice.core.snapshot import checked_blob_id
+from sluice.core.snapshots.snapshot import checked_blob_id
 
 _ELSEWHERE = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
 """Other sources of credentials, which both clients find in the environment."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 from sluice.blobs.port import About, BlobStore, Sink
 from sluice.blobs.wrapper import Request, WrappedBlobs
 from sluice.core.errors import BlobUnavailable
-from sluice.core.snapshot import BlobId
+from sluice.core.snapshots.snapshot import BlobId
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from sluice.blobs.port import About, BlobStore, Listed, Purpose, Sink
-from sluice.core.snapshot import BlobId
+from sluice.core.snapshots.snapshot import BlobId
 
 T = TypeVar("T")
 

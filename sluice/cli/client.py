@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from sluice.client import TIMEOUT, CoordinatorClient, actor_headers, path_segment
+from sluice.wire import access as wire_access
 from sluice.wire import drains as wire_drains
 from sluice.wire import jobmodels as wire_jobmodels
 from sluice.wire import runs as wire_runs
@@ -43,13 +44,27 @@ class OperatorClient(CoordinatorClient):
         path = f"/jobs/{path_segment(job)}"
         return await self._read(wire_runs.JobRemovalReply, "DELETE", path, params=query, headers=actor_headers())
 
+    # --- tokens ----------------------------------------------------------------------------------------------------
+
+    async def create_token(self, request: wire_access.TokenRequest) -> wire_access.NewTokenReply:
+        return await self._read(wire_access.NewTokenReply, "POST", "/tokens", request)
+
+    async def tokens(self) -> wire_access.TokensReply:
+        return await self._read(wire_access.TokensReply, "GET", "/tokens")
+
+    async def revoke_token(self, token_id: str) -> wire_access.TokenReply:
+        return await self._read(wire_access.TokenReply, "DELETE", f"/tokens/{path_segment(token_id)}")
+
+    async def audit_log(self, before: int | None, limit: int) -> wire_access.AuditLogReply:
+        return await self._read(wire_access.AuditLogReply, "GET", "/audit-log", params=_given(before=before, limit=limit))
+
     # --- versions of the job model ---------------------------------------------------------------------------------
 
     async def plan(self, request: wire_jobmodels.PlanRequest) -> wire_jobmodels.PlanReply:
         return await self._read(wire_jobmodels.PlanReply, "POST", "/jobModel/plan", request)
 
     async def change(self, run_id: str, request: wire_jobmodels.ChangeRequest, version: int | None) -> wire_jobmodels.ChangeReply:
-        """With `version`, only while that version is in force."""
+        """Change the model; with `version`, only while that version is in force."""
         path = f"/runs/{path_segment(run_id)}"
         return await self._read(wire_jobmodels.ChangeReply, "PATCH", path, request, headers=_if_version(version))
 
@@ -66,7 +81,7 @@ class OperatorClient(CoordinatorClient):
     async def roll_back(
         self, job: str, version: int, request: wire_jobmodels.RollbackRequest, current: int | None
     ) -> wire_jobmodels.ChangeReply:
-        """With `current`, only while that version is in force."""
+        """Roll back; with `current`, only while that version is in force."""
         path = f"/jobs/{path_segment(job)}/models/{version}/rollback"
         return await self._read(wire_jobmodels.ChangeReply, "POST", path, request, headers=_if_version(current))
 

@@ -38,6 +38,13 @@ COMMANDS = {
     "run": Command("containers.cli.run:run", "Run a job on this machine: a coordinator and its containers.", JOBS),
     "deploy": Command("sluice.cli.deploy:deploy", "Create a run of a job, and print its id.", JOBS),
     "upgrade": Command("sluice.cli.upgrade.command:upgrade", "Replace a job by a new version, and roll back if it fails.", JOBS),
+    "exec": Command(
+        "containers.cli.exec:execute",
+        "Run a command, such as spark-submit, as the only one of its job: `sluice exec --job orders -- spark-submit orders.py`.",
+        JOBS,
+    ),
+    "stop": Command("sluice.cli.stop:stop", "Stop a job between two batches.", JOBS),
+    "start": Command("sluice.cli.stop:start", "Start a job that was stopped or drained: create its next run, and print its id.", JOBS),
     "drain": Command("sluice.cli.drain:drain", "Drain a job: stop reading, flush all state, commit, and end the run.", JOBS),
     "scale": Command("sluice.cli.models:scale", "Change the number of containers of a running job.", JOBS),
     "plan": Command("sluice.cli.models:plan", "Show what would change with other partition counts or another number of containers.", JOBS),
@@ -62,7 +69,9 @@ COMMANDS = {
     "kafka": Command("containers.cli.kafka:app", "Start and stop a Kafka broker for development on this machine.", STREAMS),
     "coordinator": Command("coordinator.cli.serve:coordinator", "Run the coordinator until SIGTERM or Ctrl-C.", PROCESSES),
     "container": Command("containers.cli.container:container", "Run one container of a run, under a watchdog.", PROCESSES),
-    "db": Command("coordinator.cli.serve:db", "Migrate the coordinator's database.", PROCESSES),
+    "audit-log": Command("sluice.cli.audit:audit_log", "Show who asked for which change and who was refused, newest first.", INSPECT),
+    "token": Command("sluice.cli.tokens:app", "Create, list and revoke the tokens of people and programs.", PROCESSES),
+    "db": Command("coordinator.cli.db:db", "Migrate, back up and restore the coordinator's database.", PROCESSES),
     "class-archive": Command(
         "containers.cli.class_archive:class_archive", "Create an archive of Spark's classes, so that containers start faster.", PROCESSES
     ),
@@ -116,7 +125,7 @@ class LazyGroup(TyperGroup):
         return command
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """With the help that stands in `COMMANDS`: to import all commands would take a second."""
+        """Format the help with the texts in `COMMANDS`: importing all commands would take a second."""
         _Listed(name=self.name, help=self.help, params=self.params, rich_markup_mode=self.rich_markup_mode).format_help(ctx, formatter)
 
 

@@ -1,6 +1,7 @@
 """`sluice plan`, `sluice scale` and `sluice models`: change a job's model, and show its versions.
 
-Exit codes: 0; 1 when the coordinator cannot be reached or refuses; 2 when `plan` finds that the change would be refused, or cannot tell.
+Exit codes: 0; 1 when the coordinator cannot be reached or refuses; 2 when `plan` finds that the change would be refused, or cannot find
+out.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sluice.cli.client import OperatorClient
 from sluice.cli.console.tables import NONE, Column, count, moment, shown, table
 from sluice.cli.runner import LOCAL, Job, Json, Limit, OptionalJob, Url, call, find_job, print_reply, with_next_page
 from sluice.core.errors import BadSettings
-from sluice.core.expansion import Verdict
+from sluice.core.jobmodels.expansion import Verdict
 from sluice.wire import jobmodels as wire_jobmodels
 
 app = typer.Typer(

@@ -19,7 +19,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sluice.cli.console.live import InPlace
-from sluice.cli.console.overview import RunOverview, StatusReply, UnreadRun, overview, status_of
 from sluice.cli.console.pages import status_page
 from sluice.cli.console.tables import Screen, containers_table, duration, is_interactive, moment, runs_table, shown, tasks_table
 from sluice.cli.runner import LOCAL, Json, Limit, OptionalJob, OptionalRun, Url, call, find_job, find_run, print_reply, with_next_page
@@ -27,6 +26,7 @@ from sluice.client import CoordinatorClient
 from sluice.clock import SystemClock
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
 from sluice.core.ids import JobName, RunId
+from sluice.status import RunOverview, StatusReply, UnreadRun, overview, status_of
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
 
@@ -130,7 +130,7 @@ class StatusQuery:
     old_report_seconds: float
 
     async def run(self, client: CoordinatorClient) -> StatusReply:
-        """One run that cannot be described hides no other. Raises what the coordinator raised for all of them."""
+        """Query the runs. One that cannot be described hides no other. Raises what the coordinator raised for all of them."""
         jobs = (await client.jobs()).jobs if self.job is None else (await find_job(client, self.job),)
         slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
 
@@ -162,7 +162,7 @@ def _now() -> datetime:
 
 
 async def _watch(query: StatusQuery, url: str, screen: Screen) -> None:
-    """Until SIGINT or SIGTERM, or until the reader of standard output is gone. Raises UnknownJob."""
+    """Show the status until SIGINT or SIGTERM, or until standard output is closed. Raises UnknownJob."""
     watching = asyncio.current_task()
     assert watching is not None
     for each in (signal.SIGINT, signal.SIGTERM):

@@ -3,9 +3,10 @@
 Everything here is a pure function or a frozen dataclass. Times, ids and listings are arguments, so tests choose them freely. The
 coordinator, the agent and the command line share these rules.
 
-* who may act: `lease`, `ownership`, `failover`, `lifecycle`
-* who processes what: `graph`, `grouping`, `placement`, `model`, `expansion`, `watermarks`
-* drains: `drain`
-* snapshots: `snapshot`, `indexjson`, `retention`
-* shared vocabulary: `ids`, `errors`, `backoff`, `histogram`
+* `jobmodels`: which container processes what
+* `leases`: who may act, and what follows from its reports
+* `snapshots`: how a checkpoint is stored in blob stores, and what is retained
+* `access`: which requests are accepted
+* `lifecycle`, `drain`, `watermarks`, `pruning`: the states of a run, its drain, the watermarks of its streams, and its history
+* shared vocabulary: `ids`, `errors`, `waits`, `deprecations`
 """

@@ -39,10 +39,10 @@ from enum import IntEnum, StrEnum
 from typing import NewType
 
 from sluice.core.errors import DrainTooEarly, IllegalTransition, IncompatibleState, NotCancellable, OtherDrainMode, StaleRun
-from sluice.core.ids import ProcessorId, Ssp, StageName, StreamId, TaskName
+from sluice.core.ids import ProcessorId, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.core.jobmodels.model import JobModel
+from sluice.core.jobmodels.spec import RunSpec
 from sluice.core.lifecycle import RunState
-from sluice.core.model import JobModel
-from sluice.core.spec import RunSpec
 
 DrainId = NewType("DrainId", str)
 """The notification's uuid."""
@@ -299,9 +299,29 @@ class KeptStage:
     tasks: Mapping[TaskName, frozenset[Ssp]]
 
 
+@dataclass(frozen=True, slots=True)
+class KeptHistory:
+    """An earlier history of a job, with whose state the next one continued after a drain that kept it; but the stages `without` began with
+    empty state. `first_run`: of the earlier history."""
+
+    first_run: RunId
+    without: frozenset[StageName] = frozenset()
+
+
+def histories_of_state(first_run: RunId, kept: Sequence[KeptHistory], stage: StageName) -> Sequence[RunId]:
+    """The histories whose state a stage of the history `first_run` may still have, newest first: a task that has run no batch since a
+    drain has the state of the history before it. `kept`: newest first."""
+    found = [first_run]
+    for each in kept:
+        if stage in each.without:
+            break
+        found.append(each.first_run)
+    return found
+
+
 def check_continued(kept: Sequence[KeptStage], spec: RunSpec, model: JobModel) -> Collection[StageName]:
-    """The stages without state that start at the drained offsets, because they read other streams now. Raises IncompatibleState if the
-    run that `spec` and `model` describe has no place for the state of a stage: it is gone or renamed, reads other streams, or other tasks
+    """The stages without state that start at the drained offsets, because they read other streams now. Raises IncompatibleState if the run
+    that `spec` and `model` describe has no place for the state of a stage: it was removed or renamed, reads other streams, or other tasks
     read its partitions."""
     restarted = set()
     for each in kept:

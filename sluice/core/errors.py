@@ -134,6 +134,10 @@ class StaleRun(Conflict):
     """The run is not the job's current one, or has ended."""
 
 
+class SlotInUse(Conflict):
+    """Another container has the slot, and the request does not replace it."""
+
+
 class JobNotFinished(Conflict):
     """The job's current run has not ended, or a container of the job may still act."""
 
@@ -179,6 +183,10 @@ class DrainTooEarly(Conflict):
 
 class NotCancellable(Conflict):
     """The drain cannot be cancelled any more."""
+
+
+class AttachedJob(Conflict):
+    """Sluice runs the job's command, and does not know its queries."""
 
 
 class NotEmptied(Conflict):
@@ -239,6 +247,51 @@ class RequestHeadTooLarge(ClientError):
     status = 431
 
 
+class NotAuthenticated(ClientError):
+    """The request has no valid token."""
+
+    status = 401
+
+
+class Forbidden(ClientError):
+    """The token does not allow the request."""
+
+    status = 403
+
+
+class TokenInUrl(ClientError):
+    """The URL has a token, which logs and histories keep."""
+
+    status = 400
+
+
+class TooManyBadTokens(ClientError):
+    """Too many wrong tokens were sent."""
+
+    status = 429
+
+    def __init__(self, detail: str, retry_after: float) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
+        """Seconds; the `Retry-After` header of the response."""
+
+
+class UnknownToken(NotFound):
+    """There is no such token."""
+
+
+class HostNotAllowed(ClientError):
+    """The request is for a host that the coordinator is not known as."""
+
+    status = 421
+
+
+class CrossSiteRequest(ClientError):
+    """A web page of another site made the request."""
+
+    status = 403
+
+
 class RequestTimeout(ClientError):
     """The request did not arrive in time."""
 
@@ -257,12 +310,28 @@ class DatabaseInUse(ClientError):
     """Another coordinator uses this database."""
 
 
+class NotASqliteDatabase(ClientError):
+    """The command works on SQLite databases in files only."""
+
+
+class FileExists(ClientError):
+    """A file would be replaced."""
+
+
+class UnusableCopy(ClientError):
+    """The file is not a copy of a coordinator's database that this version can use."""
+
+
 class BlobStoreUnusable(ClientError):
     """The blob store is not there, is not ours, or may not be written."""
 
 
 class UnknownSnapshot(NotFound):
     """There is no such snapshot."""
+
+
+class UnknownPage(NotFound):
+    """There is no such page."""
 
 
 class UnknownPin(NotFound):
@@ -295,7 +364,7 @@ class FalseReport(ClientError):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{detail}: nothing was recorded; read the run and acquire the task again")
         self.reason = reason
-        """One of `sluice.core.ownership.FALSE`."""
+        """One of `sluice.core.leases.ownership.FALSE`."""
 
 
 class SnapshotConflict(Conflict):

@@ -1,6 +1,6 @@
 """Types for the ids that Sluice uses.
 
-**Three fences.** Three of them tell an old actor from a new one, each for another thing:
+**Three fences.** Three of these numbers distinguish an old actor from a new one:
 
 * An *incarnation* is one container process, named by its execution container id. A launcher gives each start a new id. An id that has ended
   is rejected, so a replaced process learns that it was replaced.

@@ -10,7 +10,7 @@ the watermarks which Apache Flink sends through its streams; here they go throug
 until its lead is half of that. This bounds the state of the readers; it is not needed for correct results. A batch that has begun is not
 interrupted, so the lead may exceed `max_skew` by the event time that one batch spans. Only tasks that have something to read count: a task
 that has read everything is ignored, as an idle partition in Apache Flink's alignment. A task that has something to read and has not
-reported, because its container has not started or is gone, makes all others wait.
+reported, because its container has not started or has ended, makes all others wait.
 """
 
 from __future__ import annotations
@@ -161,13 +161,13 @@ class Feeder:
 class FeederState:
     """A feeder at one moment.
 
-    `heard`: it has reported under the current generation of its task. `progress`: what it reported; None before its query knows.
+    `reported`: it has reported under the current generation of its task. `progress`: what it reported; None before its query knows.
     `unread`, `old_unread`: whether there are records that it has not read, and whether some of them have been there for longer than
     `watermark_unread_seconds`. `started`: it has ever committed a batch. `upstream`: for each intermediate stream that it reads itself, the
     newest step that it has passed, None for none. `given_up`: its readers wait for it no longer (`idle_feeder_seconds`).
     """
 
-    heard: bool
+    reported: bool
     progress: FeederProgress | None
     unread: bool
     old_unread: bool = False
@@ -200,7 +200,7 @@ class StepDecision:
 def decide_step(feeders: Mapping[Feeder, FeederState]) -> StepDecision:
     """How far the readers of a stream may go, from the states of its feeders.
 
-    * A feeder that was not heard holds: there is no step.
+    * A feeder that has not reported holds: there is no step.
     * One that has nothing to read holds nothing, but for what the stages before it may still send: the bounds of its `upstream`. It is
       idle, as in Apache Flink, but by its offsets and not by a time. One whose state may still append rows is not idle.
     * One of source NONE holds while it has old unread records.
@@ -210,7 +210,7 @@ def decide_step(feeders: Mapping[Feeder, FeederState]) -> StepDecision:
     watermark may then be equal to it: the bound is beyond it.
     """
     newest = max((state.event_time for state in feeders.values() if state.event_time is not None), default=None)
-    waited_for = {feeder: state for feeder, state in feeders.items() if not (state.heard and state.given_up)}
+    waited_for = {feeder: state for feeder, state in feeders.items() if not (state.reported and state.given_up)}
     found = {feeder: _allowed_by(state) for feeder, state in waited_for.items()}
     holding = sorted(feeder for feeder, allowed in found.items() if allowed is NoCap.HOLD)
     if holding:
@@ -229,7 +229,7 @@ def decide_step(feeders: Mapping[Feeder, FeederState]) -> StepDecision:
 
 
 def _allowed_by(state: FeederState) -> Bound | NoCap:
-    if not state.heard or None in state.upstream:
+    if not state.reported or None in state.upstream:
         return NoCap.HOLD
     bounds = [step.bound for step in state.upstream if step is not None and step.bound is not None]
     if not state.idle:
@@ -285,7 +285,7 @@ def own(step: WatermarkStep, ssps: Container[Ssp]) -> WatermarkStep:
 
 
 def event_time_missing(stage: str, streams: Sequence[str]) -> str:
-    """What to tell the author of a stage whose feeders are of source NONE."""
+    """The warning for the author of a stage whose feeders are of source NONE."""
     return (
         f"stage {stage} writes {', '.join(streams)} without a watermark or an event-time column: watermarks behind it wait while one of "
         'its tasks has records to read that are older than watermark_unread_seconds; name the column: task.write(…, event_time="…")'
@@ -323,13 +323,13 @@ def decide_alignment(task: TaskName, times: Mapping[TaskName, TaskEventTime], ma
     silent = tuple(sorted(name for name, each in others.items() if not each.reported))
     if silent:
         return AlignmentDecision(True, None, silent)
-    ours = times[task].event_time
-    if ours is None or not others:
+    own = times[task].event_time
+    if own is None or not others:
         return AlignmentDecision(False, None)
     without_batch = tuple(sorted(name for name, each in others.items() if each.event_time is None))
     if without_batch:
         return AlignmentDecision(True, None, without_batch)
     allowed = max_skew / 2 if waiting else max_skew
     event_times = {name: each.event_time for name, each in others.items() if each.event_time is not None}
-    lead = ours - min(event_times.values())
-    return AlignmentDecision(lead > allowed, lead, tuple(sorted(name for name, at in event_times.items() if ours - at > allowed)))
+    lead = own - min(event_times.values())
+    return AlignmentDecision(lead > allowed, lead, tuple(sorted(name for name, at in event_times.items() if own - at > allowed)))

@@ -1,7 +1,7 @@
 """Kafka as a stream system: each topic is a stream.
 
-Requests are made of aiokafka's protocol classes and sent through its client, because its own `describe_topics` and consumers ask for
-metadata in a way that makes a broker with `auto.create.topics.enable` (Kafka's default) create the very topic that was asked about.
+Requests are made of aiokafka's protocol classes and sent through its client, because its own `describe_topics` and consumers request
+metadata in a way that makes a broker with `auto.create.topics.enable` (Kafka's default) create the topic in question.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from sluice.streams.port import KeyValue, Offsets, StreamRecord
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST, _LATEST = -2, -1
+_UNCOMMITTED, _COMMITTED = 0, 1
+"""Isolation levels of Kafka's protocol."""
+
 _NO_RECORD = -1
 """Kafka's answer for a time after the last record."""
 
@@ -35,10 +38,17 @@ _KEPT = {"retention.ms": "-1", "cleanup.policy": "delete", "message.timestamp.ty
 """The configuration of a topic that the coordinator trims. The brokers set the timestamps, because a container's clock may be wrong: a
 record that seems to be of next year would end the trimming."""
 
+_SETTLES_WITHIN = timedelta(minutes=2)
 _APPEARS_WITHIN = timedelta(seconds=20)
 _POLL = timedelta(milliseconds=50)
 _NOT_AUTHORIZED = (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError)
 _STALE = (errors.NotLeaderForPartitionError, errors.LeaderNotAvailableError, errors.UnknownTopicOrPartitionError)
+
+
+def transactional_id(job: str, stage: str, topic: str, task: str) -> str:
+    """Of the producer with which a stage of a task writes to a topic. A consumer group of the same name has its marker. Only the name of a
+    task may contain a slash."""
+    return f"sluice/{job}/{stage}/{topic}/{task}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +113,38 @@ class KafkaSystem:
         async with self._cluster(stream) as client:
             return await self._offsets(client, stream, _LATEST)
 
+    async def readable(self, stream: str) -> Offsets:
+        """Kafka's last stable offsets."""
+        async with self._cluster(stream) as client:
+            return await self._offsets(client, stream, _LATEST, _COMMITTED)
+
+    async def settled_ends(self, stream: str) -> Offsets:
+        """The ends, once all transactions on the stream have ended. Records behind an open one cannot be read, also those of others.
+        Raises StreamUnavailable if one stays open."""
+        late, committed = -1, dict[int, int]()
+        try:
+            async with asyncio.timeout(_SETTLES_WITHIN.total_seconds()):
+                while True:
+                    async with self._cluster(stream) as client:
+                        written = await self._offsets(client, stream, _LATEST)
+                        committed = await self._offsets(client, stream, _LATEST, _COMMITTED)
+                    late = next((p for p, end in written.items() if committed.get(p, 0) < end), -1)
+                    if late < 0:
+                        return committed
+                    await asyncio.sleep(_POLL.total_seconds())
+        except TimeoutError:
+            if late < 0:
+                raise StreamUnavailable(f"Kafka at {self._bootstrap} does not say where {stream} ends") from None
+            raise StreamUnavailable(
+                f"partition {late} of {stream} has had an open transaction at offset {committed.get(late, 0)} for {_SETTLES_WITHIN}: "
+                "end it with kafka-transactions.sh"
+            ) from None
+
     async def at_time(self, stream: str, when: datetime) -> Offsets:
         millis = max(0, -((_EPOCH - when) // timedelta(milliseconds=1)))  # rounded up: at or after
         async with self._cluster(stream) as client:
-            latest = await self._offsets(client, stream, _LATEST)
-            found = await self._offsets(client, stream, millis)
+            latest = await self._offsets(client, stream, _LATEST, _COMMITTED)
+            found = await self._offsets(client, stream, millis, _COMMITTED)
         return {p: latest[p] if found.get(p, _NO_RECORD) == _NO_RECORD else found[p] for p in latest}
 
     async def trim(self, stream: str, before: Offsets) -> int:
@@ -125,6 +162,18 @@ class KafkaSystem:
                     _raise(code)
                     gone += max(0, low - earliest[partition])
             return gone
+
+    @property
+    def transactional(self) -> bool:
+        return True
+
+    async def abort(self, stream: str, job: str, stage: str, task: str) -> None:
+        """A producer with the writer's transactional id begins, and ends at once. The brokers then abort the transaction of the former."""
+        name = transactional_id(job, stage, stream, task)
+        with self._translated_errors(stream):
+            async with asyncio.timeout(self._timeout.total_seconds()):
+                async with AIOKafkaProducer(**self._client_arguments(), transactional_id=name):
+                    pass
 
     def connection(self) -> Mapping[str, str]:
         return {"type": "kafka", "bootstrap.servers": self._bootstrap}
@@ -166,12 +215,12 @@ class KafkaSystem:
 
     async def records(self, stream: str, starts: Offsets) -> AsyncGenerator[StreamRecord, None]:
         """The end of a transaction takes an offset and is no record, so the last offset below the end may have none."""
-        ends = await self.latest(stream)
+        ends = await self.readable(stream)
         wanted = {partition: start for partition, start in starts.items() if start < ends[partition]}
         if not wanted:
             return  # a consumer that is closed as soon as it is opened raises CancelledError (aiokafka 0.14)
         with self._translated_errors(stream):
-            async with AIOKafkaConsumer(**self._client_arguments(), enable_auto_commit=False) as consumer:
+            async with AIOKafkaConsumer(**self._client_arguments(), enable_auto_commit=False, isolation_level="read_committed") as consumer:
                 for partition, start in wanted.items():
                     where = TopicPartition(stream, partition)
                     consumer.assign([where])
@@ -268,8 +317,9 @@ class KafkaSystem:
                     return topic
             await asyncio.sleep(_POLL.total_seconds())
 
-    async def _offsets(self, client: AIOKafkaClient, stream: str, when: int) -> dict[int, int]:
-        """Per partition the offset for a time in ms since 1970, or for _EARLIEST or _LATEST."""
+    async def _offsets(self, client: AIOKafkaClient, stream: str, when: int, isolation: int = _UNCOMMITTED) -> dict[int, int]:
+        """Per partition the offset for a time in ms since 1970, or for _EARLIEST or _LATEST: that of the next record, or with
+        _COMMITTED the last stable offset, below which all transactions have ended."""
         topic = await self._topic(client, stream)
         by_leader: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for partition, leader in topic.leaders.items():
@@ -278,7 +328,7 @@ class KafkaSystem:
             by_leader[leader].append((partition, when))
         found: dict[int, int] = {}
         for leader, wanted in by_leader.items():
-            reply = await client.send(leader, OffsetRequest(-1, 0, [(stream, wanted)]))
+            reply = await client.send(leader, OffsetRequest(-1, isolation, [(stream, wanted)]))
             for _, partitions in reply.topics:
                 for partition, code, _, offset, *_ in partitions:
                     _raise(code)

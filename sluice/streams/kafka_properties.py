@@ -18,6 +18,25 @@ from sluice.core.errors import BadSettings
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_SAME_IN_LIBRDKAFKA = frozenset({
+    "security.protocol", "sasl.mechanism", "ssl.key.password", "ssl.cipher.suites",
+    "client.id", "client.dns.lookup", "client.rack", "compression.type", "linger.ms", "batch.size", "metadata.max.age.ms",
+    "connections.max.idle.ms", "reconnect.backoff.ms", "retry.backoff.ms", "retry.backoff.max.ms", "socket.connection.setup.timeout.ms",
+    "request.timeout.ms", "transaction.timeout.ms",
+})  # fmt: skip
+_OTHER_IN_LIBRDKAFKA: Mapping[str, str] = {
+    "reconnect.backoff.max.ms": "reconnect.backoff.max.ms",
+    "max.request.size": "message.max.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "ssl.truststore.location": "ssl.ca.location",
+}
+_WITHOUT_EFFECT = re.compile(r"(fetch|max\.poll|max\.partition|auto|enable\.auto|exclude|group|heartbeat|session|key|value|partition)\..*|"
+                             r"acks|retries|enable\.idempotence|isolation\.level|bootstrap\.servers|buffer\.memory|delivery\.timeout\.ms|"
+                             r"max\.in\.flight\.requests\.per\.connection|default\.api\.timeout\.ms|check\.crcs|interceptor\.classes|"
+                             r"metric.*|max\.block\.ms|ssl\.(truststore|keystore)\.type|ssl\.protocol|ssl\.enabled\.protocols")  # fmt: skip
+"""Properties of consumers, and of producers where the transaction decides."""
+
 _JAAS = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 
 
@@ -102,6 +121,28 @@ class KafkaProperties(Mapping[str, str]):
         if self.get("ssl.endpoint.identification.algorithm", "https") == "":
             context.check_hostname = False
         return context
+
+    def librdkafka_properties(self) -> dict[str, str]:
+        """Properties for clients of librdkafka, which write transactions. Raises BadSettings for one that has no equivalent there."""
+        found: dict[str, str] = {}
+        if self.protocol.startswith("SASL"):
+            credentials = self._credentials()
+            found |= {"sasl.username": credentials["username"], "sasl.password": credentials["password"]}
+        for name, value in self.items():
+            if name in _SAME_IN_LIBRDKAFKA:
+                found[name] = value
+            elif name in _OTHER_IN_LIBRDKAFKA:
+                found[_OTHER_IN_LIBRDKAFKA[name]] = value
+            elif name == "ssl.keystore.location":
+                found |= {"ssl.certificate.location": value, "ssl.key.location": value}
+            elif name == "ssl.endpoint.identification.algorithm":
+                found[name] = value or "none"
+            elif name != "sasl.jaas.config" and not _WITHOUT_EFFECT.fullmatch(name):
+                raise BadSettings(
+                    f"{self._source}: {name} has no equivalent in librdkafka, which writes exactly-once: remove it, or write with "
+                    'delivery="at-least-once"'
+                )
+        return found
 
     def connector_options(self) -> dict[str, str]:
         """Options for Spark's Kafka source and sink."""

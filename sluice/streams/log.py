@@ -400,6 +400,16 @@ class LogSystem:
     async def earliest(self, stream: str) -> Offsets:
         return await to_thread(self.log.earliest, stream)
 
+    @property
+    def transactional(self) -> bool:
+        return False
+
+    async def abort(self, stream: str, job: str, stage: str, task: str) -> None:
+        """An append that is interrupted leaves nothing."""
+
+    async def readable(self, stream: str) -> Offsets:
+        return await self.latest(stream)
+
     async def latest(self, stream: str) -> Offsets:
         return await to_thread(self.log.latest, stream)
 
@@ -408,7 +418,7 @@ class LogSystem:
         return await to_thread(self.log.at_time, stream, (when - _EPOCH) // _MICROSECOND, (now - _EPOCH) // _MICROSECOND)
 
     async def trim(self, stream: str, before: Offsets) -> int:
-        """In portions. After each one, writers get as much time as it took."""
+        """Trim in portions. After each one, writers get as much time as it took."""
         gone = 0
         while True:
             began = self._clock.elapsed()

@@ -11,7 +11,9 @@ The contract, tested by `tests/contracts/streams.py` on every implementation:
 * `create` may run twice: it accepts an existing stream with the same number of partitions, and raises StreamConflict, changing nothing,
   for another number. Records of a stream created with `kept` are deleted by `trim` only; records of other streams may also be deleted by
   the system's own retention.
-* `at_time` gives for each partition the offset of the first record appended at or after the time, or `latest` if there is none.
+* `at_time` gives for each partition the offset of the first record appended at or after the time, or `readable` if there is none.
+* `readable` never falls, and reaches each `latest` of before when the transactions have ended that were open then. Some offsets may have no
+  record: the end of a transaction takes one, and so do records that were aborted.
 * `identity` never changes while a stream exists, also when it grows. A stream that was deleted and created again under the same name has
   another identity. A system that has no identities always returns None.
 * `trim` may delete records below the given offsets, never one at or above. A second identical call deletes nothing.
@@ -45,10 +47,23 @@ class StreamSystem(Protocol):
 
     async def latest(self, stream: str) -> Offsets: ...
 
+    async def readable(self, stream: str) -> Offsets:
+        """The offsets below which all records can be read. They are below `latest` while a transaction is open."""
+        ...
+
     async def at_time(self, stream: str, when: datetime) -> Offsets: ...
 
     async def trim(self, stream: str, before: Offsets) -> int:
         """Delete records below `before`. Returns the number of records deleted."""
+        ...
+
+    @property
+    def transactional(self) -> bool:
+        """Whether a writer that is killed may leave a transaction open, which holds back readers."""
+        ...
+
+    async def abort(self, stream: str, job: str, stage: str, task: str) -> None:
+        """End the transaction that this writer may have left open. If it still writes, it must begin again."""
         ...
 
     def connection(self) -> Mapping[str, str]:
@@ -76,7 +91,7 @@ class StreamAdmin(StreamSystem, Protocol):
     """What `sluice streams` needs in addition."""
 
     async def streams(self) -> Sequence[str]:
-        """All names, sorted, without those that the system uses itself."""
+        """The names of all streams, sorted, without those that the system uses itself."""
         ...
 
     async def grow(self, stream: str, partitions: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, assert_never
 
@@ -22,7 +23,8 @@ StepName = Literal["stopped", "flushing", "flushed", "committed"]
 
 class RegisterRequest(RenamedBody):
     """One incarnation of a slot. `bare`: a foreign client, whose heartbeats have no epoch. `metricsAddress`: host and port of the
-    container's metrics. `drainModes`: the modes of drains that it knows; under another one it is refused."""
+    container's metrics. `drainModes`: the modes of drains that it knows; under another one it is refused. `onlyIfFree`: refused as
+    `slot-in-use` while another incarnation has the slot, instead of replacing it."""
 
     added_fields: ClassVar[frozenset[str]] = frozenset({"drainModes"})
 
@@ -32,6 +34,7 @@ class RegisterRequest(RenamedBody):
     bare: bool = False
     metrics_address: Annotated[str, Field(max_length=300, pattern=HOST_AND_PORT)] | None = None
     drain_modes: Annotated[tuple[Mode, ...], Field(max_length=10)] = (Mode.DEFAULT,)
+    only_if_free: Annotated[bool, Field(exclude_if=operator.not_)] = False
 
 
 class RegisterReply(Reply):
@@ -41,6 +44,7 @@ class RegisterReply(Reply):
     margin_seconds: float
     job_model_version: int
     notices: int
+    token: str | None = Field(None, description="the container's token, for its requests from now on; valid as long as the container is")
 
 
 class ExitRequest(Body):

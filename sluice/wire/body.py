@@ -13,7 +13,7 @@ say is then unknown to the coordinator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -42,6 +42,8 @@ LEASE_HEADER = "Sluice-Lease-Seconds"
 NEXT_HEADER = "Sluice-Next-Heartbeat-Seconds"
 MODEL_VERSION_HEADER = "Sluice-Job-Model-Version"
 RUN_HEADER = "Sluice-Run-Id"
+TERM_HEADER = "Sluice-Term"
+"""On answers: the term of the coordinator. On requests: the highest term that the client knows."""
 RUN_STATE_HEADER = "Sluice-Run-State"
 REPLACES_HEADER = "Sluice-Replaces"
 ACTOR_HEADER = "Sluice-Actor"
@@ -57,6 +59,14 @@ CONTROL_RECORD_HEADER = "sluice-control"
 DRAIN_RECORD_HEADER = "sluice-drain"
 """On every record that a stage writes during a drain, by its last batches or its flush: the drain's id. Readers of intermediate streams
 skip records of failed drains."""
+
+HeaderList = Sequence[tuple[bytes, bytes]]
+
+
+def header_lines(headers: HeaderList) -> bytes:
+    """The headers as they are in an HTTP/1.1 message."""
+    return b"".join(b"%b: %b\r\n" % header for header in headers)
+
 
 Name = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from sluice.core.expansion import Verdict
+from sluice.core.jobmodels.expansion import Verdict
 from sluice.wire.agents import StageSnapshot
 from sluice.wire.body import NO_NUL, Body, Count, Name, RenamedReply, Reply
 

@@ -10,11 +10,11 @@ from pydantic import AfterValidator, Field, StrictBool
 
 from sluice.core.drain import Phase
 from sluice.core.errors import BadGraph
-from sluice.core.expansion import Verdict
 from sluice.core.ids import ProcessorId
+from sluice.core.jobmodels.expansion import Verdict
+from sluice.core.jobmodels.placement import slots
+from sluice.core.jobmodels.spec import JobKind, broadcast_partitions, broadcast_text
 from sluice.core.lifecycle import RunState
-from sluice.core.placement import slots
-from sluice.core.spec import broadcast_partitions, broadcast_text
 from sluice.wire.body import NO_NUL, Body, Count, Name, RenamedReply, Reply, SspOffset, Utc
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -70,11 +70,15 @@ class StageBody(Body):
 
 class RunRequest(Body):
     """`grouper`: GroupByPartition, GroupBySystemStreamPartition, AllSspToSingleTask, or `module:Class`, which the coordinator's operator
-    must allow. `start`: "checkpoint" goes on where the job was left, which after a drain is as with "drained"; "drained" begins a history
+    must allow. `start`: "checkpoint" continues where the job was left, which after a drain is as with "drained"; "drained" begins a history
     where the job's last drain ended, with the state that the drain kept, or with empty state if it kept none; "earliest", "latest" or a
-    time begin a history with empty state."""
+    time begin a history with empty state.
+
+    `kind`: attached for a command that `sluice exec` runs: one container, no streams, no stages. While such a job has a run that has not
+    been stopped, the request answers with that run. Left out otherwise, because release 0.1 does not know it."""
 
     job: Name
+    kind: Annotated[JobKind, Field(exclude_if=lambda kind: kind is JobKind.STAGES)] = JobKind.STAGES
     containers: Annotated[int, Field(le=100_000)]
     inputs: tuple[InputBody, ...]
     intermediates: tuple[IntermediateBody, ...] = ()
@@ -255,10 +259,11 @@ class ContainerReply(Reply):
 
 
 class RunSummary(RenamedReply):
-    """`firstRun`: the run that began the history of checkpoints that this run continues."""
+    """`firstRun`: the run that began the history of checkpoints that this run continues. `kind`: see `RunRequest`."""
 
     run_id: str
     job: str
+    kind: JobKind = JobKind.STAGES
     state: RunState
     first_run: str
     reason: str
@@ -331,7 +336,7 @@ class CrashLoopingSlot(Reply):
 
 
 class RunView(StrEnum):
-    """How much of a run is asked for. FULL grows with the run's containers and tasks; BASIC is what a container needs, and does not."""
+    """How much of a run is requested. FULL grows with the run's containers and tasks; BASIC is what a container needs, and does not."""
 
     BASIC = "basic"
     FULL = "full"
@@ -362,7 +367,7 @@ class RunDetail(BasicRun):
     whose tasks a fail-over has reassigned. `incarnations`: the containers that have not ended, and the newest five of each slot.
     `crashLoopBackoff`: slots that may not register yet. `watermarks`: one entry for each intermediate stream whose writers have reported
     since the coordinator started. `missingEventTimes`: a sentence for each stage whose progress in event time is not known, and what to do.
-    `backupProblems`: a sentence for each way in which the run is not backed up as it asked.
+    `backupProblems`: a sentence for each way in which the run is not backed up as its deployment requests.
     """
 
     server_time: datetime | None = None

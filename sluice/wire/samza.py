@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sluice.core.ids import ProcessorId, Ssp, TaskName
-from sluice.core.model import ContainerModel, JobModel, TaskModel
+from sluice.core.jobmodels.model import ContainerModel, JobModel, TaskModel
 
 
 def ssp_document(ssp: Ssp) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class BackupReply(Reply):
 
 class ContinuedStream(Reply):
     """A stream of which a task owns or reads partitions. `role`, `identity`: as in the run, null for a stream that it does not read now.
-    `baseline`: see `sluice.core.grouping`; null for a broadcast stream. `starts`: partition and offset."""
+    `baseline`: see `sluice.core.jobmodels.grouping`; null for a broadcast stream. `starts`: partition and offset."""
 
     system: Name
     stream: Name
@@ -94,9 +94,17 @@ class ContinuedStream(Reply):
     starts: tuple[tuple[Number, Offset], ...] = ()
 
 
+class ContinuedHistory(Reply):
+    """See `sluice.core.drain.KeptHistory`."""
+
+    first_run: Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
+    without: tuple[Name, ...] = ()
+
+
 class Continuation(Reply):
     """What a rebuild needs of the run of a snapshot and of its task, in the index of the snapshot. `grouping`: the grouper with its fold;
-    `slot`, `changelogPartition`: of the task in the job model."""
+    `slot`, `changelogPartition`: of the task in the job model; `kept`: the earlier histories from whose state that of the run continued,
+    newest first."""
 
     run_id: Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
     first_run: Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
@@ -107,6 +115,7 @@ class Continuation(Reply):
     slot: Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]
     changelog_partition: Number
     streams: tuple[ContinuedStream, ...]
+    kept: tuple[ContinuedHistory, ...] = ()
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------

@@ -4,13 +4,14 @@ import asyncio
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from sluice.client import Alive, CoordinatorClient, NotValid, Refused, actor_headers
-from sluice.core.errors import CoordinatorUnavailable, CoordinatorUnreachable, LeaseLost
+from sluice.core.errors import BadSettings, CoordinatorUnavailable, CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Epoch, ExecutionContainerId, RunId, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.wire.runs import RunRequest
@@ -52,7 +53,7 @@ async def test_a_connection_that_would_be_given_up_before_the_next_heartbeat_is_
     assert [each.headers["Connection"] == "close" for each in asked] == [False, closed]
 
 
-async def test_a_heartbeat_that_is_not_valid_tells_whether_the_run_is_over() -> None:
+async def test_an_invalid_heartbeat_says_whether_the_run_has_ended() -> None:
     assert await beat(answering(200, json={"alive": False})) == NotValid(None)
     over = answering(200, json={"alive": False}, headers={"Sluice-Run-State": "STOPPED"})
     assert await beat(over) == NotValid(RunState.STOPPED)
@@ -72,12 +73,12 @@ async def test_a_heartbeat_that_is_not_valid_tells_whether_the_run_is_over() -> 
         pytest.param(503, {"text": "starting"}, id="503"),
     ],
 )
-async def test_whatever_does_not_answer_heartbeats_as_a_coordinator_counts_as_not_reached(status: int, content: dict[str, Any]) -> None:
+async def test_an_answer_that_is_not_a_coordinator_s_counts_as_unreachable(status: int, content: dict[str, Any]) -> None:
     with pytest.raises(CoordinatorUnreachable):
         await beat(answering(status, **content))
 
 
-async def test_an_answer_that_never_comes_is_not_waited_for_longer_than_told() -> None:
+async def test_an_answer_that_never_comes_is_waited_for_until_the_time_limit() -> None:
     async def never(_: httpx.Request) -> httpx.Response:
         await asyncio.Event().wait()
         raise AssertionError
@@ -117,7 +118,7 @@ async def test_an_answer_of_another_server_is_refused_as_such() -> None:
         await answering(200, text="<html>").run(RunId("r"))
 
 
-async def test_names_are_one_part_of_a_path_whatever_they_hold() -> None:
+async def test_a_name_with_any_characters_is_one_part_of_a_path() -> None:
     asked: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -172,7 +173,7 @@ async def test_a_job_model_of_another_server_is_refused_as_such(content: dict[st
         await answering(200, **content).job_model("delays")
 
 
-async def test_an_adoption_is_told_with_the_epoch_and_whatever_the_container_is_called() -> None:
+async def test_an_adoption_is_reported_with_the_epoch_and_any_id_of_the_container() -> None:
     asked: list[tuple[str, dict[str, Any]]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -184,7 +185,7 @@ async def test_an_adoption_is_told_with_the_epoch_and_whatever_the_container_is_
     assert (reply.version, reply.current, reply.all_on) == (3, 4, None)
 
 
-async def test_who_deploys_is_told() -> None:
+async def test_the_client_sends_who_deploys() -> None:
     asked: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -202,3 +203,91 @@ async def test_an_error_of_the_coordinator_is_not_taken_for_its_silence() -> Non
     with pytest.raises(CoordinatorUnavailable, match="http://c/jobs: 503 the database is locked") as raised:
         await answering(503, json=locked).jobs()
     assert raised.value.title() == "The coordinator answers, but cannot carry out the request now."
+
+
+async def authorization(client: CoordinatorClient, seen: list[str]) -> str:
+    await client.jobs()
+    return seen[-1]
+
+
+async def test_requests_carry_the_token_of_the_environment_and_follow_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers.get("authorization", ""))
+        return httpx.Response(200, json={"jobs": []})
+
+    client, file = CoordinatorClient("http://c", httpx.MockTransport(answer)), tmp_path / "token"
+    assert await authorization(client, seen) == ""
+    monkeypatch.setenv("SLUICE_TOKEN_FILE", str(file))
+    with pytest.raises(BadSettings, match="SLUICE_TOKEN_FILE"):
+        await client.jobs()
+    file.write_text("one\n")
+    assert await authorization(client, seen) == "Bearer one"
+    (tmp_path / "new").write_text("another\n")
+    (tmp_path / "new").replace(file)
+    assert await authorization(client, seen) == "Bearer another"
+    file.unlink()
+    assert await authorization(client, seen) == "Bearer another"
+    monkeypatch.setenv("SLUICE_TOKEN", "mine")
+    assert await authorization(client, seen) == "Bearer mine"
+
+
+async def test_a_token_that_no_header_can_carry_is_refused_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_TOKEN", "canary\nX-Evil: 1")
+    with pytest.raises(BadSettings) as raised:
+        await CoordinatorClient("http://c", httpx.MockTransport(lambda _: httpx.Response(200))).jobs()
+    assert "canary" not in str(raised.value)
+
+
+# --- terms -----------------------------------------------------------------------------------------------------------
+
+
+def of_terms(*answers: tuple[int, int | None]) -> tuple[CoordinatorClient, list[str | None]]:
+    """A client whose requests are answered with these status codes and terms, and the terms that the requests name."""
+    left, named = list(answers), []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        named.append(request.headers.get("Sluice-Term"))
+        status, term = left.pop(0)
+        return httpx.Response(status, json={"alive": status == 200}, headers=TERMS | ({} if term is None else {"Sluice-Term": str(term)}))
+
+    return CoordinatorClient("http://c", httpx.MockTransport(answer)), named
+
+
+@pytest.mark.parametrize("lower", [4, 0, None])
+async def test_any_answer_of_a_lower_term_counts_as_none(lower: int | None) -> None:
+    coordinator, named = of_terms((200, 5), (200, lower), (404, lower), (200, 5), (200, 6))
+    await beat(coordinator)
+    with pytest.raises(CoordinatorUnreachable, match=f"a former coordinator, of term {lower or 0}: one of term 5 has replaced it"):
+        await beat(coordinator)
+    with pytest.raises(CoordinatorUnreachable, match="a former coordinator"):
+        await coordinator.run(RunId("r"))
+    await beat(coordinator)
+    await beat(coordinator)
+    assert named == [None, "5", "5", "5", "5"]
+
+
+async def test_the_highest_term_is_acknowledged_with_every_request() -> None:
+    coordinator, named = of_terms((404, 5), (200, 7), (404, 7))
+    with pytest.raises(Refused):
+        await coordinator.run(RunId("r"))
+    await beat(coordinator)
+    with pytest.raises(Refused):
+        await coordinator.run(RunId("r"))
+    assert named == [None, "5", "7"]
+
+
+async def test_a_proxy_without_a_coordinator_answers_without_a_term_and_is_unavailable() -> None:
+    coordinator, _ = of_terms((200, 5), (502, None), (200, 5))
+    await beat(coordinator)
+    with pytest.raises(CoordinatorUnavailable):
+        await beat(coordinator)
+    assert isinstance(await beat(coordinator), Alive)
+
+
+async def test_coordinators_without_terms_are_all_accepted() -> None:
+    coordinator, named = of_terms((200, None), (200, None))
+    for _ in range(2):
+        await beat(coordinator)
+    assert named == [None, None]

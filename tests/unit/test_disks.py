@@ -27,7 +27,7 @@ def test_a_disk_is_low_or_full_below_its_thresholds(free: int, room: Room) -> No
         'ERROR: could not extend file "base/16384/16397": No space left on device',
     ],
 )
-def test_errors_of_all_who_write_are_known_to_say_that_there_is_no_room(error: str) -> None:
+def test_full_disks_are_recognised_in_the_errors_of_all_writers(error: str) -> None:
     assert says_no_room(error)
 
 

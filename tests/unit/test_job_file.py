@@ -105,7 +105,7 @@ def test_the_function_of_a_stage_stays_an_ordinary_function() -> None:
     assert job.stage(reads=job.input("in"))(f) is f  # type: ignore[arg-type]
 
 
-def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_as_missing(tmp_path: Path) -> None:
     assert refusal(tmp_path / "lost.py") == f"there is no file {tmp_path / 'lost.py'}"
 
 
@@ -113,17 +113,17 @@ def test_a_directory_is_no_job_file(tmp_path: Path) -> None:
     assert str(tmp_path) in refusal(tmp_path)
 
 
-def test_a_file_of_another_kind_is_told_what_name_it_needs(tmp_path: Path) -> None:
+def test_the_error_about_a_file_of_another_kind_says_what_name_it_needs(tmp_path: Path) -> None:
     (tmp_path / "job.txt").write_text(GOOD)
     assert "job.txt is not a Python file: its name must end in .py" in refusal(tmp_path / "job.txt")
 
 
-def test_an_exception_in_the_file_is_told_with_its_line(write: Write) -> None:
+def test_an_exception_in_the_file_is_shown_with_its_line(write: Write) -> None:
     file = write("import os\n\n1 / 0\n")
     assert refusal(file) == f"{file}:3 does not import: ZeroDivisionError: division by zero"
 
 
-def test_the_line_is_told_of_a_file_named_from_here_too(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_is_shown_for_a_relative_path_too(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(write("\n1 / 0\n").parent)
     assert refusal(Path("job.py")).startswith("job.py:2 does not import")
 
@@ -211,7 +211,7 @@ def test_a_job_that_cannot_run_is_refused_by_its_file_and_what_is_wrong(write: W
     assert str(file) in refusal(file)
 
 
-def test_a_bad_name_is_told_at_its_line(write: Write) -> None:
+def test_a_bad_name_is_shown_with_its_line(write: Write) -> None:
     file = write(HEAD + "\njob.input('..')\n")
     assert refusal(file).startswith(f"{file}:5: invalid stream name '..'")
 

@@ -40,7 +40,7 @@ def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
 
-def test_a_record_is_one_object_on_one_line_whatever_its_message_holds(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_with_any_message_is_one_object_on_one_line(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
     new_log().warning('two\nlines, a "quote", %s and \x1b[31m\udcff', "é")
     (record,) = logged(capsys)
     assert record["message"] == 'two\nlines, a "quote", é and \x1b[31m\udcff'
@@ -68,7 +68,7 @@ def test_an_exception_is_one_field(new_log: New, capsys: pytest.CaptureFixture[s
     assert record["exception"].endswith("ValueError: of two\nlines")
 
 
-def test_what_is_passed_as_extra_is_told_and_cannot_pass_for_what_is_ours(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
+def test_extra_fields_are_logged_and_cannot_replace_standard_fields(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
     new_log(run="r1").info("hello", extra={"rows": 3, "odd": object(), "time": "never", "level": "none"})
     (record,) = logged(capsys)
     assert record["rows"] == 3

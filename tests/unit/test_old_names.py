@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from coordinator.api import new_api
 from coordinator.settings import Settings, read_settings
-from sluice.cli.console import overview
+from sluice import status
 from sluice.cli.upgrade import decide
 from sluice.client import CoordinatorClient, Refused
 from sluice.core.deprecations import DEPRECATIONS, Deprecation, Kind, in_request, of_kind
@@ -30,13 +30,18 @@ PRINTED = {"RunOverview", "StageOverview", "UpgradeReply"}
 """Printed by commands with --json, and not part of the API."""
 BODIES: dict[str, type[BaseModel]] = {
     name: found
-    for module in (agents, body, drains, jobmodels, runs, snapshots, overview, decide)
+    for module in (agents, body, drains, jobmodels, runs, snapshots, status, decide)
     for name, found in vars(module).items()
     if isinstance(found, type) and issubclass(found, BaseModel)
 }
 METRICS = agents.StageMetricsBody(rows=1, rows_per_second=1, batch_millis=1, lag=7, at=NOON)
 PROGRESS = agents.ProgressRequest(generation=1, stage="s", lineage="l", batch_id=0, offsets=(), metrics=METRICS)
-DOCUMENT = new_api().openapi()
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """The API's description."""
+    return new_api().openapi()
 
 
 @pytest.fixture
@@ -63,15 +68,15 @@ def test_a_renamed_field_is_one_of_its_body(entry: Deprecation) -> None:
     assert entry.old not in aliases(model)
 
 
-def test_the_openapi_document_marks_what_is_deprecated() -> None:
+def test_the_openapi_document_marks_what_is_deprecated(document: dict[str, Any]) -> None:
     for entry in of_kind(Kind.ROUTE):
         (method, path), (_, new_path) = entry.old.split(), str(entry.new).split()
-        assert DOCUMENT["paths"][path][method.lower()]["deprecated"]
-        assert "deprecated" not in DOCUMENT["paths"][new_path][method.lower()]
-    deploy = {each["name"]: each for each in DOCUMENT["paths"]["/runs"]["post"]["parameters"]}
+        assert document["paths"][path][method.lower()]["deprecated"]
+        assert "deprecated" not in document["paths"][new_path][method.lower()]
+    deploy = {each["name"]: each for each in document["paths"]["/runs"]["post"]["parameters"]}
     assert (deploy["Sluice-Who"].get("deprecated"), deploy["Sluice-Actor"].get("deprecated")) == (True, None)
     for entry in (each for each in DEPRECATIONS if each.kind is Kind.FIELD and each.where not in PRINTED):
-        fields = DOCUMENT["components"]["schemas"][entry.where]["properties"]
+        fields = document["components"]["schemas"][entry.where]["properties"]
         assert (fields[entry.old].get("deprecated"), fields[str(entry.new)].get("deprecated")) == (True, None)
 
 

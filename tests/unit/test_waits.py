@@ -58,7 +58,7 @@ def test_what_waits_no_longer_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize(("jump", "held"), [(seconds(301), True), (seconds(299), False), (-3 * DAY, False)])
-def test_only_a_jump_ahead_holds_deletions_and_for_as_long_as_it_is_told(jump: timedelta, held: bool) -> None:
+def test_only_a_jump_ahead_holds_deletions_and_for_the_configured_time(jump: timedelta, held: bool) -> None:
     clock = FakeClock()
     hold = DeletionHold(clock, DAY)
     clock.advance(10 * DAY.total_seconds())

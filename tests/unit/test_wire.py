@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from sluice.core.ids import ProcessorId, Ssp, TaskName
-from sluice.core.model import JobModel, job_model
+from sluice.core.jobmodels.model import JobModel, job_model
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
 from sluice.wire import samza as wire_samza
@@ -135,7 +135,7 @@ def test_names_on_the_wire_keep_the_rule_of_names(name: str) -> None:
         TypeAdapter(wire_body.Name).validate_python(name)
 
 
-def test_a_field_that_nobody_knows_is_refused_in_requests() -> None:
+def test_an_unknown_field_is_refused_in_requests() -> None:
     with pytest.raises(ValidationError, match="maxtasks"):
         wire_runs.RunRequest.model_validate({**RUN, "maxtasks": 3})
 

@@ -15,13 +15,13 @@ from typing import TextIO
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from sluice.cli.console.overview import failing_stages, named, overview
 from sluice.cli.console.pages import ProcessRow, local_page
 from sluice.cli.console.tables import Screen, shown
 from sluice.client import CoordinatorClient
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import RunId
+from sluice.status import failing_stages, named, overview
 from sluice.wire import runs as wire_runs
 
 

@@ -10,9 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sluice.cli.console.overview import RunOverview, StatusReply, failing_line, live_containers, unread
 from sluice.cli.console.tables import NONE, STYLES, Column, count, duration, moment, rate, shown, stages_table, state, table
 from sluice.core.lifecycle import RunState
+from sluice.status import RunOverview, StatusReply, failing_line, live_containers, unread
 from sluice.wire import runs as wire_runs
 
 
@@ -54,16 +54,17 @@ def _recovered(run: RunOverview, at: datetime) -> Iterable[Text]:
 
 def _live(run: RunOverview) -> str:
     """ "4/4 live, last heartbeat 2s ago, lease left 38s"; of silent ones the time since the oldest last heartbeat."""
-    heard = ""
+    contact = ""
     if run.heartbeat_age_seconds is not None:
         age = duration(run.heartbeat_age_seconds)
-        heard = f", {run.containers_silent} not heard for {age}" if run.containers_silent else f", last heartbeat {age} ago"
+        contact = f", {run.containers_silent} silent for {age}" if run.containers_silent else f", last heartbeat {age} ago"
     lease = "" if run.lease_seconds_left is None else f", lease left {duration(run.lease_seconds_left)}"
-    return f"{run.containers_live}/{run.containers} live{heard}{lease}"
+    return f"{run.containers_live}/{run.containers} live{contact}{lease}"
 
 
 def _watermarks(run: RunOverview) -> Iterable[str]:
-    """A line for each intermediate stream behind which the watermark waits for a task, and for each stage that could tell how far it is."""
+    """A line for each intermediate stream behind which the watermark waits for a task, and for each stage that could report its event
+    time."""
     yield from run.missing_event_times
     for each in run.watermarks:
         if each.held_by:
@@ -119,7 +120,7 @@ def local_page(
 def _totals(run: RunOverview) -> Text:
     lags = [each.lag for each in run.stages if each.lag is not None]
     rows = [each.rows_per_second for each in run.stages if each.rows_per_second is not None]
-    silent = f" ({run.containers_silent} not heard for {duration(run.heartbeat_age_seconds)})" if run.containers_silent else ""
+    silent = f" ({run.containers_silent} silent for {duration(run.heartbeat_age_seconds)})" if run.containers_silent else ""
     return Text(
         f"containers {run.containers_live}/{run.containers}{silent}  tasks {run.tasks_owned}/{run.tasks}  "
         f"rows/s {rate(sum(rows)) if rows else NONE}  lag {count(sum(lags)) if lags else NONE}  "

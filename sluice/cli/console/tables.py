@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sluice.cli.console.overview import StageOverview, lag_of, report_age, snapshot_age, watermark_lag
+from sluice.status import StageOverview, lag_of, report_age, snapshot_age, watermark_lag
 from sluice.wire import runs as wire_runs
 
 NONE = "-"

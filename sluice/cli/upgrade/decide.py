@@ -126,7 +126,7 @@ class UpgradeStatus:
     """The job's current run, whether it is of the new version (`same_version`), and the job's drains, newest first."""
 
     run: wire_runs.RunDetail
-    ours: bool
+    is_new: bool
     drains: Sequence[DrainSummary] = ()
 
     @property
@@ -189,7 +189,7 @@ def next_step(seen: UpgradeStatus, *, rollback: bool, force: bool = False, mode:
     if run.state is RunState.DRAINED:
         return _deploy_after(seen, seen.run_id, mode)
     if former is not None and run.reason.startswith(GIVEN_UP):
-        return _after_a_failure(seen, RunId(former), mode, rollback=rollback and seen.ours)
+        return _after_a_failure(seen, RunId(former), mode, rollback=rollback and seen.is_new)
     if run.state.ended:
         return Refuse(_why_ended(seen))
     if run.state is RunState.DRAINING:
@@ -198,7 +198,7 @@ def next_step(seen: UpgradeStatus, *, rollback: bool, force: bool = False, mode:
         return Refuse(
             f"run {run.run_id} is being stopped ({run.reason or 'no reason given'}), and a stopped run keeps its state: {_ONCE_MORE}"
         )
-    if former is not None and seen.ours and not force:
+    if former is not None and seen.is_new and not force:
         return Watch(seen.run_id, RunId(former))
     return Drain(seen.run_id)
 

@@ -158,13 +158,13 @@ class Upgrade:
                 assert_never(step)
 
     async def _drain(self, run_id: RunId) -> UpgradeReply | None:
-        asked = wire_drains.DrainRequest(
+        request_body = wire_drains.DrainRequest(
             run_id=run_id,
             hard_deadline_seconds=self._options.timeout,
             require_empty=not self._options.allow_leftover_state and not self._options.keep_state,
             drain_mode=self._options.mode,
         )
-        drain = await retrying(lambda: self._client.request_drain(asked))
+        drain = await retrying(lambda: self._client.request_drain(request_body))
         self.standing = (
             f"the drain of run {run_id} continues in the background; run the same command again to continue the upgrade, or "
             f"`sluice drain {self._job.name} --cancel` to cancel it{'' if self._options.keep_state else ' before its flush begins'}"
@@ -276,8 +276,8 @@ class Upgrade:
         say(f"waiting for the end of run {run_id}")
         seq = 0
         while not (await retrying(lambda: self._client.run(run_id))).state.ended:
-            heard = await retrying(partial(self._client.notices, run_id, seq, POLL))
-            seq = heard[-1].seq if heard else seq
+            notices = await retrying(partial(self._client.notices, run_id, seq, POLL))
+            seq = notices[-1].seq if notices else seq
 
     async def _deploy_old(self, failed: RunId | None, former: RunId, present: RunId, why: str) -> UpgradeReply:
         """Deploy the old version at the drained offsets, replacing the job's `present` run."""
@@ -335,8 +335,8 @@ class Checks:
         run_id = RunId(job.current_run)
         present = await self._client.request_of(run_id)
         request = new_request(self.job, self._options.settings, present)
-        ours = same_version(present, request, self.job.code)
-        return UpgradeStatus(await self._client.run(run_id), ours, await self._client.drains(job.job)), request
+        is_new = same_version(present, request, self.job.code)
+        return UpgradeStatus(await self._client.run(run_id), is_new, await self._client.drains(job.job)), request
 
     def next(self, seen: UpgradeStatus, *, acted: bool) -> Step:
         """`acted`: this command has already taken a step."""

@@ -9,12 +9,12 @@ from enum import Enum, auto
 from types import MappingProxyType
 
 from sluice.cli.console.bars import Bars
-from sluice.cli.console.overview import failing_line, failing_stages, lag_of, live_containers
 from sluice.cli.console.tables import shown
 from sluice.clock import Clock
 from sluice.core.ids import Instant
 from sluice.core.lifecycle import RunState
 from sluice.core.waits import age
+from sluice.status import failing_line, failing_stages, lag_of, live_containers
 from sluice.wire import runs as wire_runs
 
 ORDERLY_CODES = (0, 3)
@@ -32,7 +32,7 @@ class HealthState(Enum):
     PENDING = auto()
     FAILED = auto()
     SUPERSEDED = auto()
-    """The run was drained or stopped by someone else: the upgrade leaves it alone."""
+    """The run was drained or stopped by another client: the upgrade does not change it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _wrong(run: wire_runs.RunDetail, crashed: str) -> tuple[HealthState, str] | 
     if run.state is RunState.FAILED:
         return HealthState.FAILED, f"the run failed: {headlines(run.reason)}"
     if run.state.ended or run.state is RunState.DRAINING:
-        return HealthState.SUPERSEDED, f"it was changed to {run.state} by someone else{f': {run.reason}' if run.reason else ''}"
+        return HealthState.SUPERSEDED, f"it was changed to {run.state} by another client{f': {run.reason}' if run.reason else ''}"
     for each in run.incarnations:
         if each.exit_code is not None and each.exit_code not in ORDERLY_CODES:
             return (
@@ -107,7 +107,7 @@ def _missing(run: wire_runs.RunDetail, stages: int, batches: int) -> Sequence[st
 
 class HealthWatch:
     """Judges a new version repeatedly until `within` after its deployment. A command that starts later still gets a verdict, but `too_late`
-    tells it not to roll back: there may be much output that would be written again. The time before the first look is by the coordinator's
+    forbids the rollback: there may be much output that would be written again. The time before the first look is by the coordinator's
     wall clock, the time since then by `clock`, which does not jump."""
 
     def __init__(self, batches: int, within: timedelta, clock: Clock, before: Mapping[tuple[str, str], int] = NONE_BEFORE) -> None:

@@ -11,8 +11,8 @@ from containers.agent.alignment import Aligner
 from containers.engine import StageStart
 from sluice.client import CoordinatorClient
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
-from sluice.core.graph import Stage
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
+from sluice.core.jobmodels.graph import Stage
 from sluice.job import DeclaredStage
 from sluice.wire import agents as wire_agents
 from tests.support.engines import soon
@@ -78,7 +78,7 @@ async def test_no_batch_passes_before_the_coordinator_has_spoken(pacer: Aligner,
     run.cancel()
 
 
-async def test_a_batch_that_must_wait_passes_when_the_word_changes(pacer: Aligner, coordinator: FakeCoordinator) -> None:
+async def test_a_waiting_batch_starts_when_the_decision_changes(pacer: Aligner, coordinator: FakeCoordinator) -> None:
     run = asyncio.create_task(pacer.run())
     first = passes(pacer, 0)
     await coordinator.next()
@@ -112,7 +112,7 @@ async def test_a_batch_that_runs_again_after_a_restart_does_not_wait_for_itself(
     run.cancel()
 
 
-async def test_event_time_is_told_as_the_newest_that_was_ever_committed(pacer: Aligner, coordinator: FakeCoordinator) -> None:
+async def test_the_reported_event_time_is_the_newest_that_was_ever_committed(pacer: Aligner, coordinator: FakeCoordinator) -> None:
     coordinator.wait = False
     pacer.committed(0, APRIL)
     pacer.committed(1, MARCH)
@@ -123,7 +123,7 @@ async def test_event_time_is_told_as_the_newest_that_was_ever_committed(pacer: A
     run.cancel()
 
 
-async def test_while_the_coordinator_is_away_its_last_word_stands(pacer: Aligner, coordinator: FakeCoordinator) -> None:
+async def test_while_the_coordinator_is_away_its_last_decision_applies(pacer: Aligner, coordinator: FakeCoordinator) -> None:
     run = asyncio.create_task(pacer.run())
     first = passes(pacer, 0)
     await coordinator.next()

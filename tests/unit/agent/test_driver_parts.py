@@ -10,7 +10,7 @@ import pytest
 
 from containers.agent.lifecycle import ExitReason
 from containers.driver import WatchdogPipe, main
-from containers.state.offsetlog import positions_of
+from containers.state.offsets.offsetlog import positions_of
 from sluice.core.ids import Instant, Ssp, StreamId
 
 FLIGHTS, CARRIERS = StreamId("log", "flights"), StreamId("kafka", "by.carrier")
@@ -26,7 +26,7 @@ def test_a_renewal_is_one_line_that_loses_no_digit() -> None:
     os.close(write_fd)
 
 
-def test_a_watchdog_that_is_gone_is_no_reason_for_the_heart_to_fail() -> None:
+def test_heartbeats_continue_without_the_watchdog() -> None:
     read_fd, write_fd = os.pipe()
     os.close(read_fd)
     pipe = WatchdogPipe(write_fd)
@@ -35,7 +35,7 @@ def test_a_watchdog_that_is_gone_is_no_reason_for_the_heart_to_fail() -> None:
     os.close(write_fd)
 
 
-def test_a_watchdog_that_does_not_read_never_blocks_the_heart_and_hears_the_next_renewal() -> None:
+def test_a_watchdog_that_does_not_read_never_blocks_heartbeats_and_gets_the_next_renewal() -> None:
     read_fd, write_fd = os.pipe()
     pipe = WatchdogPipe(write_fd)
     for n in range(10_000):
@@ -47,12 +47,12 @@ def test_a_watchdog_that_does_not_read_never_blocks_the_heart_and_hears_the_next
     os.close(write_fd)
 
 
-def test_a_driver_without_a_watchdog_has_nobody_to_tell() -> None:
+def test_a_driver_without_a_watchdog_reports_to_none() -> None:
     WatchdogPipe(None).renewed(Instant(1.0))
     WatchdogPipe(None).exiting(ExitReason(0, "stop requested"))
 
 
-def test_last_words_are_one_line_whatever_the_reason_pauses() -> None:
+def test_a_last_report_is_one_line_for_any_reason() -> None:
     read_fd, write_fd = os.pipe()
     WatchdogPipe(write_fd).exiting(ExitReason(1, "first\nsecond \ud800"))
     assert os.read(read_fd, 1000) == b"end 1 first\0second ?\n"
@@ -60,7 +60,7 @@ def test_last_words_are_one_line_whatever_the_reason_pauses() -> None:
     os.close(write_fd)
 
 
-def test_last_words_fit_into_one_write_of_a_pipe() -> None:
+def test_a_last_report_fits_into_one_write_of_a_pipe() -> None:
     read_fd, write_fd = os.pipe()
     WatchdogPipe(write_fd).exiting(ExitReason(1, "ü" * 10_000))
     output = os.read(read_fd, 1 << 20)
@@ -70,7 +70,7 @@ def test_last_words_fit_into_one_write_of_a_pipe() -> None:
     os.close(write_fd)
 
 
-def test_a_driver_that_is_told_no_run_fails_before_it_starts_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_driver_without_a_run_id_fails_before_it_starts_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("SLUICE_RUN_ID", raising=False)
     assert main(tmp_path / "job.py") == 1
 

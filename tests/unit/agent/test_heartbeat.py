@@ -12,7 +12,7 @@ from containers.agent.heartbeat import LeaseEnd, LeaseExpired, LeaseKeeper, Repl
 from sluice.client import Alive, NotValid
 from sluice.core.errors import CoordinatorUnreachable
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant
-from sluice.core.lease import Trust, next_heartbeat
+from sluice.core.leases.lease import Trust, next_heartbeat
 from sluice.core.lifecycle import RunState
 from tests.support.engines import soon
 from tests.support.fakes import FakeClock
@@ -66,14 +66,14 @@ class Scene:
 # --- three answers ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_container_that_is_alive_goes_on_beating_under_its_own_id_and_epoch() -> None:
+async def test_a_container_that_is_alive_continues_to_send_heartbeats_with_its_id_and_epoch() -> None:
     scene = Scene(ALIVE, ALIVE, ALIVE, REPLACED)
     await scene.verdict()
     assert scene.sent == [5, 10, 15, 20]
     assert set(scene.asked) == {("c1", 4)}
 
 
-async def test_every_renewal_tells_at_which_version_the_job_model_is() -> None:
+async def test_every_renewal_has_the_version_of_the_job_model() -> None:
     scene = Scene(ALIVE, Alive(LEASE, INTERVAL, model_version=2), DOWN, REPLACED)
     await scene.verdict()
     assert scene.versions == [1, 2]
@@ -86,7 +86,7 @@ async def test_a_container_that_is_not_valid_any_more_stops_at_once() -> None:
 
 
 @pytest.mark.parametrize("state", [RunState.STOPPED, RunState.FAILED, RunState.DRAINED])
-async def test_a_container_whose_run_is_over_is_told_how_it_ended(state: RunState) -> None:
+async def test_a_container_whose_run_has_ended_gets_the_reason(state: RunState) -> None:
     assert await Scene(ALIVE, NotValid(ended=state)).verdict() == RunEnded(state)
 
 
@@ -103,7 +103,7 @@ async def test_the_lease_runs_out_after_its_time_less_the_margin_and_not_before(
     assert scene.sent[-1] == 26
 
 
-async def test_the_last_error_is_told_and_not_the_first() -> None:
+async def test_the_last_error_is_shown_and_not_the_first() -> None:
     assert await Scene(CoordinatorUnreachable("503"), CoordinatorUnreachable("refused")).verdict() == LeaseExpired("refused")
 
 
@@ -113,7 +113,7 @@ async def test_an_answer_shortly_before_the_end_saves_the_lease() -> None:
     assert scene.sent[-2:] == [26, 31]
 
 
-async def test_a_process_that_slept_through_its_lease_does_not_ask_any_more() -> None:
+async def test_a_process_that_slept_through_its_lease_sends_no_more_heartbeats() -> None:
     scene = Scene(ALIVE)
 
     async def suspended(seconds: float) -> None:

@@ -34,7 +34,7 @@ def on_a_jumping_loop(test: Callable[[JumpingLoop], object]) -> None:
         loop.close()
 
 
-async def test_spark_is_asked_again_and_again_while_it_answers() -> None:
+async def test_spark_is_probed_again_and_again_while_it_answers() -> None:
     asked = 0
 
     async def answers() -> None:

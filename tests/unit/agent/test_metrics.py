@@ -46,7 +46,7 @@ def meter(clock: FakeClock) -> Meter:
 # --- what is reported ------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_told_with_all_that_was_measured(meter: Meter) -> None:
+def test_a_batch_is_reported_with_all_its_metrics(meter: Meter) -> None:
     state = StateSize(rows=7, memory_bytes=1000, disk_bytes=50, dropped_late=0)
     at = NOON - timedelta(hours=1)
     reported = meter.committed(batch(4, parts_ms={"addBatch": 450}, behind=12, state=state, watermark=at, event_time_max=NOON))
@@ -99,7 +99,7 @@ def test_the_newest_event_time_outlasts_batches_that_have_none(meter: Meter) -> 
     assert meter.committed(batch(1, rows=0)).event_time_max == NOON
 
 
-def test_a_source_that_does_not_tell_how_much_there_is_leaves_it_open(meter: Meter) -> None:
+def test_the_lag_of_a_source_without_latest_offsets_is_unknown(meter: Meter) -> None:
     assert meter.committed(batch(0)).lag is None
 
 
@@ -162,12 +162,12 @@ def test_what_a_stage_has_not_has_no_series(meter: Meter, clock: FakeClock) -> N
     assert not {name for name in names if name.startswith(("sluice_stage_state", "sluice_stage_watermark", "sluice_stage_offsets"))}
 
 
-def test_the_container_tells_its_lease_its_tasks_and_its_trigger(meter: Meter, clock: FakeClock) -> None:
+def test_the_container_shows_its_lease_its_tasks_and_its_trigger(meter: Meter, clock: FakeClock) -> None:
     found = scraped(meter, clock)
     assert found["sluice_container_lease_seconds_left{}"] == 33
     assert found["sluice_container_tasks_owned{}"] == 2
     assert found["sluice_container_trigger_seconds{}"] == 1
 
 
-def test_before_the_registration_there_is_no_lease_to_tell(meter: Meter, clock: FakeClock) -> None:
+def test_before_the_registration_no_lease_is_shown(meter: Meter, clock: FakeClock) -> None:
     assert "sluice_container_lease_seconds_left{}" not in scraped(meter, clock, lease_left=None)

@@ -119,14 +119,14 @@ async def test_what_was_sent_is_not_sent_again(there: Scripted, reports: Progres
     assert len(there.asked) == 1
 
 
-async def test_news_is_sent_without_being_asked_for(there: Scripted, reports: ProgressReporter, running: asyncio.Task[None]) -> None:
+async def test_a_report_is_sent_without_a_request_for_it(there: Scripted, reports: ProgressReporter, running: asyncio.Task[None]) -> None:
     reports.put(report(1))
     assert await soon(there.got.get()) == ("hourly", 1)
     reports.put(report(2))
     assert await soon(there.got.get()) == ("hourly", 2)
 
 
-async def test_news_that_comes_while_an_older_one_is_sent_is_sent_after_it(
+async def test_a_report_that_comes_while_an_older_one_is_sent_is_sent_after_it(
     there: Scripted, reports: ProgressReporter, running: asyncio.Task[None]
 ) -> None:
     there.gate.clear()
@@ -160,7 +160,7 @@ async def test_while_the_coordinator_is_away_the_newest_is_kept_and_sent_when_it
     assert there.got.empty()
 
 
-async def test_a_last_flush_tells_that_the_coordinator_is_away_and_keeps_the_report(there: Scripted, reports: ProgressReporter) -> None:
+async def test_a_last_flush_raises_when_the_coordinator_is_away_and_keeps_the_report(there: Scripted, reports: ProgressReporter) -> None:
     there.script = [unreachable]
     reports.put(report(1))
     with pytest.raises(CoordinatorUnreachable):

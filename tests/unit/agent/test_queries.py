@@ -123,7 +123,7 @@ async def ended(task: asyncio.Task[Any]) -> None:
     await soon(asyncio.shield(task))
 
 
-async def test_a_stage_whose_store_was_made_ready_in_a_pause_starts_when_the_others_go_on() -> None:
+async def test_a_stage_whose_store_was_made_ready_in_a_pause_starts_when_the_others_continue() -> None:
     quick, slow = two_starts()
     engine, backup = FakeEngine(), SlowBackup(slow)
     queries = await opened(engine, lambda start: backup if start == slow else None)
@@ -157,7 +157,7 @@ async def test_a_query_that_cannot_be_held_is_stopped_and_starts_again() -> None
     await ended(running)
 
 
-async def test_a_held_query_that_is_stopped_does_not_go_on() -> None:
+async def test_a_held_query_that_is_stopped_does_not_continue() -> None:
     quick, _ = two_starts()
     engine = FakeEngine()
     queries = await opened(engine)
@@ -169,7 +169,7 @@ async def test_a_held_query_that_is_stopped_does_not_go_on() -> None:
     assert (query.stopped, query.held) == (True, False)
 
 
-async def test_what_keeps_a_query_in_step_with_others_holds_it_again_when_it_goes_on() -> None:
+async def test_what_keeps_a_query_in_step_with_others_holds_it_again_when_it_continues() -> None:
     quick, _ = two_starts()
     engine, pacers = FakeEngine(), list[FakePacer]()
 
@@ -210,7 +210,7 @@ async def test_a_stage_has_metrics_while_it_runs_and_its_progress_is_reported_wi
 # --- some of them ----------------------------------------------------------------------------------------------------
 
 
-async def test_some_queries_stop_and_start_again_with_more_to_read_while_the_others_go_on() -> None:
+async def test_some_queries_stop_and_start_again_with_more_to_read_while_the_others_continue() -> None:
     quick, slow = two_starts()
     engine = FakeEngine()
     queries = await opened(engine)
@@ -257,7 +257,7 @@ async def test_a_query_that_is_stopped_while_its_store_is_made_ready_does_not_st
     assert engine.queries == []
 
 
-async def test_a_query_that_cannot_be_stopped_is_told_every_time() -> None:
+async def test_a_query_that_cannot_be_stopped_is_logged_every_time() -> None:
     def mad(query: FakeQuery, forced: threading.Event) -> bool:
         raise RuntimeError("Py4J failed")
 
@@ -271,7 +271,7 @@ async def test_a_query_that_cannot_be_stopped_is_told_every_time() -> None:
     running.cancel()
 
 
-async def test_what_is_given_up_is_committed_and_begins_anew_when_it_comes_back() -> None:
+async def test_a_task_that_was_released_is_committed_and_starts_again_when_it_returns() -> None:
     quick, _ = two_starts()
     engine, made = FakeEngine(), list[SlowBackup]()
 
@@ -329,7 +329,7 @@ async def test_what_ends_just_when_all_stops_was_not_too_late() -> None:
         await soon(working)
 
 
-async def test_of_work_that_fails_when_nobody_waits_for_it_any_more_nothing_is_said() -> None:
+async def test_a_failure_of_work_that_is_no_longer_awaited_is_not_logged() -> None:
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
     queries, begun, go = await opened(FakeEngine()), threading.Event(), threading.Event()

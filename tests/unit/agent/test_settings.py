@@ -30,7 +30,7 @@ def refusal() -> str:
     return str(caught.value)
 
 
-def test_a_container_must_be_told_its_run() -> None:
+def test_a_container_needs_a_run_id() -> None:
     assert refusal() == "SLUICE_RUN_ID: Field required"
 
 
@@ -70,7 +70,7 @@ def test_a_bad_value_is_one_line_that_begins_with_its_variable(given: pytest.Mon
     assert "SLUICE_SLUICE" not in output
 
 
-def test_all_that_is_wrong_is_told_at_once(given: pytest.MonkeyPatch) -> None:
+def test_all_invalid_settings_are_reported_at_once(given: pytest.MonkeyPatch) -> None:
     given.setenv("SLUICE_MAX_ROWS", "0")
     given.setenv("SLUICE_REPORT_SECONDS", "soon")
     assert "SLUICE_MAX_ROWS: " in refusal()
@@ -82,7 +82,7 @@ def test_the_container_has_the_id_that_its_launcher_gave_it(given: pytest.Monkey
     assert read_container_settings().id == "pod-7"
 
 
-def test_a_container_without_an_id_takes_one_that_nobody_has(given: pytest.MonkeyPatch) -> None:
+def test_a_container_without_an_id_takes_a_unique_one(given: pytest.MonkeyPatch) -> None:
     assert len({read_container_settings().id for _ in range(100)}) == 100
 
 
@@ -103,7 +103,7 @@ def test_spark_settings_are_a_json_object(given: pytest.MonkeyPatch) -> None:
     assert read_container_settings().spark_conf == {"spark.ui.enabled": "true"}
 
 
-def test_state_is_kept_where_it_is_told_or_under_home(given: pytest.MonkeyPatch) -> None:
+def test_state_is_kept_in_the_configured_directory_or_under_home(given: pytest.MonkeyPatch) -> None:
     given.setenv("SLUICE_HOME", "/data")
     assert read_container_settings().state_directory == Path("/data/state")
     given.setenv("SLUICE_STATE_DIR", "/ssd")

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from containers.agent.slot import Adoption, adoption
 from sluice.core.ids import ProcessorId, Ssp, TaskName
-from sluice.core.model import JobModel, job_model
-from sluice.core.placement import slots
+from sluice.core.jobmodels.model import JobModel, job_model
+from sluice.core.jobmodels.placement import slots
 
 ZERO, ONE, TWO = (TaskName(f"Partition {n}") for n in range(3))
 SLOT = ProcessorId("0")
@@ -33,7 +33,7 @@ def plan(
     return adoption(2, found, slots(containers), slot, runs, waits)
 
 
-def test_a_version_that_changes_nothing_here_is_told_and_no_more() -> None:
+def test_a_version_that_does_not_affect_the_slot_is_only_acknowledged() -> None:
     found = plan(model(s0={ZERO: ssps(0)}, s1={ONE: ssps(1, 3)}), 2, {ZERO: ssps(0)})
     assert found.nothing
     assert found.keep == {ZERO}
@@ -75,7 +75,7 @@ def test_a_slot_whose_tasks_were_given_away_stays() -> None:
     assert found.release == {ONE}
 
 
-def test_a_task_that_is_waited_for_goes_on_being_waited_for_and_is_not_asked_for_twice() -> None:
+def test_a_task_that_is_waited_for_stays_so_and_is_not_requested_twice() -> None:
     found = plan(model(s0={ZERO: ssps(0), ONE: ssps(1, 3)}), 1, {ZERO: ssps(0)}, frozenset({ONE}))
     assert found.nothing
     assert found.keep == {ZERO, ONE}

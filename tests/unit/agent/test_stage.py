@@ -17,8 +17,8 @@ from containers.agent.stage import StageRunner
 from containers.engine import StageStart
 from containers.errors import CheckpointUnreadable, OffsetsTrimmed, StateElsewhere, StateIncompatible
 from sluice.core.errors import BadJobFile, LeaseLost, SluiceError
-from sluice.core.graph import Stage
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
+from sluice.core.jobmodels.graph import Stage
 from sluice.job import DeclaredStage
 from tests.support.engines import FakeEngine, soon
 from tests.support.fakes import FakeClock
@@ -123,7 +123,7 @@ async def test_a_batch_that_fails_again_with_the_same_error_is_tried_only_once_m
     ]
 
 
-async def test_the_same_error_in_another_batch_is_counted_anew() -> None:
+async def test_the_same_error_in_another_batch_is_counted_from_one() -> None:
     bench = Bench(RestartPolicy(5, TINY))
     run = bench.runs()
     for _ in range(5):
@@ -144,7 +144,7 @@ async def test_state_that_another_version_of_the_stage_has_written_ends_the_stag
     assert [each.retry_in for each in bench.failures] == [None]
 
 
-async def test_a_query_that_does_not_even_start_is_counted_and_told_alike() -> None:
+async def test_a_query_that_does_not_start_is_counted_and_reported_in_the_same_way() -> None:
     def explodes(start: StageStart) -> None:
         raise ValueError("no such column")
 
@@ -211,7 +211,7 @@ async def test_what_no_restart_can_mend_is_raised_at_once(error: type[SluiceErro
     assert len(bench.engine.tries) == 1
 
 
-async def test_an_end_that_is_told_before_the_start_has_returned_is_not_lost() -> None:
+async def test_an_end_that_is_reported_before_the_start_has_returned_is_not_lost() -> None:
     bench = Bench(RestartPolicy(0, TINY), FakeEngine(ends_told_early=True))
     with pytest.raises(StageFailed, match="it ended before its token was known"):
         await soon(bench.runs())
@@ -230,7 +230,7 @@ async def test_a_running_query_is_stopped_with_the_deadline_and_not_started_agai
     assert len(bench.engine.tries) == 1
 
 
-async def test_a_batch_that_had_to_be_interrupted_is_told() -> None:
+async def test_a_batch_that_had_to_be_interrupted_is_logged() -> None:
     bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_stop=lambda query, forced: not forced.is_set()))
     run = bench.runs()
     await bench.engine.started()
@@ -239,7 +239,7 @@ async def test_a_batch_that_had_to_be_interrupted_is_told() -> None:
     await soon(run)
 
 
-async def test_a_stop_returns_when_the_last_progress_has_been_told() -> None:
+async def test_a_stop_returns_when_the_last_progress_has_been_reported() -> None:
     bench = Bench(RestartPolicy(5, TINY))
     run = bench.runs()
     query = await bench.engine.started()
@@ -248,16 +248,22 @@ async def test_a_stop_returns_when_the_last_progress_has_been_told() -> None:
     await soon(run)
 
 
-async def test_a_query_that_is_just_starting_is_stopped_when_it_has_started() -> None:
-    starting, go_on = threading.Event(), threading.Event()
+async def starting() -> tuple[Bench, asyncio.Task[None], threading.Event]:
+    """A runner whose query is just starting, until the event is set."""
+    begun, go_on = threading.Event(), threading.Event()
 
     def slow(start: StageStart) -> None:
-        starting.set()
+        begun.set()
         assert go_on.wait(20)
 
     bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_start=slow))
     run = bench.runs()
-    await soon(asyncio.to_thread(starting.wait, 20))
+    await soon(asyncio.to_thread(begun.wait, 20))
+    return bench, run, go_on
+
+
+async def test_a_query_that_is_just_starting_is_stopped_when_it_has_started() -> None:
+    bench, run, go_on = await starting()
     stop = asyncio.create_task(bench.stop())
     await asyncio.sleep(0)
     assert bench.engine.stops == []
@@ -300,7 +306,7 @@ async def test_a_runner_that_is_stopped_before_it_ran_starts_nothing() -> None:
     assert bench.engine.tries == []
 
 
-async def test_a_stop_may_be_asked_for_twice() -> None:
+async def test_a_stop_may_be_requested_twice() -> None:
     bench = Bench(RestartPolicy(5, TINY))
     run = bench.runs()
     await bench.engine.started()
@@ -312,7 +318,7 @@ async def test_a_stop_may_be_asked_for_twice() -> None:
 # --- holding ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_held_query_goes_on_when_its_runner_runs_again() -> None:
+async def test_a_held_query_continues_when_its_runner_runs_again() -> None:
     bench = Bench(RestartPolicy(5, TINY))
     run = bench.runs()
     query = await bench.engine.started()
@@ -327,7 +333,7 @@ async def test_a_held_query_goes_on_when_its_runner_runs_again() -> None:
     assert len(bench.engine.tries) == 1
 
 
-async def test_a_query_that_ended_while_it_was_held_counts_as_failed_when_it_is_to_go_on() -> None:
+async def test_a_query_that_ended_while_it_was_held_counts_as_failed_when_it_is_to_continue() -> None:
     bench = Bench(RestartPolicy(1, TINY))
     run = bench.runs()
     query = await bench.engine.started()
@@ -352,15 +358,7 @@ async def test_a_query_that_cannot_be_held_is_stopped_instead() -> None:
 
 
 async def test_a_query_that_is_just_starting_is_held_when_it_has_started() -> None:
-    starting, go_on = threading.Event(), threading.Event()
-
-    def slow(start: StageStart) -> None:
-        starting.set()
-        assert go_on.wait(20)
-
-    bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_start=slow))
-    run = bench.runs()
-    await soon(asyncio.to_thread(starting.wait, 20))
+    bench, run, go_on = await starting()
     pause = asyncio.create_task(bench.pause())
     await asyncio.sleep(0)
     go_on.set()
@@ -369,7 +367,7 @@ async def test_a_query_that_is_just_starting_is_held_when_it_has_started() -> No
     assert [query.held for query in bench.engine.queries] == [True]
 
 
-async def test_a_stop_that_comes_while_a_held_query_is_about_to_go_on_is_not_lost() -> None:
+async def test_a_stop_that_comes_while_a_held_query_is_about_to_continue_is_not_lost() -> None:
     bench = Bench(RestartPolicy(5, TINY))
     run = bench.runs()
     query = await bench.engine.started()

@@ -37,6 +37,6 @@ class TestMemoryBlobsWrapped(WrappedBlobStoreContract):
         return bare
 
 
-async def test_what_nobody_made_cannot_be_used() -> None:
+async def test_a_store_that_was_not_created_cannot_be_used() -> None:
     with pytest.raises(BlobStoreUnusable):
         await MemoryBlobs(SystemClock()).open(create=False)

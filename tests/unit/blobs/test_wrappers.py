@@ -16,7 +16,7 @@ from sluice.blobs.port import About, BlobStore, Purpose, Sink
 from sluice.blobs.retrying import RetryingBlobs
 from sluice.blobs.timeouts import TimeoutBlobs
 from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable
-from sluice.core.snapshot import BlobId
+from sluice.core.snapshots.snapshot import BlobId
 from sluice.core.waits import Backoff
 from tests.contracts.blobs import ABOUT, bytes_of, ids, put
 from tests.support.fakes import FakeClock
@@ -93,7 +93,7 @@ async def test_every_operation_survives_a_failure(stage: Stage, fault: Fault) ->
     assert await ids(stage.faulty.inner) == ["a", "c"]
 
 
-async def test_a_get_goes_on_in_mid_body(stage: Stage) -> None:
+async def test_a_get_continues_in_mid_body(stage: Stage) -> None:
     await put(stage.store, "a", b"0123456789abcdef")
     stage.first(Fault.PART, Fault.FAIL, Fault.PART)
     sink = BytesIO()
@@ -103,7 +103,7 @@ async def test_a_get_goes_on_in_mid_body(stage: Stage) -> None:
     assert await bytes_of(stage.store, "a") == b"0123456789abcdef"
 
 
-async def test_a_list_goes_on_behind_the_last_page(stage: Stage) -> None:
+async def test_a_list_continues_behind_the_last_page(stage: Stage) -> None:
     blobs = [f"a/{n:04}" for n in range(2500)]
     for blob in blobs:
         await put(stage.faulty.inner, blob)
@@ -112,18 +112,18 @@ async def test_a_list_goes_on_behind_the_last_page(stage: Stage) -> None:
     assert stage.names == ["list"] * 4
 
 
-async def test_one_who_won_and_whose_answer_was_lost_learns_that_he_won(stage: Stage) -> None:
+async def test_a_put_that_succeeded_and_whose_answer_was_lost_returns_that_it_succeeded(stage: Stage) -> None:
     stage.first(Fault.LOST)
     assert await stage.store.put_if_absent(BlobId("a"), b"mine", ABOUT) is True
 
 
-async def test_one_who_failed_and_then_lost_learns_that_he_lost(stage: Stage) -> None:
+async def test_a_put_that_failed_first_and_came_second_returns_that_it_came_second(stage: Stage) -> None:
     await put(stage.faulty.inner, "a", b"another's")
     stage.first(Fault.FAIL)
     assert await stage.store.put_if_absent(BlobId("a"), b"mine", ABOUT) is False
 
 
-async def test_one_who_lost_at_once_does_not_look_at_the_winner_s_bytes(stage: Stage) -> None:
+async def test_a_put_that_came_second_at_once_does_not_read_the_first_one_s_bytes(stage: Stage) -> None:
     await put(stage.faulty.inner, "a", b"mine")
     assert await stage.store.put_if_absent(BlobId("a"), b"mine", ABOUT) is False
     assert stage.names == ["put_if_absent"]
@@ -216,7 +216,7 @@ async def test_no_more_requests_are_under_way_than_the_limit_says() -> None:
     assert len(faulty.operations) == 10
 
 
-async def test_whoever_pauses_in_a_list_keeps_no_turn() -> None:
+async def test_a_paused_list_holds_no_permit() -> None:
     store = LimitedBlobs(MemoryBlobs(FakeClock()), 1)
     await put(store, "a")
     async for _ in store.list("", ABOUT):
@@ -233,7 +233,7 @@ async def test_every_attempt_is_counted_by_what_it_did_and_what_it_was_for() -> 
     await store.put(BlobId("b"), b"123", About(Purpose.PACK))
     await store.get(BlobId("a"), BytesIO(), About(Purpose.AUDIT), start=1)
     await store.delete([BlobId("a")], About(Purpose.COLLECTION))
-    assert requests.asked == {
+    assert requests.requests == {
         Kind("put", Purpose.DATA): 1,
         Kind("put", Purpose.PACK): 2,
         Kind("get", Purpose.AUDIT): 1,

@@ -27,7 +27,7 @@ def contents(directory: Path) -> dict[str, str]:
     return {each.name: each.read_text() for each in sorted(directory.iterdir())}
 
 
-def test_processes_that_have_inherited_a_log_go_on_at_its_beginning_after_it_was_rotated(tmp_path: Path) -> None:
+def test_processes_that_have_inherited_a_log_continue_at_its_beginning_after_it_was_rotated(tmp_path: Path) -> None:
     file = tmp_path / "c.log"
     pipe = subprocess.PIPE
     with file.open("ab") as log:

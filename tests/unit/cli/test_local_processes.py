@@ -10,7 +10,7 @@ import pytest
 from containers.local.processes import EndedTooOften, Launch, LocalContainers, Processes, Slot
 from sluice.client import CoordinatorClient
 from sluice.core.ids import ProcessorId, RunId
-from sluice.core.placement import slots
+from sluice.core.jobmodels.placement import slots
 from tests.support.fakes import FakeClock
 
 

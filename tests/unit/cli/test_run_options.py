@@ -87,7 +87,7 @@ def test_containers_get_the_master_that_the_command_names_or_else_that_of_the_en
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", "2026-03-01T12:00:00+00:00", "2026-03-01"])
-def test_a_run_may_start_at_a_word_or_a_time(job_file: Path, start: str) -> None:
+def test_a_run_may_start_at_a_keyword_or_a_time(job_file: Path, start: str) -> None:
     assert str(options(job_file, start=start).request.start).startswith(start[:10])
 
 
@@ -110,7 +110,7 @@ def test_a_setting_that_is_not_a_pair_is_quoted_whole(job_file: Path, config: st
 
 
 @pytest.mark.parametrize("start", ["yesterday", "", "2026-13-01", "EARLIEST"])
-def test_a_bad_start_is_told_what_it_may_be(job_file: Path, start: str) -> None:
+def test_the_refusal_of_a_bad_start_names_the_valid_ones(job_file: Path, start: str) -> None:
     with pytest.raises(BadSettings) as caught:
         options(job_file, start=start)
     assert str(caught.value) == f"--start takes checkpoint, drained, earliest, latest or an ISO time, not {start!r}"

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from sluice.cli.console.overview import overview, status_of
 from sluice.cli.console.pages import ProcessRow, local_page, status_page
 from sluice.cli.console.tables import (
     Screen,
@@ -24,6 +23,7 @@ from sluice.cli.console.tables import (
     stages_table,
     tasks_table,
 )
+from sluice.status import overview, status_of
 from sluice.wire import runs as wire_runs
 from tests.support.api import NOON, RUN, ago, container, detail, execution_id, measures, stage, task
 
@@ -61,12 +61,12 @@ def summary(**changes: Any) -> wire_runs.RunSummary:
         (-5, "-5s"),
     ],
 )
-def test_a_duration_is_told_in_its_two_largest_units(seconds: float | None, said: str) -> None:
+def test_a_duration_is_shown_in_its_two_largest_units(seconds: float | None, said: str) -> None:
     assert duration(seconds) == said
 
 
 @pytest.mark.parametrize(("value", "said"), [(None, "-"), (999, "999ms"), (1500, "1.5s"), (90_000, "1m30s")])
-def test_a_batch_is_told_in_milliseconds_or_seconds(value: float | None, said: str) -> None:
+def test_the_duration_of_a_batch_is_shown_in_milliseconds_or_seconds(value: float | None, said: str) -> None:
     assert millis(value) == said
 
 
@@ -133,7 +133,7 @@ def test_where_room_is_scarce_an_id_leaves_out_the_run_that_it_begins_with() -> 
     assert execution_id(0) in plain(tasks_table(detail(), NOON, None))
 
 
-def test_a_task_tells_its_stages_each_on_a_line() -> None:
+def test_a_task_shows_each_of_its_stages_on_a_line() -> None:
     reported = measures(rows_per_second=12.0, lag=3, batch_millis=1500, watermark=ago(minutes=3))
     held = task(
         0, execution_id(0), stage("route", metrics=reported, snapshot_at=ago(minutes=1)), stage("hourly", metrics=None), generation=4
@@ -154,7 +154,7 @@ def test_jobs_are_listed_with_their_runs() -> None:
 # --- pages ---
 
 
-def test_a_status_shows_a_run_its_troubles_and_its_stages() -> None:
+def test_a_status_shows_a_run_its_problems_and_its_stages() -> None:
     run = overview(detail(tasks=(task(0, execution_id(0)), task(1, None))), NOON)
     lines = plain(status_page(status_of([run]), NOON, None)).splitlines()
     assert lines[:5] == [
@@ -168,7 +168,7 @@ def test_a_status_shows_a_run_its_troubles_and_its_stages() -> None:
     assert lines[7].split()[1:] == ["2,000", "200", "800ms", "-", "2s", "-", "84"]
 
 
-def test_a_run_that_has_ended_tells_why_and_no_numbers() -> None:
+def test_a_run_that_has_ended_shows_the_reason_and_no_numbers() -> None:
     stopped = overview(detail(state="STOPPED", reason="sluice run ends", ended_at=ago(days=3)), NOON)
     failed = overview(detail(state="FAILED", reason="boom", ended_at=ago(minutes=1)), NOON)
     assert plain(status_page(status_of([stopped, failed]), NOON, None)).splitlines() == [
@@ -187,7 +187,7 @@ def test_a_run_that_is_being_stopped_says_so() -> None:
     assert "(4m12s), stopping" in plain(status_page(status_of([stopping]), NOON, None))
 
 
-def test_without_a_job_there_is_a_word_of_it() -> None:
+def test_without_a_job_a_message_says_so() -> None:
     assert plain(status_page(status_of([]), NOON, None)) == "there are no jobs yet"
 
 
@@ -236,7 +236,7 @@ def test_a_terminal_gets_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[32mRUNNING\x1b[0m" in out.getvalue()
 
 
-def test_a_terminal_of_someone_who_wants_no_colours_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_with_no_color_gets_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("NO_COLOR", "1")
     out = Terminal()
@@ -245,7 +245,7 @@ def test_a_terminal_of_someone_who_wants_no_colours_gets_none(monkeypatch: pytes
     assert "\x1b[32m" not in out.getvalue()
 
 
-def test_a_file_gets_none_even_from_someone_who_wants_them_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_gets_no_colours_even_with_force_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     out = io.StringIO()
     screen = Screen(out)

@@ -62,8 +62,8 @@ def drain(run_id: str, phase: str, seq: int = 1, reason: str = "") -> DrainSumma
     )
 
 
-def step(*, ours: bool = False, drains: tuple[DrainSummary, ...] = (), back: bool = True, anew: bool = False, **run: Any) -> Step:
-    return next_step(UpgradeStatus(detail(**run), ours, drains), rollback=back, force=anew)
+def step(*, is_new: bool = False, drains: tuple[DrainSummary, ...] = (), back: bool = True, anew: bool = False, **run: Any) -> Step:
+    return next_step(UpgradeStatus(detail(**run), is_new, drains), rollback=back, force=anew)
 
 
 def of_new(**changes: Any) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def of_new(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("state", ["CREATED", "RUNNING", "DRAINING"])
-def test_a_run_that_goes_on_is_drained_first(state: str) -> None:
+def test_a_live_run_is_drained_first(state: str) -> None:
     assert step(run_id=OLD, state=state) == Drain(OLD)
 
 
@@ -90,19 +90,19 @@ def test_a_drain_of_the_other_mode_is_not_continued() -> None:
     assert "its state is empty" in refused.why
 
 
-def test_a_drained_run_is_followed_by_the_new_version_whoever_drained_it() -> None:
+def test_a_drained_run_is_followed_by_the_new_version_although_another_client_drained_it() -> None:
     assert step(run_id=OLD, state="DRAINED", ended_at=NOON) == Deploy(OLD)
-    assert step(**of_new(ours=True, state="DRAINED", ended_at=NOON)) == Deploy(NEW)
+    assert step(**of_new(is_new=True, state="DRAINED", ended_at=NOON)) == Deploy(NEW)
 
 
 def test_a_run_of_the_new_version_is_only_watched() -> None:
-    assert step(**of_new(ours=True)) == Watch(NEW, OLD)
-    assert step(**of_new(ours=True, state="CREATED", started_at=None)) == Watch(NEW, OLD)
+    assert step(**of_new(is_new=True)) == Watch(NEW, OLD)
+    assert step(**of_new(is_new=True, state="CREATED", started_at=None)) == Watch(NEW, OLD)
 
 
-def test_a_run_of_another_version_or_one_to_upgrade_anew_is_drained() -> None:
+def test_a_run_of_another_version_or_one_upgraded_with_force_is_drained() -> None:
     assert step(**of_new()) == Drain(NEW)
-    assert step(**of_new(ours=True, anew=True)) == Drain(NEW)
+    assert step(**of_new(is_new=True, anew=True)) == Drain(NEW)
 
 
 def given_up(**changes: Any) -> dict[str, Any]:
@@ -110,11 +110,11 @@ def given_up(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_version_that_was_given_up_leads_back() -> None:
-    assert step(**given_up(ours=True)) == RollBack(NEW, OLD)
-    assert step(**given_up(ours=True, state="RUNNING", ended_at=None, stop_requested_at=NOON)) == RollBack(NEW, OLD)
+    assert step(**given_up(is_new=True)) == RollBack(NEW, OLD)
+    assert step(**given_up(is_new=True, state="RUNNING", ended_at=None, stop_requested_at=NOON)) == RollBack(NEW, OLD)
 
 
-@pytest.mark.parametrize("changes", [{"ours": False}, {"ours": True, "back": False}])
+@pytest.mark.parametrize("changes", [{"is_new": False}, {"is_new": True, "back": False}])
 def test_another_version_follows_one_that_was_given_up_where_that_began(changes: dict[str, Any]) -> None:
     assert step(**given_up(**changes)) == Deploy(OLD)
     assert step(**given_up(state="RUNNING", ended_at=None, stop_requested_at=NOON, **changes)) == AwaitEnd(NEW)
@@ -122,13 +122,13 @@ def test_another_version_follows_one_that_was_given_up_where_that_began(changes:
 
 def test_there_is_no_way_back_behind_a_later_drain() -> None:
     later = (drain(NEW, "DRAINED", 2), drain(OLD, "DRAINED"))
-    found = step(**given_up(ours=True, drains=later))
+    found = step(**given_up(is_new=True, drains=later))
     assert found == Refuse("run new failed as an upgrade of run old, but the job's last drain is now that of run new")
 
 
 def test_a_drain_that_was_cancelled_later_does_not_count() -> None:
     later = (drain(NEW, "CANCELLED", 2), drain(OLD, "DRAINED"))
-    assert step(**given_up(ours=True, drains=later)) == RollBack(NEW, OLD)
+    assert step(**given_up(is_new=True, drains=later)) == RollBack(NEW, OLD)
 
 
 @pytest.mark.parametrize("state", ["STOPPED", "FAILED"])
@@ -144,7 +144,7 @@ def test_a_run_that_is_being_stopped_is_refused() -> None:
     assert "is being stopped (night)" in found.why
 
 
-def test_a_run_whose_drain_failed_is_told_as_that() -> None:
+def test_a_run_whose_drain_failed_is_reported_as_such() -> None:
     found = step(run_id=OLD, state="STOPPED", ended_at=NOON, drains=(drain(OLD, "FAILED", reason="too late"),))
     assert isinstance(found, Refuse)
     assert "the drain of run old failed (too late), and its tasks are back at their pinned checkpoints" in found.why
@@ -178,7 +178,7 @@ def test_what_is_left_open_is_as_the_present_run_has_it() -> None:
     ]
 
 
-def test_what_is_said_goes_over_it() -> None:
+def test_messages_are_printed_above_it() -> None:
     settings = Settings(containers=5, system="kafka", bind=["out=log:x"], config=["backup.stores="])
     made = new_request(job("out"), settings, present())
     assert (made.containers, made.config) == (5, {"backup.stores": ""})

@@ -55,7 +55,7 @@ def test_on_state_that_was_kept_only_batches_of_the_new_version_count() -> None:
     assert look(of_stages(reported), 2, before=before).how is HealthState.SETTLING
 
 
-def test_empty_slots_and_free_tasks_are_told() -> None:
+def test_empty_slots_and_free_tasks_are_named() -> None:
     bare = wire_runs.TaskReply(task="Partition 9", processor_id="1", generation=None, holder=None, stages=())
     run = detail(state="CREATED", incarnations=(container(0),), tasks=(task(0, execution_id(0)), bare))
     found = look(run, 2)
@@ -71,7 +71,7 @@ def test_a_container_that_ended_with_an_error_is_bad_whatever_the_batches_say(co
     assert (found.how, found.reason) == (HealthState.FAILED, f"container c-7 ended with exit code {code}: boom")
 
 
-def test_a_reason_is_told_without_stack_frames() -> None:
+def test_a_reason_is_shown_without_stack_frames() -> None:
     trace = 'it failed: Traceback:\n  File "x.py", line 1\n    boom()\nValueError: boom\n\tat java.lang.Thread\n\nCaused by: boom'
     gone = container(0, state="EXITED", exit_code=1, reason=trace, execution_container_id="c-7")
     found = look(detail(incarnations=(gone,)), 2)
@@ -83,12 +83,12 @@ def test_a_container_that_ended_otherwise_and_is_back_says_nothing(changes: dict
     assert look(detail(incarnations=(container(0, **changes), container(0), container(1))), 2).how is HealthState.HEALTHY
 
 
-def test_a_container_of_ours_that_crashed_before_anybody_knew_it_is_bad() -> None:
+def test_a_container_that_crashed_before_it_was_seen_is_bad() -> None:
     found = look(detail(state="CREATED", incarnations=()), 2, "container-0 ended with exit code 1")
     assert (found.how, found.reason) == (HealthState.FAILED, "container-0 ended with exit code 1")
 
 
-def test_a_failed_run_is_bad_and_one_that_somebody_drained_or_stopped_is_not_ours_any_more() -> None:
+def test_a_failed_run_is_bad_and_one_that_another_client_drained_or_stopped_is_superseded() -> None:
     assert look(detail(state="FAILED", reason="boom", ended_at=NOON), 2).how is HealthState.FAILED
     for state in ("DRAINING", "DRAINED", "STOPPED"):
         assert look(detail(state=state), 2).how is HealthState.SUPERSEDED
@@ -125,7 +125,7 @@ def test_an_idle_stage_must_stay_idle_until_the_coordinator_would_have_seen_othe
     assert trial.seen(at(0, 0), after=1 + settled) is HealthState.HEALTHY
 
 
-def test_a_stage_that_gets_something_to_read_begins_anew() -> None:
+def test_a_stage_that_gets_something_to_read_is_measured_from_then_on() -> None:
     trial = Trial()
     assert trial.seen(at(0, 0), after=1) is HealthState.SETTLING
     assert trial.seen(at(0, 7), after=8) is HealthState.PENDING
@@ -133,7 +133,7 @@ def test_a_stage_that_gets_something_to_read_begins_anew() -> None:
     assert trial.seen(at(1, 7), after=13) is HealthState.HEALTHY
 
 
-def test_what_is_not_well_in_time_is_bad_and_says_what_is_missing() -> None:
+def test_a_version_that_is_not_healthy_in_time_is_bad_and_the_reason_names_what_is_missing() -> None:
     trial = Trial()
     assert trial.seen(at(None), after=1) is HealthState.PENDING
     assert trial.seen(at(None), after=599) is HealthState.PENDING
@@ -150,7 +150,7 @@ def test_a_jump_of_the_coordinators_clock_fails_no_upgrade() -> None:
     assert trial.seen(at(None), after=WITHIN.total_seconds(), jumped=-3600) is HealthState.FAILED
 
 
-def test_who_comes_after_the_time_may_judge_and_not_go_back() -> None:
+def test_a_command_that_starts_after_the_time_may_judge_and_not_roll_back() -> None:
     trial = Trial(timedelta(seconds=60))
     assert trial.seen(at(0), after=100) is HealthState.PENDING
     assert trial.watch.too_late
@@ -161,7 +161,7 @@ def test_who_comes_after_the_time_may_judge_and_not_go_back() -> None:
     assert another.watch.too_late
 
 
-def test_what_a_new_version_fails_with_is_told_while_it_is_tried_again() -> None:
+def test_the_error_of_a_new_version_is_shown_while_it_is_retried() -> None:
     failure = {"error": "/jobs/new.py:7 in f: KeyError: 'a'", "failures": 1, "at": NOON, "retry_at": NOON, "log": "", "over": False}
     found = look(of_stages(at(1), stage("hourly", batch_id=None, lag=None, metrics=None, failure=failure)), 2)
     assert found.how is HealthState.PENDING

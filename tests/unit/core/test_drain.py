@@ -64,7 +64,7 @@ MOVES = {
 
 @pytest.mark.parametrize("state", [RunState.CREATED, RunState.RUNNING])
 @pytest.mark.parametrize(("newest", "flushed"), [(None, False), (Phase.CANCELLED, False), (Phase.FAILED, False)])
-def test_a_request_for_a_run_that_goes_on_is_a_new_drain(state: RunState, newest: Phase | None, flushed: bool) -> None:
+def test_a_request_for_a_run_that_continues_is_a_new_drain(state: RunState, newest: Phase | None, flushed: bool) -> None:
     assert begins(state, stopping=False, newest=newest, flushed=flushed)
 
 
@@ -178,7 +178,7 @@ def test_a_report_to_a_drain_that_is_over_changes_nothing(phase: Phase, step: St
     assert advanced(phase, Step.COMMITTED) is phase
 
 
-def test_nobody_takes_a_step_before_the_first_container_is_there() -> None:
+def test_no_step_is_taken_before_the_first_container_registers() -> None:
     with pytest.raises(DrainTooEarly):
         counts(Phase.REQUESTED, Step.NONE, Step.STOPPED)
     assert advanced(Phase.REQUESTED, Step.COMMITTED) is Phase.REQUESTED
@@ -214,7 +214,7 @@ def test_in_other_phases_no_stage_waits_for_another() -> None:
     assert len(blockers(Phase.STOPPING, none, SHAPE)) == len(ALL)
 
 
-def test_an_empty_slot_and_a_task_that_nobody_holds_are_named_instead_of_their_stages() -> None:
+def test_an_empty_slot_and_a_task_without_an_owner_are_named_instead_of_their_stages() -> None:
     shape = Shape(SHAPE.slots, SHAPE.feeders, live={ProcessorId("0")}, held={TASKS[0]})
     found = blockers(Phase.FLUSHING, stages(), shape)
     assert found == [
@@ -236,7 +236,7 @@ def test_a_slot_that_has_done_everything_may_be_empty() -> None:
 
 
 @given(st.sampled_from(list(Phase)), st.lists(st.sampled_from(list(Step)), min_size=len(ALL), max_size=len(ALL)))
-def test_somebody_blocks_exactly_while_something_remains(phase: Phase, steps: list[Step]) -> None:
+def test_a_drain_has_blockers_exactly_while_something_remains(phase: Phase, steps: list[Step]) -> None:
     found = [StageAt(task, stage, step) for (task, stage), step in zip(ALL, steps, strict=True)]
     assert done(phase, found) == (remains(phase, found) == []) == (blockers(phase, found, SHAPE) == [])
 
@@ -277,7 +277,7 @@ def test_the_next_run_begins_behind_what_every_reader_has_read() -> None:
 
 
 @given(st.lists(st.dictionaries(st.sampled_from([A, B, C]), st.integers(0, 9)), max_size=5))
-def test_where_nobody_has_to_catch_up_nothing_is_read_twice(positions: list[dict[Ssp, int]]) -> None:
+def test_without_a_stage_that_catches_up_nothing_is_read_twice(positions: list[dict[Ssp, int]]) -> None:
     found, twice = drained_offsets({}, positions, {}), to_catch_up(positions)
     for position in positions:
         for ssp, offset in position.items():
@@ -287,7 +287,7 @@ def test_where_nobody_has_to_catch_up_nothing_is_read_twice(positions: list[dict
 # --- state ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_effect_has_words_and_those_that_lose_what_later_input_needs_are_known() -> None:
+def test_every_effect_has_a_text_and_those_that_lose_what_later_input_needs_are_known() -> None:
     assert EFFECTS.keys() == set(Effect)
     assert {Effect.FORGETS, Effect.DROPS, Effect.UNMATCHED} == LOSES
 

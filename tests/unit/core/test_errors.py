@@ -29,6 +29,8 @@ WIRE = {
     ("incompatible-expansion", 422, "A stateful job's stream changed its partition count in a way that would part keys from their state."),
     ("bad-placement", 422, "The tasks cannot be spread over that many containers."),
     ("stale-run", 409, "The run is not the job's current one, or has ended."),
+    ("slot-in-use", 409, "Another container has the slot, and the request does not replace it."),
+    ("attached-job", 409, "Sluice runs the job's command, and does not know its queries."),
     ("job-not-finished", 409, "The job's current run has not ended, or a container of the job may still act."),
     ("run-is-draining", 409, "The job's current run is draining."),
     ("version-conflict", 412, "The job model has changed since."),
@@ -52,12 +54,23 @@ WIRE = {
     ("body-too-large", 413, "The request's body is larger than Sluice reads."),
     ("url-too-long", 414, "The request's URL is longer than Sluice reads."),
     ("request-head-too-large", 431, "The request line and headers are larger than Sluice reads."),
+    ("not-authenticated", 401, "The request has no valid token."),
+    ("forbidden", 403, "The token does not allow the request."),
+    ("token-in-url", 400, "The URL has a token, which logs and histories keep."),
+    ("too-many-bad-tokens", 429, "Too many wrong tokens were sent."),
+    ("unknown-token", 404, "There is no such token."),
+    ("host-not-allowed", 421, "The request is for a host that the coordinator is not known as."),
+    ("cross-site-request", 403, "A web page of another site made the request."),
     ("request-timeout", 408, "The request did not arrive in time."),
     ("bad-settings", 422, "The settings cannot be used."),
     ("home-in-use", 422, "Another coordinator uses this home."),
+    ("file-exists", 422, "A file would be replaced."),
+    ("not-a-sqlite-database", 422, "The command works on SQLite databases in files only."),
+    ("unusable-copy", 422, "The file is not a copy of a coordinator's database that this version can use."),
     ("database-in-use", 422, "Another coordinator uses this database."),
     ("blob-store-unusable", 422, "The blob store is not there, is not ours, or may not be written."),
     ("unknown-snapshot", 404, "There is no such snapshot."),
+    ("unknown-page", 404, "There is no such page."),
     ("unknown-pin", 404, "There is no such pin."),
     ("unknown-errand", 404, "There is no such operation."),
     ("task-held", 409, "A container holds the task."),
@@ -126,7 +139,7 @@ def test_every_problem_type_keeps_its_slug_status_and_title() -> None:
     assert len(reported) == len(WIRE | FAMILIES)
 
 
-def test_the_errors_of_a_container_keep_theirs_which_logs_and_exit_reasons_show() -> None:
+def test_the_errors_of_a_container_keep_their_names_which_logs_and_exit_reasons_show() -> None:
     assert set(errors_of(containers.errors)) == CONTAINER
 
 

@@ -48,11 +48,11 @@ def progress_of(
 
 
 def busy(minutes: float | None, delay: float = 0) -> FeederState:
-    return FeederState(heard=True, progress=progress_of(minutes, delay), unread=True)
+    return FeederState(reported=True, progress=progress_of(minutes, delay), unread=True)
 
 
 def idle(minutes: float | None) -> FeederState:
-    return FeederState(heard=True, progress=progress_of(minutes), unread=False)
+    return FeederState(reported=True, progress=progress_of(minutes), unread=False)
 
 
 def bound(minutes: float, delay: float = 0) -> Bound:
@@ -63,7 +63,7 @@ def step(minutes: float | None, ends: Mapping[Ssp, int], *, exact: bool = False)
     return WatermarkStep(None if minutes is None else at(minutes), timedelta(0), ends, exact)
 
 
-SILENT = FeederState(heard=False, progress=None, unread=True)
+SILENT = FeederState(reported=False, progress=None, unread=True)
 NEITHER = progress_of(None, source=ProgressSource.NONE)
 
 # --- what the feeders allow ------------------------------------------------------------------------------------------
@@ -77,15 +77,15 @@ def test_the_largest_delay_of_the_feeders_counts() -> None:
     assert decide_step({A: busy(5, delay=1), B: busy(8, delay=3)}).step == bound(5, delay=3)
 
 
-def test_there_is_no_step_while_a_feeder_was_not_heard() -> None:
+def test_there_is_no_step_while_a_feeder_has_not_reported() -> None:
     assert decide_step({A: busy(5), B: SILENT}) == StepDecision(NoCap.HOLD, held_by=(B,), newest=at(5))
-    dead = FeederState(heard=False, progress=progress_of(9), unread=False)
+    dead = FeederState(reported=False, progress=progress_of(9), unread=False)
     assert decide_step({A: busy(5), B: dead}).step is NoCap.HOLD, "it may not have written everything that it had read"
 
 
 def test_there_is_no_step_while_a_feeder_has_records_to_read_and_no_progress_yet() -> None:
     assert decide_step({A: busy(5), B: busy(None)}).held_by == (B,)
-    starting = FeederState(heard=True, progress=None, unread=True)
+    starting = FeederState(reported=True, progress=None, unread=True)
     assert decide_step({A: busy(5), B: starting}).step is NoCap.HOLD
 
 
@@ -95,7 +95,7 @@ def test_a_feeder_that_has_read_everything_holds_nothing() -> None:
 
 
 def test_a_feeder_whose_windows_are_still_open_holds_though_it_has_read_everything() -> None:
-    windows = FeederState(heard=True, progress=progress_of(2, delay=1, source=ProgressSource.WATERMARK, pending=True), unread=False)
+    windows = FeederState(reported=True, progress=progress_of(2, delay=1, source=ProgressSource.WATERMARK, pending=True), unread=False)
     assert decide_step({A: busy(5), B: windows}).step == bound(2, delay=1)
 
 
@@ -108,30 +108,30 @@ def test_when_the_progress_of_idle_feeders_is_unknown_readers_are_free_up_to_the
 
 
 def test_nothing_moves_before_anything_was_written() -> None:
-    new = FeederState(heard=True, progress=None, unread=False, started=False)
+    new = FeederState(reported=True, progress=None, unread=False, started=False)
     assert decide_step({A: new, B: new}) == StepDecision(NoCap.HOLD)
 
 
 def test_a_feeder_without_event_time_holds_while_it_has_old_records_to_read() -> None:
-    old = FeederState(heard=True, progress=NEITHER, unread=True, old_unread=True)
-    young = FeederState(heard=True, progress=NEITHER, unread=True)
+    old = FeederState(reported=True, progress=NEITHER, unread=True, old_unread=True)
+    young = FeederState(reported=True, progress=NEITHER, unread=True)
     assert decide_step({A: young, B: old}).held_by == (B,)
     assert decide_step({A: young, B: young}).step is NoCap.FREE
 
 
 def test_a_feeder_that_reads_an_intermediate_stream_is_bound_by_the_stages_before_it() -> None:
-    behind = FeederState(heard=True, progress=progress_of(9), unread=True, upstream=(step(4, {P0: 1}),))
+    behind = FeederState(reported=True, progress=progress_of(9), unread=True, upstream=(step(4, {P0: 1}),))
     assert decide_step({A: behind}).step == bound(4)
-    resting = FeederState(heard=True, progress=progress_of(9), unread=False, upstream=(step(6, {P0: 1}),))
+    resting = FeederState(reported=True, progress=progress_of(9), unread=False, upstream=(step(6, {P0: 1}),))
     assert decide_step({A: resting}).step == bound(6), "the stage before may still send it what is as old as that"
-    unknown = FeederState(heard=True, progress=progress_of(9), unread=False, upstream=(None,))
+    unknown = FeederState(reported=True, progress=progress_of(9), unread=False, upstream=(None,))
     assert decide_step({A: unknown}).step is NoCap.HOLD
 
 
-def test_a_feeder_that_was_given_up_is_not_waited_for_if_it_was_heard() -> None:
-    stuck = FeederState(heard=True, progress=progress_of(1), unread=True, given_up=True)
+def test_a_feeder_that_was_given_up_is_not_waited_for_if_it_has_reported() -> None:
+    stuck = FeederState(reported=True, progress=progress_of(1), unread=True, given_up=True)
     assert decide_step({A: busy(5), B: stuck}).step == bound(5)
-    gone = FeederState(heard=False, progress=progress_of(1), unread=True, given_up=True)
+    gone = FeederState(reported=False, progress=progress_of(1), unread=True, given_up=True)
     assert decide_step({A: busy(5), B: gone}).step is NoCap.HOLD
 
 
@@ -184,7 +184,7 @@ def test_a_step_that_allows_the_same_is_left_out() -> None:
     assert with_step(steps, StepDecision(bound(3)), {P0: 9}) == steps
 
 
-def test_nobody_is_free_any_more_once_a_feeder_holds() -> None:
+def test_no_reader_is_free_any_more_once_a_feeder_holds() -> None:
     free = [step(1, {P0: 1}), step(None, {P0: 2})]
     assert with_step(free, StepDecision(NoCap.HOLD), {P0: 3}) == [step(1, {P0: 1})]
     assert with_step(free, StepDecision(bound(4)), {P0: 3}) == [step(1, {P0: 1}), step(4, {P0: 3})]
@@ -272,12 +272,12 @@ class Task:
         self.since_start = None
 
     def state(self) -> FeederState:
-        heard = self.report is not None and self.report[0] == self.generation
+        reported = self.report is not None and self.report[0] == self.generation
         progress = self.report[1] if self.report is not None else None
         unread = self.position < len(self.reads)
-        if heard and progress is None and not unread and self.newest is not None:
+        if reported and progress is None and not unread and self.newest is not None:
             progress = FeederProgress(at(self.newest), timedelta(0), ProgressSource.WATERMARK)
-        return FeederState(heard, progress, unread, started=self.newest is not None)
+        return FeederState(reported, progress, unread, started=self.newest is not None)
 
 
 READER_DELAY = 2
@@ -445,7 +445,7 @@ def test_when_everything_was_read_nothing_holds_the_watermark(
 
 
 @given(st.tuples(minutes, minutes))
-def test_in_order_backlogs_lose_nothing_whoever_comes_first(backlog: tuple[list[int], list[int]]) -> None:
+def test_in_order_backlogs_lose_nothing_in_any_order_of_tasks(backlog: tuple[list[int], list[int]]) -> None:
     job = Job([sorted(rows) for rows in backlog], [0, 0])
     for who in (0, 1):
         for action in ("feed", "say", "look", "publish", "hear", "read", "hear", "read"):
@@ -460,7 +460,7 @@ def test_in_order_backlogs_lose_nothing_whoever_comes_first(backlog: tuple[list[
 
 @pytest.mark.parametrize("event_time", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
 def test_an_event_time_at_an_end_of_the_calendar_bounds_readers_as_any_other(event_time: datetime) -> None:
-    state = FeederState(heard=True, progress=FeederProgress(event_time, MINUTE, ProgressSource.COLUMN), unread=True)
+    state = FeederState(reported=True, progress=FeederProgress(event_time, MINUTE, ProgressSource.COLUMN), unread=True)
     (step,) = with_step([], decide_step({Feeder(TaskName("Partition 0"), StageName("route")): state}), {})
     cap = cap_at([step], {}, 3 * MINUTE)
     assert isinstance(cap, datetime)

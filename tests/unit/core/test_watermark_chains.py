@@ -190,12 +190,12 @@ class Task:
         return (next((each for each in reversed(steps) if each.passed(self.positions)), None),)
 
     def state(self) -> FeederState:
-        heard = self.report is not None and self.report[0] == self.generation
+        reported = self.report is not None and self.report[0] == self.generation
         progress = self.report[1] if self.report is not None else None
         unread = self.position < len(self.reads)
-        if heard and progress is None and not unread:
+        if reported and progress is None and not unread:
             progress = self.last
-        return FeederState(heard, progress, unread, started=self.newest is not None, upstream=tuple(self.passed()))
+        return FeederState(reported, progress, unread, started=self.newest is not None, upstream=tuple(self.passed()))
 
 
 def _feeder(stage: str, number: int) -> Feeder:

@@ -29,21 +29,21 @@ def test_a_lead_that_is_just_allowed_is_allowed() -> None:
     assert not decide_alignment(A, {A: at(4), B: at(1)}, 3 * HOUR, waiting=False).wait
 
 
-def test_a_task_that_waits_goes_on_only_when_its_lead_has_halved() -> None:
+def test_a_task_that_waits_continues_only_when_its_lead_has_halved() -> None:
     assert decide_alignment(A, {A: at(3), B: at(1)}, 3 * HOUR, waiting=True).wait
     assert not decide_alignment(A, {A: at(2.5), B: at(1)}, 3 * HOUR, waiting=True).wait
 
 
-def test_nobody_waits_for_a_task_that_has_read_all_there_is() -> None:
+def test_no_task_waits_for_one_that_has_read_all_there_is() -> None:
     assert not decide_alignment(A, {A: at(50), B: at(1, idle=True)}, 3 * HOUR, waiting=False).wait
     assert not decide_alignment(A, {A: at(50), B: TaskEventTime(None, reported=False, idle=True)}, 3 * HOUR, waiting=False).wait
 
 
-def test_all_wait_for_a_task_with_something_to_read_that_nobody_has_heard_of() -> None:
+def test_all_wait_for_a_task_with_something_to_read_that_has_never_reported() -> None:
     assert decide_alignment(A, {A: BEGINNING, B: SILENT, C: at(1)}, 3 * HOUR, waiting=False) == AlignmentDecision(True, None, (B,))
 
 
-def test_also_for_one_that_was_heard_of_once_and_is_gone() -> None:
+def test_all_wait_for_a_task_that_has_reported_once_and_reports_no_more() -> None:
     gone = TaskEventTime(NOON, reported=False, idle=False)
     assert decide_alignment(A, {A: at(1), B: gone}, 3 * HOUR, waiting=False) == AlignmentDecision(True, None, (B,))
 
@@ -65,7 +65,7 @@ event_times = st.builds(TaskEventTime, st.none() | st.datetimes(timezones=st.jus
 
 
 @given(st.dictionaries(st.sampled_from([TaskName(f"Partition {n}") for n in range(6)]), event_times, min_size=1), st.booleans())
-def test_of_tasks_that_are_all_heard_of_some_that_has_something_to_read_may_always_go_on(
+def test_of_tasks_that_have_all_reported_one_with_something_to_read_may_always_continue(
     found: dict[TaskName, TaskEventTime], waiting: bool
 ) -> None:
     reading = [name for name, pace in found.items() if not pace.idle]

@@ -19,7 +19,13 @@ from sluice.cli.main import app
 from sluice.logconfig import LogSettings
 from tests.support.deployed import ROOT, Launch, compose, dockerfile, image_environment, launches, manifests
 
-READ_ELSEWHERE = {"SLUICE_JARS_DIR": "containers/jars.py", "SLUICE_CONFIG": "coordinator/settings.py"}
+READ_ELSEWHERE = {
+    "SLUICE_JARS_DIR": "containers/jars.py",
+    "SLUICE_CONFIG": "coordinator/settings.py",
+    "SLUICE_TOKEN_FILE": "sluice/client.py",
+    "SLUICE_CA_FILE": "sluice/client.py",
+}
+OPTIONS = {"host": "--host", "tls_certificate": "--tls-certificate", "tls_key": "--tls-key"}
 OLDEST_KUBERNETES, NEWEST_KUBERNETES = "1.28", "1.37"
 OURS = re.compile(r"SLUICE_|EXECUTION_ENV_")
 
@@ -98,7 +104,9 @@ def parse(command: Any, words: list[str]) -> None:
 @pytest.mark.usefixtures("environment")
 def test_its_settings_are_accepted(launch: Launch) -> None:
     if launch.is_coordinator:
-        read_settings(insecure="--insecure" in launch.commands[0])
+        words = launch.commands[0]
+        options = {name: words[words.index(option) + 1] for name, option in OPTIONS.items() if option in words}
+        read_settings(**options, insecure="--insecure" in words)
     if launch.is_container:
         settings = read_container_settings()
         assert launch.stops_within is None or launch.stops_within > settings.stop_timeout_seconds
@@ -196,7 +204,7 @@ def test_a_pod_takes_no_setting_from_a_service_s_name(manifest: dict[str, Any]) 
 
 
 @every_manifest
-def test_what_selects_pods_selects_ours(manifest: dict[str, Any]) -> None:
+def test_selectors_select_the_pods_of_the_manifests(manifest: dict[str, Any]) -> None:
     labels = [each["spec"]["template"]["metadata"]["labels"] for _, each in manifests() if "template" in each["spec"]]
     selected = manifest["spec"].get("selector") or manifest["spec"].get("podSelector")
     wanted = selected.get("matchLabels", selected)

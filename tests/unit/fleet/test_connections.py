@@ -41,6 +41,22 @@ def test_requests_beyond_four_fifths_are_refused_but_heartbeats_are_not() -> Non
     assert pool.begin(8, reserved=False)
 
 
+def test_a_connection_whose_request_was_answered_at_once_waits_from_then_on() -> None:
+    pool = Pool[str](4)
+    for each in "abcd":
+        pool.enter(each)
+    pool.answered("a", reserved=False)
+    pool.answered("b", reserved=True)
+    pool.answered("c", reserved=True)
+    pool.answered("c", reserved=False)
+    pool.leave("x")
+    pool.answered("x", reserved=True)
+    assert [pool.enter(each) for each in "efgh"] == ["d", "a", "c", "e"]
+    for each in "fgh":
+        assert pool.begin(each, reserved=False)
+    assert pool.enter("i") == "b"
+
+
 def test_a_connection_that_was_closed_while_it_was_answered_leaves_nothing() -> None:
     pool = Pool[str](3)
     pool.enter("a")
@@ -61,7 +77,7 @@ def test_where_every_connection_is_busy_the_new_one_is_closed() -> None:
     assert len(pool) == 10
 
 
-def test_whatever_happens_a_heartbeat_finds_a_place() -> None:
+def test_a_heartbeat_is_always_accepted() -> None:
     """As long as heartbeats are answered at once, as they are."""
     dice = random.Random(19)
     pool = Pool[int](20)

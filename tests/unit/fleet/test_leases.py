@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coordinator.fleet.leases import Leases
 from sluice.core.ids import Epoch, ExecutionContainerId
-from sluice.core.lease import KILL_TIME, LeasePolicy, bounds_at_start
+from sluice.core.leases.lease import KILL_TIME, LeasePolicy, bounds_at_start
 from tests.support.fakes import FakeClock
 
 C1, C2, C3 = (ExecutionContainerId(name) for name in ("c1", "c2", "c3"))
@@ -33,7 +33,7 @@ def headers(leases: Leases, execution_id: ExecutionContainerId, epoch: int) -> d
     return {name.decode(): value.decode() for name, value in entry.headers}
 
 
-def test_a_container_that_nobody_registered_is_invalid(leases: Leases) -> None:
+def test_a_container_without_a_registration_is_invalid(leases: Leases) -> None:
     assert leases.beat("stranger", None) is None
 
 
@@ -68,7 +68,7 @@ def test_a_bare_container_renews_without_an_epoch(leases: Leases, clock: FakeClo
     assert leases.free_at(C1) == clock.elapsed() + 280
 
 
-def test_the_answer_tells_epoch_lease_interval_and_model(leases: Leases) -> None:
+def test_the_answer_has_epoch_lease_interval_and_model(leases: Leases) -> None:
     leases.grant(C1, Epoch(4), 7)
     assert headers(leases, C1, 4) == {
         "sluice-epoch": "4",
@@ -86,7 +86,7 @@ def test_a_condemned_container_is_invalid_but_not_yet_free(leases: Leases, clock
     assert leases.free_at(C1) == clock.elapsed() + 25
 
 
-def test_condemning_twice_and_condemning_a_stranger_change_nothing(leases: Leases) -> None:
+def test_superseding_twice_and_superseding_an_unknown_container_change_nothing(leases: Leases) -> None:
     leases.grant(C1, Epoch(1), 1)
     leases.supersede(C1)
     before = leases.free_at(C1)
@@ -119,7 +119,7 @@ def test_overdue_containers_come_in_bounded_portions(leases: Leases, clock: Fake
     assert len(leases.overdue(3)) == 3
 
 
-def test_a_container_that_is_gone_is_forgotten(leases: Leases, clock: FakeClock) -> None:
+def test_a_container_that_has_ended_is_forgotten(leases: Leases, clock: FakeClock) -> None:
     leases.grant(C1, Epoch(1), 1)
     leases.grant(C2, Epoch(1), 1)
     leases.supersede(C2)
@@ -138,7 +138,7 @@ def test_a_condemned_container_remembered_after_a_restart_keeps_its_tasks_for_th
     assert leases.free_at(C1) == clock.elapsed() + 35
 
 
-def test_who_was_heard_is_told_once(leases: Leases) -> None:
+def test_each_renewal_is_returned_once(leases: Leases) -> None:
     leases.grant(C1, Epoch(1), 1)
     leases.grant(C2, Epoch(1), 1)
     leases.beat(C1, Epoch(1))
@@ -152,7 +152,7 @@ def small_rate(clock: FakeClock) -> Leases:
     return Leases(LeasePolicy(lease=timedelta(seconds=30), max_rate=0.2), clock)
 
 
-def test_a_growing_fleet_is_told_longer_terms_with_the_next_heartbeat(clock: FakeClock) -> None:
+def test_a_growing_fleet_gets_longer_terms_with_the_next_heartbeat(clock: FakeClock) -> None:
     leases = small_rate(clock)
     leases.grant(C1, Epoch(1), 1)
     assert headers(leases, C1, 1)["sluice-lease-seconds"] == "30"
@@ -176,7 +176,7 @@ def test_a_lease_never_ends_before_what_an_earlier_answer_promised(clock: FakeCl
     assert leases.free_at(C1) == promised
 
 
-def test_the_lease_that_a_registration_is_told_is_the_lease_that_is_kept(clock: FakeClock) -> None:
+def test_the_lease_in_the_answer_to_a_registration_is_the_lease_that_is_kept(clock: FakeClock) -> None:
     leases = small_rate(clock)
     leases.grant(C1, Epoch(1), 1)
     terms = leases.grant(C2, Epoch(1), 1)
@@ -193,7 +193,7 @@ def test_after_a_restart_every_container_gets_the_lease_of_the_whole_fleet(clock
     assert [leases.free_at(each) for each in (C1, C2, C3)] == [clock.elapsed() + 65] * 3
 
 
-def test_counts_tell_alive_answers(leases: Leases) -> None:
+def test_valid_heartbeats_are_counted(leases: Leases) -> None:
     leases.grant(C1, Epoch(1), 1)
     leases.beat(C1, Epoch(1))
     leases.beat(C1, Epoch(9))
@@ -215,7 +215,7 @@ def test_a_lease_that_is_granted_after_a_sweep_and_ends_before_all_others_is_fou
     assert leases.overdue(9) == [C1]
 
 
-def test_a_sweep_finds_again_what_nobody_has_dropped_yet(leases: Leases, clock: FakeClock) -> None:
+def test_a_sweep_finds_expired_leases_until_they_are_dropped(leases: Leases, clock: FakeClock) -> None:
     for each in (C1, C2, C3):
         leases.grant(each, Epoch(1), 1)
     clock.advance(20)
@@ -230,7 +230,7 @@ def test_a_sweep_finds_again_what_nobody_has_dropped_yet(leases: Leases, clock: 
     assert leases.overdue(9) == [C2]
 
 
-def test_every_overdue_lease_is_found_whatever_happened_to_it_before(clock: FakeClock) -> None:
+def test_every_overdue_lease_is_found_after_any_history(clock: FakeClock) -> None:
     """Compares with the plain rule, over many random turns."""
     chance, leases = random.Random(7), Leases(LeasePolicy(lease=timedelta(seconds=30), max_rate=0.5), clock)
     ids = [ExecutionContainerId(f"c{n}") for n in range(8)]
@@ -257,7 +257,7 @@ def heartbeat_age(leases: Leases, execution_id: ExecutionContainerId = C1) -> tu
     """Age of the last heartbeat in seconds, whether there was one since the start, and whether the container counts as silent."""
     found = leases.contact(execution_id)
     assert found is not None
-    return found.heartbeat_age.total_seconds(), found.heard, found.silent
+    return found.heartbeat_age.total_seconds(), found.seen, found.silent
 
 
 def test_a_container_is_silent_when_more_than_three_heartbeats_are_missing(leases: Leases, clock: FakeClock) -> None:
@@ -271,7 +271,7 @@ def test_a_container_is_silent_when_more_than_three_heartbeats_are_missing(lease
 
 
 def test_after_a_restart_a_container_is_silent_only_if_it_does_not_come_back(leases: Leases, clock: FakeClock) -> None:
-    leases.grant(C1, Epoch(1), 1, heard=False)
+    leases.grant(C1, Epoch(1), 1, seen=False)
     assert heartbeat_age(leases) == (0, False, False)
     clock.advance(16)
     assert heartbeat_age(leases) == (16, False, True)
@@ -287,7 +287,7 @@ def test_a_bare_container_is_never_silent_and_one_that_is_invalid_is_not_expecte
 # --- bare containers -------------------------------------------------------------------------------------------------
 
 
-def test_a_bare_container_has_terms_of_its_own_whatever_the_fleet(leases: Leases, clock: FakeClock) -> None:
+def test_a_bare_container_has_its_own_terms_in_any_fleet(leases: Leases, clock: FakeClock) -> None:
     assert leases.grant(C1, Epoch(1), 1, bare=True).lease == timedelta(seconds=160)
     leases.grant(C2, Epoch(1), 1)
     assert (leases.is_bare(C1), leases.is_bare(C2), leases.is_bare(C3)) == (True, False, False)
@@ -381,7 +381,7 @@ class Restarts:
         self.stored = bounds_at_start(self.stored, self.leases.needed(len(self.margins)), active=bool(self.margins))
         self.leases.begin(self.stored)
         for each in self.margins:
-            self.leases.grant(each, Epoch(1), 1, heard=False)
+            self.leases.grant(each, Epoch(1), 1, seen=False)
         self.leases.renew_all()
 
     def chores(self) -> None:
@@ -399,7 +399,7 @@ class Restarts:
 
 
 @given(first=POLICIES, steps=STEPS)
-def test_tasks_are_never_free_while_their_owner_may_act_whatever_the_settings_of_restarts(
+def test_tasks_are_never_free_while_their_owner_may_act_with_any_settings_of_restarts(
     first: LeasePolicy, steps: list[tuple[str, Any]]
 ) -> None:
     world = Restarts(first)

@@ -13,8 +13,8 @@ from containers.local.run import coordinator_command, coordinator_environment, r
 from coordinator.jobmodels.groupers import Groupers, run_in_thread
 from coordinator.settings import read_settings
 from sluice.core.errors import BadGrouping, BadSettings
-from sluice.core.grouping import GroupByPartition, Previous
 from sluice.core.ids import Ssp
+from sluice.core.jobmodels.grouping import GroupByPartition, Previous
 
 GROUPER = """
 class Mine:
@@ -96,7 +96,7 @@ def test_a_star_allows_what_is_written_in_the_module_and_not_what_it_imports() -
         ("grouping_of_mine:Mine()", "is named module:Class"),
     ],
 )
-def test_what_cannot_be_loaded_is_told_with_its_cause(name: str, expected: str) -> None:
+def test_the_error_about_a_grouper_that_cannot_be_loaded_has_the_cause(name: str, expected: str) -> None:
     assert expected in refusal(name, name)
 
 

@@ -13,7 +13,7 @@ from containers.engine import StateSize
 from containers.errors import CheckpointUnreadable
 from containers.spark.caps import CommittedBatch, StageCaps, UnreadSince, natural_watermark
 from containers.spark.operators import Watermarks
-from containers.state.offsetlog import from_micros
+from containers.state.offsets.offsetlog import from_micros
 from sluice.core.ids import Ssp, StreamId
 from sluice.core.watermarks import FeederProgress, NoCap, ProgressSource, WatermarkStep
 from tests.support.fakes import FakeClock

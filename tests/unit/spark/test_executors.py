@@ -21,9 +21,9 @@ def probe(tmp_path: Path) -> Probe:
     return Probe(str(tmp_path), "4711", None)
 
 
-def test_who_finds_the_nonce_leaves_a_file_with_it(probe: Probe) -> None:
-    name, trouble = look(probe)
-    assert trouble == ""
+def test_a_process_that_finds_the_nonce_leaves_a_file_with_it(probe: Probe) -> None:
+    name, problem = look(probe)
+    assert problem == ""
     assert (Path(probe.directory) / name).read_text() == "4711"
 
 
@@ -31,11 +31,11 @@ def test_every_look_leaves_a_file_of_its_own(probe: Probe) -> None:
     assert len({look(probe)[0] for _ in range(3)}) == 3
 
 
-def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     assert look(Probe(str(tmp_path / "gone"), "4711", None)) == ("", "does not see what the driver wrote there (No such file or directory)")
 
 
-def test_a_directory_with_the_nonce_of_somebody_else_is_another_one(probe: Probe) -> None:
+def test_a_directory_with_another_nonce_is_another_one(probe: Probe) -> None:
     assert look(Probe(probe.directory, "4712", None)) == ("", "sees another directory there than the driver")
 
 
@@ -52,16 +52,16 @@ def another_user() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_a_directory_that_may_only_be_read_is_told() -> None:
+def test_a_read_only_directory_is_reported() -> None:
     with TemporaryDirectory() as made:  # a directory that other users may enter, unlike pytest's
         directory = Path(made)
         (directory / NONCE).write_text("4711")
         directory.chmod(0o555)
         with another_user():
-            name, trouble = look(Probe(made, "4711", None))
+            name, problem = look(Probe(made, "4711", None))
         directory.chmod(0o755)
     assert name == ""
-    assert trouble.startswith("cannot write into what the driver has created there (Permission denied; it runs as user ")
+    assert problem.startswith("cannot write into what the driver has created there (Permission denied; it runs as user ")
 
 
 def test_the_log_is_refused_to_executors_of_another_machine(probe: Probe) -> None:

@@ -82,12 +82,12 @@ def test_another_version_is_another_directory() -> None:
 # --- where jars are stored ------------------------------------------------------------------------------------------------
 
 
-def test_jars_are_where_they_are_told_to_be(tmp_path: Path) -> None:
+def test_jars_are_in_the_configured_directory(tmp_path: Path) -> None:
     assert jars_directory({"SLUICE_JARS_DIR": str(tmp_path), "XDG_CACHE_HOME": "/elsewhere"}) == tmp_path
     assert jars_directory({"SLUICE_JARS_DIR": "here"}) == Path.cwd() / "here"
 
 
-def test_jars_are_in_the_users_cache_unless_told_otherwise(tmp_path: Path) -> None:
+def test_jars_are_in_the_users_cache_by_default(tmp_path: Path) -> None:
     assert jars_directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "sluice" / "jars"
     for relative_or_none in ({}, {"XDG_CACHE_HOME": ""}, {"XDG_CACHE_HOME": "relative"}):
         assert jars_directory(relative_or_none) == Path.home() / ".cache" / "sluice" / "jars"
@@ -127,7 +127,7 @@ def test_jars_put_there_by_hand_will_do(environment: Mapping[str, str]) -> None:
     assert ensure_jars(ONE, environment, FakeIvy(says="no network")) == [by_hand / GOOD[0]]
 
 
-def test_a_directory_that_lacks_what_was_asked_for_is_refused(environment: Mapping[str, str]) -> None:
+def test_a_directory_that_lacks_a_requested_jar_is_refused(environment: Mapping[str, str]) -> None:
     by_hand = Path(environment["SLUICE_JARS_DIR"]) / ONE.directory_name
     by_hand.mkdir(parents=True)
     (by_hand / "thing_2.13-0.9.jar").touch()

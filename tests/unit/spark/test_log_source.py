@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from containers.errors import OffsetsTrimmed
 from containers.spark.systems.log_source import LogStreamReader, Slice
-from containers.state.offsetlog import advance
+from containers.state.offsets.offsetlog import advance
 from sluice.core.errors import UnknownStream
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
@@ -100,7 +100,7 @@ def test_the_latest_offsets_are_bounded_by_the_limit(log: Log) -> None:
     assert source.latestOffset({"s": {"0": 0, "1": 4}}, ReadAllAvailable()) == {"s": {"0": 10, "1": 10}}
 
 
-def test_the_latest_offsets_go_on_from_where_spark_is_and_not_from_the_options(log: Log) -> None:
+def test_the_latest_offsets_continue_from_where_spark_is_and_not_from_the_options(log: Log) -> None:
     fill(log, 10)
     assert reader(log, {0: 0}).latestOffset({"s": {"0": 8}}, ReadMaxRows(1)) == {"s": {"0": 9}}
 
@@ -115,12 +115,12 @@ def test_a_partition_that_the_checkpoint_does_not_know_begins_at_its_start(log: 
     assert reader(log, {0: 0, 2: 1}).latestOffset({"s": {"0": 2}}, ReadMaxRows(2)) == {"s": {"0": 2, "2": 3}}
 
 
-def test_how_far_behind_a_query_is_can_be_told(log: Log) -> None:
+def test_the_lag_of_a_query_is_known(log: Log) -> None:
     fill(log, 2, 3)
     assert reader(log, {0: 0, 1: 0}, maxRows="1").reportLatestOffset() == {"s": {"0": 2, "1": 3}}
 
 
-def test_a_stream_that_is_gone_is_told(log: Log) -> None:
+def test_a_deleted_stream_is_an_error(log: Log) -> None:
     source = LogStreamReader({"path": str(log.directory), "stream": "lost", "starts": '{"0": 0}'})
     with pytest.raises(UnknownStream, match="'lost'"):
         source.latestOffset({"lost": {"0": 0}}, ReadMaxRows(1))
@@ -138,7 +138,7 @@ def test_a_batch_is_planned_from_the_given_offsets_and_never_from_the_options(lo
     assert spans(reader(log, {0: 9, 2: 0}, maxRows="1"), {"0": 2, "1": 3}, {"0": 5, "1": 10}) == [(0, 2, 5), (1, 3, 10)]
 
 
-def test_a_partition_without_news_has_no_slice(log: Log) -> None:
+def test_a_partition_without_new_records_has_no_slice(log: Log) -> None:
     assert spans(reader(log, {0: 0, 1: 0}), {"0": 4, "1": 4}, {"0": 4, "1": 5}) == [(1, 4, 5)]
 
 
@@ -167,7 +167,7 @@ def test_records_that_were_trimmed_before_they_were_read_stop_the_query(log: Log
         spans(reader(log, {0: 0}), {"0": 5}, {"0": 8})
 
 
-def test_trimmed_records_that_were_read_before_are_nobody_s_loss(log: Log) -> None:
+def test_trimmed_records_that_were_read_before_are_not_lost(log: Log) -> None:
     fill(log, 10)
     log.trim("s", {0: 6})
     assert spans(reader(log, {0: 0}), {"0": 6}, {"0": 8}) == [(0, 6, 8)]

@@ -20,7 +20,7 @@ def test_any_other_has_executors_elsewhere(master: str) -> None:
 
 
 @pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "spark://127.0.0.1:7077", "spark://localhost:7077", "spark://[::1]:7077"])
-def test_at_a_loopback_address_nobody_else_calls_the_driver(master: str) -> None:
+def test_a_master_at_a_loopback_address_is_recognised(master: str) -> None:
     assert is_loopback(master)
 
 
@@ -50,7 +50,7 @@ def test_elsewhere_executors_call_the_driver_at_an_address_that_they_can_reach(m
         ("yarn", {"spark.dynamicAllocation.enabled": "false", "spark.executor.instances": "9"}, 9),
     ],
 )
-def test_the_executors_that_a_session_asks_for(master: str, conf: dict[str, str], asked: int) -> None:
+def test_a_session_requests_executors(master: str, conf: dict[str, str], asked: int) -> None:
     assert executors_requested(master, conf) == asked
 
 

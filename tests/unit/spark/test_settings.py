@@ -39,7 +39,7 @@ def test_without_a_directory_whose_path_is_short_enough_they_meet_at_ports(socke
 @pytest.mark.parametrize(
     "master", ["spark://10.0.0.7:7077", "spark://127.0.0.1:7077", "yarn", "local-cluster[2,1,1024]", "k8s://https://h"]
 )
-def test_executors_elsewhere_are_not_told_of_a_directory_of_this_machine(master: str) -> None:
+def test_executors_on_other_machines_do_not_get_a_directory_of_this_one(master: str) -> None:
     assert not {ENABLED, DIRECTORY} & settings_of(master).keys()
 
 

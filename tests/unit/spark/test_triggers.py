@@ -14,7 +14,7 @@ def millis(*found: timedelta) -> list[float]:
     return [each / timedelta(milliseconds=1) for each in found]
 
 
-def test_one_query_has_the_interval_that_was_asked_for() -> None:
+def test_one_query_has_the_configured_interval() -> None:
     assert Triggers(SECOND).of("a") == SECOND
 
 
@@ -26,7 +26,7 @@ def test_every_further_query_has_an_interval_of_its_own_and_keeps_it() -> None:
 
 
 @given(st.integers(1, 3_600_000).map(lambda n: timedelta(milliseconds=n)), st.integers(0, 10_000))
-def test_an_interval_is_never_shorter_than_asked_for_and_at_most_a_twentieth_longer(interval: timedelta, index: int) -> None:
+def test_an_interval_is_never_shorter_than_configured_and_at_most_a_twentieth_longer(interval: timedelta, index: int) -> None:
     found = spread(interval, index)
     assert interval <= found <= interval * 1.05 + timedelta(milliseconds=0.5)
     assert found % timedelta(milliseconds=1) == timedelta()

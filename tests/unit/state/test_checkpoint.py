@@ -117,7 +117,7 @@ def test_reported_batches_on_a_disk_without_the_store_are_elsewhere(stores: Chec
 
 
 @pytest.mark.parametrize("reported", [None, 0, 6, 7])
-def test_a_store_at_least_as_new_as_reported_goes_on_untouched(
+def test_a_store_at_least_as_new_as_reported_continues_untouched(
     stores: Checkpoints, directory: Path, tmp_path: Path, reported: int | None
 ) -> None:
     stores.prepare(TASK, STAGE, OURS, None)
@@ -169,7 +169,7 @@ def test_another_lineage_is_no_place_for_reported_batches_and_is_kept(stores: Ch
     [b"", b"{", b'{"id"', b"{}", b"[]", b"5", b"null", b'{"id":null}', b'{"id":""}', b'{"id":{}}', b"\xff\xfe\x00\x81", b"\0" * 40],
 )
 @pytest.mark.parametrize("reported", [None, 3])
-def test_metadata_that_is_not_whole_is_told_and_nothing_is_lost(
+def test_truncated_metadata_is_an_error_and_nothing_is_lost(
     stores: Checkpoints, directory: Path, tmp_path: Path, metadata: bytes, reported: int | None
 ) -> None:
     stores.prepare(TASK, STAGE, OURS, None)
@@ -194,7 +194,7 @@ def test_files_without_metadata_are_refused_and_kept(stores: Checkpoints, direct
 
 
 @pytest.mark.parametrize("place", [".", "metadata"])
-def test_a_file_where_a_directory_belongs_or_the_reverse_is_told(stores: Checkpoints, directory: Path, place: str) -> None:
+def test_a_file_in_place_of_a_directory_or_the_reverse_is_an_error(stores: Checkpoints, directory: Path, place: str) -> None:
     directory.parent.mkdir(parents=True)
     if place == ".":
         directory.write_text("not a directory")
@@ -272,7 +272,7 @@ def test_a_place_where_no_directory_can_be_is_refused_by_name(tmp_path: Path) ->
         check_writable(tmp_path / "file" / "below")
 
 
-def test_a_store_that_cannot_be_made_is_told_with_what_is_in_its_way(tmp_path: Path) -> None:
+def test_the_error_about_a_directory_that_cannot_be_created_names_the_obstacle(tmp_path: Path) -> None:
     in_the_way = tmp_path / "delays" / "Partition_0" / ".drafts"
     in_the_way.parent.mkdir(parents=True)
     in_the_way.touch()
@@ -283,7 +283,7 @@ def test_a_store_that_cannot_be_made_is_told_with_what_is_in_its_way(tmp_path: P
 # --- checkpoints that a drain has emptied ---------------------------------------------------------------------------------
 
 
-def test_a_store_that_a_drain_empties_goes_on_under_that_drain_only(stores: Checkpoints) -> None:
+def test_a_store_that_a_drain_empties_continues_under_that_drain_only(stores: Checkpoints) -> None:
     store = stores.prepare("Partition 0", "hourly", Lineage("a"), None)
     check_not_emptied(store)
     mark_emptied(store, "drain-1", 7)
@@ -295,7 +295,7 @@ def test_a_store_that_a_drain_empties_goes_on_under_that_drain_only(stores: Chec
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"uuid": 7, "batch": 1}', '{"uuid": "a"}'])
-def test_a_mark_of_a_drain_that_is_not_whole_is_told(stores: Checkpoints, text: str) -> None:
+def test_a_truncated_mark_of_a_drain_is_an_error(stores: Checkpoints, text: str) -> None:
     store = stores.prepare("Partition 0", "hourly", Lineage("a"), None)
     (store / "drain.json").write_text(text)
     with pytest.raises(CheckpointUnreadable, match=r"drain\.json"):

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from containers.state.diff import DirDiff, Identity, LocalDir, LocalFile, diff, files_to_read, is_stable, next_index
-from sluice.core.fingerprint import Fingerprint
-from sluice.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex, FileMetadata, walk
+from sluice.core.snapshots.fingerprint import Fingerprint
+from sluice.core.snapshots.snapshot import BlobId, DirIndex, FileBlob, FileIndex, FileMetadata, walk
 
 NOW = 1_700_000_000_000_000_000
 
@@ -69,7 +69,7 @@ def test_a_file_of_which_samza_knows_no_sha256_counts_as_changed() -> None:
 
 def test_owner_mode_and_times_alone_upload_nothing_and_are_the_new_ones() -> None:
     mine = local("a", mode=0o600)
-    mine = replace(mine, metadata=replace(mine.metadata, owner="other", modified_millis=9))
+    mine = mine._replace(metadata=mine.metadata._replace(owner="other", modified_millis=9))
     found = diff(LocalDir("", (mine,)), DirIndex("", (indexed("a"),)), known(i1="x"))
     assert found.retained == (replace(indexed("a"), metadata=mine.metadata),)
 

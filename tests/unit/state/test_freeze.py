@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from containers.errors import CheckpointUnreadable
-from containers.state.freeze import (
+from containers.state.commits.freeze import (
     FreezeFailed,
     NeededVersion,
     Unreadable,
@@ -123,7 +123,7 @@ def test_a_block_repeats_what_it_has_said_also_overlapping() -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 300))
-def test_whatever_is_in_a_block_it_ends_with_an_answer_or_a_clear_error(packed: bytes, size: int) -> None:
+def test_any_block_ends_with_an_answer_or_a_clear_error(packed: bytes, size: int) -> None:
     with contextlib.suppress(ValueError, IndexError):
         assert len(lz4_block(packed, size)) == size
 
@@ -137,7 +137,7 @@ def test_a_version_is_loaded_from_the_newest_zip_that_it_builds_upon() -> None:
     assert to_load(THREE, [ONE, TWO], {"2_other.zip"}) == (None, [ONE, TWO, THREE])
 
 
-def test_names_tell_what_a_version_builds_upon_as_far_as_they_can() -> None:
+def test_names_show_what_a_version_builds_upon_as_far_as_they_can() -> None:
     files = {"1_a.changelog", "2_b.zip", "2_b.changelog", "3_c.changelog", "4_d.changelog", "_metadata", "3_c.changelog.crc"}
     assert changelog_chain_by_number(Version(4, "d"), files) == [TWO, THREE]
     assert changelog_chain_by_number(Version(4, "d"), files - {"3_c.changelog"})[1] == Version(3, "?")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from containers.errors import CheckpointUnreadable
 from containers.spark.flush import Waiting, next_moment
-from containers.state.offsetlog import (
+from containers.state.offsets.offsetlog import (
     END_OF_TIME,
     OffsetSeq,
     adds_partitions,

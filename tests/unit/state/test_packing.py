@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.state.packing import MANY_PACKS, Packed, Packing, PutChunk, PutPack, files_to_repack, plan_puts
+from containers.state.commits.packing import MANY_PACKS, Packed, Packing, PutChunk, PutPack, files_to_repack, plan_puts
 from sluice.core.errors import BadSettings
-from sluice.core.snapshot import BlobId, FileBlob, FileIndex, FileMetadata
+from sluice.core.snapshots.snapshot import BlobId, FileBlob, FileIndex, FileMetadata
 
 SIZES = Packing(chunk_bytes=100, pack_bytes=80, small_bytes=50)
 PLAIN = Packing(chunk_bytes=100, pack_bytes=80, small_bytes=50, packs=False)

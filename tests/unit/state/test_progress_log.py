@@ -11,7 +11,7 @@ from containers.state.transfer import log_progress
 from tests.support.engines import soon
 
 
-async def test_what_takes_long_is_told_of_and_counts_only_its_own(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_long_transfer_is_logged_and_counts_only_its_own_bytes(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     transfers = Transfers(planned_files=5, planned_bytes=5_000_000, done_files=5, done_bytes=5_000_000)
     reported = asyncio.Event()

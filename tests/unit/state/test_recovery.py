@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.state.recovery import (
+from containers.state.recovery.decision import (
     LocalCheckpoint,
     OffsetLogEntry,
     Refuse,
@@ -15,7 +15,7 @@ from containers.state.recovery import (
     recovery,
 )
 from sluice.core.ids import Generation, Lineage
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
 
 OURS, OTHERS = Lineage("ours"), Lineage("others")
 CODE = "v1"
@@ -47,7 +47,7 @@ def test_a_new_stage_begins_empty() -> None:
     assert recovery(OURS, None, None, {}, None, CODE) == StartFresh()
 
 
-def test_a_directory_that_has_all_goes_on_although_there_is_a_snapshot() -> None:
+def test_a_complete_directory_is_resumed_although_there_is_a_snapshot() -> None:
     assert recovery(OURS, 7, local(7), plans(5, 6, 7), snapshot(5), CODE) == Resume()
 
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_repeated_exactly_begins_a_new_lineage_at_the_snapshot(kn
     assert why in found.why
 
 
-def test_state_that_is_nowhere_is_refused_and_never_begun_anew() -> None:
+def test_state_that_is_missing_everywhere_is_refused_and_never_started_fresh() -> None:
     found = recovery(OURS, 3, None, {}, None, CODE)
     assert isinstance(found, Refuse)
     assert "batch 0" in found.why
@@ -127,7 +127,7 @@ def test_a_lineage_that_began_at_a_snapshot_of_another_one_is_restored_from_it()
     st.sets(st.integers(0, 12)),
     st.none() | st.builds(snapshot, st.integers(-1, 12)),
 )
-def test_whatever_is_found_every_batch_that_was_run_is_kept_or_run_again_or_a_new_lineage_says_that_rows_may_repeat(
+def test_every_batch_that_was_run_is_kept_or_run_again_or_the_lineage_is_new_since_rows_may_repeat(
     reported: int | None, here: LocalCheckpoint | None, durable: set[int], taken: Snapshot | None
 ) -> None:
     last = max([-1 if reported is None else reported, *durable])

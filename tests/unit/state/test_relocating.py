@@ -62,7 +62,7 @@ def test_one_that_names_its_own_files_is_not_touched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "v3\n{}", "v2\nnonsense", "v2\n{}", "v2\n[]", 'v2\n{"stateStoreInfo": [3]}'])
-def test_what_is_no_metadata_is_told_and_left(tmp_path: Path, text: str) -> None:
+def test_invalid_metadata_is_an_error_and_stays(tmp_path: Path, text: str) -> None:
     stores, file = store(tmp_path, text)
     with pytest.raises(CheckpointUnreadable, match="v2/3 is not the metadata of an operator"):
         stores.prepare("Partition 0", "totals", LINEAGE, None)

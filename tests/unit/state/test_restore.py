@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from containers.errors import CheckpointUnreadable, DiskUnwritable
-from containers.state.restore import finish_swap
+from containers.state.recovery.restore import finish_swap
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, Purpose
 from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, IndexUnreadable
-from sluice.core.indexjson import encoded
-from sluice.core.snapshot import BlobId, FileBlob, SnapshotIndex, walk
+from sluice.core.snapshots.indexjson import encoded
+from sluice.core.snapshots.snapshot import BlobId, FileBlob, SnapshotIndex, walk
 from tests.support.fakes import FakeClock
 from tests.support.faults import Fault, FaultyBlobs, FullDisk, at
 from tests.support.memory import MemoryBlobs
@@ -109,7 +109,7 @@ async def test_nothing_but_the_index_is_fetched_when_the_local_directory_is_the_
     assert read(place.store) == with_parents(TREE)
 
 
-async def test_only_what_differs_is_fetched_and_what_is_too_much_is_gone(place: Place, blobs: FaultyBlobs) -> None:
+async def test_only_differences_are_fetched_and_superfluous_files_are_removed(place: Place, blobs: FaultyBlobs) -> None:
     make(place.store, {**TREE, "commits/1": (b"v2\n{ }", 0o644), "commits/2": (b"later", 0o644), "more/stuff": (b"", 0o644)})
     restored = await place.restore()
     assert (restored.fetched_files, len(gets(blobs))) == (1, 2)
@@ -159,7 +159,7 @@ async def test_an_index_that_samza_wrote_is_restored_and_its_checksums_verified(
 
 async def test_owners_of_another_machine_do_not_matter(place: Place, blobs: FaultyBlobs) -> None:
     index = await index_of(place)
-    files = tuple(replace(file, metadata=replace(file.metadata, owner="nobody-here", group="4711")) for file in index.root.files)
+    files = tuple(replace(file, metadata=file.metadata._replace(owner="nobody-here", group="4711")) for file in index.root.files)
     await blobs.put(BlobId("other-owners"), encoded(replace(index, root=replace(index.root, files=files))), ABOUT)
     await place.restore(BlobId("other-owners"))
     assert (place.store / "metadata").read_bytes() == b'{"id":"lineage"}'
@@ -179,7 +179,7 @@ async def refused(place: Place, error: type[Exception], *says: str, index: BlobI
     assert read(place.store) == plain({"mine": b"old"})
 
 
-async def test_every_blob_that_is_gone_is_a_clear_error_and_loses_nothing(place: Place, blobs: FaultyBlobs) -> None:
+async def test_every_missing_blob_is_a_clear_error_and_loses_nothing(place: Place, blobs: FaultyBlobs) -> None:
     for blob in (await index_of(place)).blobs:
         kept = body(blobs, blob)
         await blobs.inner.delete([blob], ABOUT)
@@ -189,7 +189,7 @@ async def test_every_blob_that_is_gone_is_a_clear_error_and_loses_nothing(place:
     assert read(place.store) == with_parents(TREE)
 
 
-async def test_an_index_that_is_not_there_is_told_from_one_that_was_deleted(place: Place, blobs: FaultyBlobs) -> None:
+async def test_a_missing_index_is_distinguished_from_a_deleted_one(place: Place, blobs: FaultyBlobs) -> None:
     await refused(place, BlobMissing, "nowhere", "index of a snapshot of stage hourly", index=BlobId("nowhere"))
     assert place.newest is not None
     await blobs.inner.delete([place.newest], ABOUT)
@@ -308,7 +308,7 @@ async def test_links_in_the_local_directory_are_not_taken_over(place: Place) -> 
 
 
 @pytest.mark.parametrize("room", [0, 1, 20, 50, 150])
-async def test_a_full_disk_is_told_and_the_old_directory_and_what_was_fetched_stay(place: Place, blobs: FaultyBlobs, room: int) -> None:
+async def test_a_full_disk_is_an_error_and_the_old_directory_and_what_was_fetched_stay(place: Place, blobs: FaultyBlobs, room: int) -> None:
     make(place.store, plain({"mine": b"old"}))
     whole = place.files
     place.files = FullDisk(room)
@@ -344,7 +344,7 @@ def roots() -> Iterator[Path]:
 
 @settings(max_examples=settings().max_examples // 4)
 @given(st.lists(trees(), min_size=1, max_size=4), st.booleans(), st.data())
-async def test_every_snapshot_of_any_changes_comes_back_over_whatever_is_there(
+async def test_every_snapshot_of_any_changes_is_restored_over_any_directory(
     roots: Path, history: list[dict[str, File | None]], packing: bool, data: st.DataObject
 ) -> None:
     clock = FakeClock()

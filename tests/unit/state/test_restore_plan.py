@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from containers.state.diff import Identity, LocalDir, LocalFile
-from containers.state.restore_plan import (
+from containers.state.recovery.restore_plan import (
     NEAR,
     Fetch,
     Link,
@@ -19,8 +19,8 @@ from containers.state.restore_plan import (
     Sync,
     plan_restore,
 )
-from sluice.core.fingerprint import Fingerprint
-from sluice.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex, FileMetadata, walk
+from sluice.core.snapshots.fingerprint import Fingerprint
+from sluice.core.snapshots.snapshot import BlobId, DirIndex, FileBlob, FileIndex, FileMetadata, walk
 
 NOTHING = Staged(LocalDir(""))
 CHUNK = 1 << 20
@@ -142,7 +142,7 @@ def test_every_byte_of_every_file_is_fetched_once_from_where_it_is(root: DirInde
 
 
 @given(roots(), st.integers(40, 100))
-def test_whoever_waits_for_a_piece_of_a_file_waits_for_an_earlier_fetch(root: DirIndex, chunk: int) -> None:
+def test_a_fetch_of_a_part_of_a_file_waits_for_an_earlier_one(root: DirIndex, chunk: int) -> None:
     """So that fetches that begin in this order never wait for each other in a cycle."""
     reached: dict[str, int] = {}
     for fetch in fetches(plan_restore(root, NOTHING, None, {}, chunk)):

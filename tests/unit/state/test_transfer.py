@@ -46,7 +46,7 @@ async def test_the_first_failure_ends_the_others_and_is_raised_as_it_is() -> Non
     assert ended == ["hangs"]
 
 
-async def test_parts_pass_by_their_offsets_whatever_order_they_come_in() -> None:
+async def test_parts_that_come_in_any_order_pass_by_their_offsets() -> None:
     order, passed = InOrder(), []
 
     async def part(offset: int) -> None:

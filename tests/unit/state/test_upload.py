@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from containers.errors import CheckpointUnreadable
+from containers.state.commits.upload import CommitSettings
 from containers.state.diff import Identity
 from containers.state.files import FileChanged, LocalFiles
-from containers.state.upload import CommitSettings
 from sluice.blobs.port import About, Purpose
 from sluice.core.errors import BadSettings, BlobMissing, BlobUnavailable, IndexUnreadable
-from sluice.core.indexjson import encoded
-from sluice.core.snapshot import BlobId, walk
+from sluice.core.snapshots.indexjson import encoded
+from sluice.core.snapshots.snapshot import BlobId, walk
 from tests.support.fakes import FakeClock
 from tests.support.faults import Fault, FaultyBlobs, Operation, at, healthy
 from tests.support.memory import MemoryBlobs

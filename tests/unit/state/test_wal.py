@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from containers.state.recovery import OffsetLogEntry
-from containers.state.wal import OffsetLog, encoded, put_in_all
+from containers.state.offsets.wal import OffsetLog, encoded, put_in_all
+from containers.state.recovery.decision import OffsetLogEntry
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobMissing, BlobUnavailable
 from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName
-from sluice.core.snapshot import offsets_blob_id
+from sluice.core.snapshots.snapshot import offsets_blob_id
 from tests.support.fakes import FakeClock
 from tests.support.memory import MemoryBlobs
 
@@ -57,7 +57,7 @@ async def test_what_the_first_blob_store_decided_is_in_all_of_them(blobs: Memory
     assert (await log_in(second).read(3)).text == "the first"
 
 
-async def test_two_blob_stores_that_disagree_are_told_of(blobs: MemoryBlobs) -> None:
+async def test_two_blob_stores_that_disagree_are_logged(blobs: MemoryBlobs) -> None:
     second = MemoryBlobs(FakeClock())
     await log_in(second).put_if_absent(plan(3, "another"))
     with pytest.raises(BlobCorrupted, match="different offset-log entries"):

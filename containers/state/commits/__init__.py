@@ -1,0 +1,7 @@
+"""Commits: a stage's checkpoint becomes a snapshot in the blob stores. `commit` does it from top to bottom:
+
+freeze    `freeze`: a consistent copy of the live directory, as hard links
+upload    `packing`, `upload`: what changed since the last snapshot goes to the blob stores
+report    the coordinator records that the snapshot counts
+clean up  the frozen copy is removed; the coordinator cleans up in the blob stores (`coordinator.snapshots.cleanup`)
+"""

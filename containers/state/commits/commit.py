@@ -1,0 +1,226 @@
+"""The commit of a stage's state, from top to bottom.
+
+    freeze    link a consistent copy of the live checkpoint                       `containers.state.commits.freeze`
+    upload    put what changed since the last snapshot into every blob store      `containers.state.commits.upload`
+    report    the coordinator records that the snapshot counts
+    clean up  remove the frozen copy, in the background; the coordinator cleans up in the blob stores
+
+Only the report makes a snapshot count. If it is interrupted, its outcome is unknown, and the next snapshot must name the one before it. So
+a report without an answer is repeated, unchanged, before anything else. The coordinator answers each repetition in the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from containers.engine import StageStart
+from containers.state.checkpoint import read_offset_log
+from containers.state.commits.freeze import FrozenCheckpoint, freeze
+from containers.state.commits.upload import Marker, Uploader
+from containers.state.context import StateContext
+from containers.state.offsets.offsetlog import positions_in
+from containers.state.recovery.restore import LOST
+from containers.state.transfer import in_parallel, log_progress, run_to_completion
+from sluice.client import Refused, until_answered
+from sluice.core.errors import BlobUnavailable, SnapshotConflict, StaleRun, UnknownTask
+from sluice.core.ids import Instant, Ssp
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Snapshot, SnapshotIndex
+from sluice.wire import body as wire_body
+from sluice.wire import snapshots as wire_snapshots
+
+log = logging.getLogger(__name__)
+
+Uploads = Mapping[BlobStoreName, tuple[Marker, SnapshotIndex]]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A snapshot that is in every blob store. `batch` is the last batch in it, `frozen_at` the time at which it was frozen."""
+
+    id: CommitId
+    batch: int
+    frozen_at: Instant
+    uploads: Uploads
+    report: wire_snapshots.SnapshotRequest
+
+
+@dataclass(slots=True)
+class CommitState:
+    """The commits of one stage of one task: what is durable, and what the next commit builds upon. Used on the agent's loop, by one commit
+    at a time."""
+
+    start: StageStart
+    durable_batch: int = -1
+    durable_commit: CommitId | None = None
+    last: Commit | None = None
+    """The last commit of this container."""
+    indexes: Mapping[BlobStoreName, BlobId] = field(default_factory=dict)
+    """The newest snapshot, as the coordinator knows it: its index in each blob store."""
+    damaged: set[BlobStoreName] = field(default_factory=set)
+    """The blob stores in which the newest snapshot has lost something: the next commit uploads everything to them."""
+    upload_again: set[BlobStoreName] = field(default_factory=set)
+    """The blob stores that become `damaged` when the next upload begins. A commit may be in progress when a blob store is added here."""
+    uploaders: dict[BlobStoreName, Uploader] = field(default_factory=dict)
+    unanswered: Commit | None = None
+    """A commit whose report has an unknown outcome. It must not wait for long: if it was not recorded, its blobs are garbage."""
+    cleanup: asyncio.Task[None] | None = None
+
+    def lacking(self, state: StateContext) -> bool:
+        """Whether a blob store that the run is backed up to does not have the newest snapshot, or not the whole of it."""
+        return not self.indexes.keys() - self.damaged - self.upload_again >= state.destinations.to.keys()
+
+    async def wait_for_cleanup(self) -> None:
+        """Wait until the frozen copy of the last commit is removed."""
+        if self.cleanup is not None:
+            await asyncio.wait({self.cleanup})
+
+
+async def open_commits(
+    start: StageStart, snapshot: Snapshot | None, state: StateContext, damaged: Iterable[BlobStoreName] = ()
+) -> CommitState:
+    """Go on after `snapshot`, the newest one that the coordinator knows. In the blob stores `damaged` it has lost something. Raises what
+    `Uploader.begin` raises, except for a blob store that does not answer: the first commit waits for that."""
+    stage = CommitState(start, damaged=set(damaged))
+    if snapshot is not None:
+        stage.indexes = snapshot.markers
+        if snapshot.lineage == start.lineage and not snapshot.restored_explicitly:
+            stage.durable_batch, stage.durable_commit = snapshot.batch, snapshot.checkpoint
+    with suppress(BlobUnavailable):
+        await _open_uploaders(stage, state)
+    return stage
+
+
+async def commit(stage: CommitState, state: StateContext, up_to: int | None = None) -> Commit | None:
+    """Freeze the checkpoint, upload what changed, report it, clean up. Returns what was reported; None if there was nothing to do: no batch
+    was committed since the last snapshot, or batch `up_to` is durable already, in every blob store, or the run has no blob store to back
+    up to.
+
+    May be interrupted anywhere. A crash at any line loses nothing: only the report makes a snapshot count, and what was uploaded before it
+    is garbage with a TTL until then. Raises what `settle_report`, `freeze` and `Uploader.upload` raise.
+    """
+    settled = await settle_report(stage, state)
+    lacking = stage.lacking(state)
+    if not state.destinations.to or (up_to is not None and up_to <= stage.durable_batch and not lacking):
+        return settled
+    await stage.wait_for_cleanup()
+    start, meter, frozen_at, commit_id = stage.start, state.meter(stage.start).backup, state.clock.elapsed(), state.new_commit_id()
+    checkpoint = state.checkpoints.directory(start.task, start.declared.stage.name)
+    directory = state.checkpoints.frozen(start.task, start.declared.stage.name) / commit_id
+    try:
+        frozen = await run_to_completion(state.in_thread(lambda: freeze(checkpoint, directory)))
+        batch = frozen.batch
+        if batch is None or batch < stage.durable_batch or (batch == stage.durable_batch and not lacking):
+            return settled
+        entry = await state.in_thread(lambda: read_offset_log(directory, batch))
+        async with log_progress(f"{start.query} is backed up", meter):
+            offsets = positions_in(entry, state.reads(start))
+            uploads = await _upload(stage, state, frozen, commit_id, offsets)
+        if not uploads:  # the run has no blob store any more
+            return settled
+        report = wire_snapshots.SnapshotRequest(
+            generation=start.generation,
+            lineage=start.lineage,
+            batch_id=batch,
+            offsets=wire_body.offsets_body(offsets),
+            checkpoint_id=commit_id,
+            markers={name: _marker_body(marker) for name, (marker, _) in uploads.items()},
+        )
+        stage.unanswered = Commit(commit_id, batch, frozen_at, uploads, report)
+        return await settle_report(stage, state)
+    finally:
+        meter.end()
+        stage.cleanup = asyncio.create_task(_remove(directory, state))
+
+
+async def _open_uploaders(stage: CommitState, state: StateContext) -> None:
+    """Have an uploader for each blob store that the run backs up to now. One without the newest snapshot gets everything."""
+    to = state.destinations.to
+    for name in stage.upload_again & stage.uploaders.keys():
+        del stage.uploaders[name]
+    stage.damaged |= stage.upload_again
+    stage.upload_again.clear()
+    for name, blobs in to.items():
+        if name not in stage.uploaders:
+            uploader, index = state.uploader(blobs, stage.start), stage.indexes.get(name)
+            try:
+                if name not in stage.damaged:
+                    await uploader.begin(index)
+            except LOST as error:
+                log.warning("%s is uploaded whole to blob store %s, which has lost its newest snapshot: %s", stage.start.query, name, error)
+                stage.damaged.add(name)
+            if name in stage.damaged:
+                uploader.begin_whole(index)
+            stage.uploaders[name] = uploader
+    for name in stage.uploaders.keys() - to.keys():
+        del stage.uploaders[name]
+
+
+async def _upload(
+    stage: CommitState, state: StateContext, frozen: FrozenCheckpoint, commit_id: CommitId, offsets: Mapping[Ssp, int]
+) -> Uploads:
+    """To all blob stores concurrently. After an error the others finish first."""
+    await _open_uploaders(stage, state)
+    done: dict[BlobStoreName, tuple[Marker, SnapshotIndex]] = {}
+
+    async def upload(name: BlobStoreName, uploader: Uploader) -> None:
+        done[name] = await uploader.upload(frozen, commit_id, stage.start.generation, offsets, stage.start.continuation)
+
+    await in_parallel((partial(upload, name, each) for name, each in stage.uploaders.items()), len(stage.uploaders))
+    return done
+
+
+async def settle_report(stage: CommitState, state: StateContext) -> Commit | None:
+    """Report the unanswered commit until the coordinator answers; None if there is none. Raises LeaseLost, Refused, and StaleRun when the
+    run has ended."""
+    done, start = stage.unanswered, stage.start
+    if done is None:
+        return None
+    try:
+        await until_answered(
+            partial(state.coordinator.report_snapshot, state.run_id, start.task, start.declared.stage.name, done.report), start.query
+        )
+    except Refused as refused:
+        stage.unanswered = None
+        if refused.refused_as in (SnapshotConflict.slug, UnknownTask.slug):
+            await _check_run(state, start, refused)
+        raise
+    for name, (marker, index) in done.uploads.items():
+        stage.uploaders[name].reported(marker, index)
+    stage.indexes = {name: marker.index for name, (marker, _) in done.uploads.items()}
+    stage.damaged -= done.uploads.keys()
+    stage.durable_batch, stage.durable_commit, stage.last, stage.unanswered = done.batch, done.id, done, None
+    meter = state.meter(start)
+    meter.snapshot_at, meter.snapshot_batch = state.clock.now(), done.batch
+    meter.backup.seconds.add(state.clock.elapsed() - done.frozen_at)
+    return done
+
+
+async def _check_run(state: StateContext, start: StageStart, refused: Refused) -> None:
+    """A drain that fails sets the snapshots back to before it, and the run stops: then the refusal is no error of this container."""
+    run = await until_answered(partial(state.coordinator.basic_run, state.run_id), start.query)
+    if run.state.ended or run.stop_requested_at is not None:
+        raise StaleRun(f"run {run.run_id} has ended or is stopping, so its state is not backed up any more: {refused}") from refused
+
+
+async def _remove(directory: Path, state: StateContext) -> None:
+    with suppress(RuntimeError):  # the container is ending, and so are its threads: the next start of the stage removes the directory
+        await state.in_thread(lambda: shutil.rmtree(directory, ignore_errors=True))
+
+
+def _marker_body(marker: Marker) -> wire_snapshots.MarkerBody:
+    return wire_snapshots.MarkerBody(
+        index=marker.index,
+        previous=marker.previous,
+        files=marker.files,
+        bytes=marker.bytes,
+        uploaded_files=marker.uploaded_files,
+        uploaded_bytes=marker.uploaded_bytes,
+        puts=marker.puts,
+    )

@@ -1,0 +1,295 @@
+"""The upload of a frozen checkpoint: what changed since the previous snapshot goes into new blobs, and an index says where everything is.
+
+    compare  the files with the previous index; a file that may be unchanged and is not known is read once
+    plan     packs and chunks (`containers.state.commits.packing`): a list of puts
+    put      read, hash, put: in parallel, `concurrency` blobs in memory at a time; each with a TTL, which the coordinator removes once
+             the snapshot is reported
+    index    put last: until then the blobs are garbage, which expires
+
+Every put has a new blob id. So an upload that failed, or one by a former owner of the task, changes no existing blob.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar, assert_never
+
+from containers.state.commits.freeze import FrozenCheckpoint
+from containers.state.commits.packing import Packing, Put, PutChunk, PutPack, files_to_repack, plan_puts
+from containers.state.diff import DirDiff, Identity, LocalDir, LocalFile, diff, files_to_read, is_stable, next_index
+from containers.state.files import LocalFiles
+from containers.state.transfer import InOrder, InThread, Progress, fingerprints, in_parallel, run_to_completion
+from sluice.blobs.indexes import read_index
+from sluice.blobs.port import About, BlobStore, Purpose
+from sluice.clock import Clock
+from sluice.core.errors import BadSettings
+from sluice.core.ids import Generation, Ssp, StageKey
+from sluice.core.snapshots.fingerprint import Fingerprint, Hashes, fingerprint
+from sluice.core.snapshots.indexjson import encoded
+from sluice.core.snapshots.snapshot import (
+    BlobId,
+    CommitId,
+    DirIndex,
+    FileBlob,
+    FileIndex,
+    Kind,
+    SnapshotIndex,
+    SnapshotMetadata,
+    fresh_blob_id,
+    walk,
+)
+
+T = TypeVar("T")
+
+NO_OFFSETS: Mapping[Ssp, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSettings:
+    """Sizes in bytes; see `containers.state.commits.packing`. `concurrency` blobs are put at a time, and kept in memory. Raises
+    BadSettings."""
+
+    chunk_bytes: int = 16 << 20
+    pack_bytes: int = 8 << 20
+    small_bytes: int = 1 << 20
+    packing: bool = True
+    concurrency: int = 8
+    ttl: timedelta = timedelta(days=30)
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1 or self.ttl <= timedelta(0):
+            raise BadSettings(f"{self.concurrency} blobs at a time, with a TTL of {self.ttl}: both must be positive")
+        _ = self.sizes
+
+    @property
+    def sizes(self) -> Packing:
+        return Packing(self.chunk_bytes, self.pack_bytes, self.small_bytes, self.packing)
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What is reported of a snapshot in one blob store: its index and the previous one, its files and bytes, and the cost of the upload.
+    Retained bytes were in the blob store already; `puts` includes the index."""
+
+    index: BlobId
+    previous: BlobId | None
+    files: int
+    bytes: int
+    uploaded_files: int
+    uploaded_bytes: int
+    retained_bytes: int
+    puts: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """`marker` has no index yet."""
+
+    found: DirDiff
+    changed: Mapping[str, LocalFile]
+    puts: Sequence[Put]
+    marker: Marker
+
+
+class Uploader:
+    """Uploads frozen checkpoints of one stage to one blob store, one at a time."""
+
+    def __init__(
+        self,
+        blobs: BlobStore,
+        key: StageKey,
+        settings: CommitSettings,
+        clock: Clock,
+        new_id: Callable[[], str],
+        progress: Progress,
+        *,
+        files: LocalFiles | None = None,
+        in_thread: InThread = asyncio.to_thread,
+    ) -> None:
+        """`new_id` returns at least 16 random hex digits."""
+        self._blobs = blobs
+        self._key = key
+        self._settings = settings
+        self._clock = clock
+        self._new_id = new_id
+        self._progress = progress
+        self._files = files or LocalFiles()
+        self._in_thread = in_thread
+        self._previous: tuple[BlobId, SnapshotIndex] | None = None
+        self._follows: BlobId | None = None
+        self._known: dict[Identity, Fingerprint] = {}
+
+    async def begin(self, previous: BlobId | None) -> None:
+        """Continue after that snapshot; None for none. Raises what `read_index` raises."""
+        self.begin_whole(previous)
+        if previous is not None:
+            about = About.of_stage(Purpose.INDEX, self._key)
+            self._previous = (previous, await read_index(self._blobs, previous, about, self._in_thread, expected=self._key))
+
+    def begin_whole(self, previous: BlobId | None) -> None:
+        """Continue after that snapshot without its blobs: the next upload has everything. For a snapshot that has lost something."""
+        self._previous, self._follows = None, previous
+
+    async def upload(
+        self,
+        frozen: FrozenCheckpoint,
+        checkpoint: CommitId,
+        generation: Generation,
+        offsets: Mapping[Ssp, int] = NO_OFFSETS,
+        continuation: Mapping[str, Any] | None = None,
+    ) -> tuple[Marker, SnapshotIndex]:
+        """Put what the blob store does not have, and the index, which also has the last two arguments. Raises BlobUnavailable,
+        BlobStoreUnusable, FileChanged, FileUnreadable, CheckpointUnreadable; nothing refers to the blobs then, and they expire."""
+        millis = int(self._clock.now().timestamp() * 1000)
+        before = self._previous[1].root if self._previous is not None else None
+        local, unread = await self._thread(lambda: self._look(frozen.directory, before))
+        known = self._known | await fingerprints(self._files, frozen.directory, unread, self._in_thread)
+        plan = await self._thread(lambda: self._plan(local, before, known))
+        self._progress.planned(plan.marker.uploaded_files, plan.marker.uploaded_bytes)
+        self._progress.retained(plan.marker.files - plan.marker.uploaded_files, plan.marker.retained_bytes)
+        upload = _Upload(self, frozen.directory, plan.changed, millis)
+        await in_parallel((partial(upload.put, put) for put in plan.puts), self._settings.concurrency)
+        root = await self._thread(lambda: next_index(plan.found, dict(upload.indexes())))
+        index = replace(self._index(root, frozen, checkpoint, generation, millis), offsets=offsets, continuation=continuation)
+        marker = replace(plan.marker, index=await self._put_index(index, millis))
+        self._known = await self._thread(lambda: _settled(local, known | dict(upload.fingerprints()), millis))
+        return marker, index
+
+    def _look(self, directory: Path, before: DirIndex | None) -> tuple[LocalDir, list[tuple[str, LocalFile]]]:
+        """The listing, and the files that must be read: all of them after a restore, once."""
+        local = self._files.listing(directory)
+        return local, list(files_to_read(local, before, self._known))
+
+    def _plan(self, local: LocalDir, before: DirIndex | None, known: Mapping[Identity, Fingerprint]) -> _Plan:
+        found = diff(local, before, known)
+        changed = dict(found.walk_added())
+        if again := files_to_repack(found.walk_retained(), self._settings.sizes):
+            changed |= {path: file for path, file in walk(local) if path in again}
+        puts = plan_puts([(path, file.identity.size) for path, file in changed.items()], self._settings.sizes)
+        sizes = [file.identity.size for _, file in walk(local)]
+        size = sum(file.identity.size for file in changed.values())
+        marker = Marker(BlobId(""), self._follows, len(sizes), sum(sizes), len(changed), size, sum(sizes) - size, len(puts) + 1)
+        return _Plan(found, changed, puts, marker)
+
+    def reported(self, marker: Marker, index: SnapshotIndex) -> None:
+        """The coordinator has recorded the snapshot: it is the previous one of the next upload."""
+        self._previous, self._follows = (marker.index, index), marker.index
+
+    async def _put_index(self, index: SnapshotIndex, millis: int) -> BlobId:
+        body = await self._thread(lambda: encoded(index))
+        blob = fresh_blob_id(self._key, Kind.SNAPSHOTS, millis, self._new_id())
+        await self._blobs.put(blob, body, About.of_stage(Purpose.INDEX, self._key), ttl=self._settings.ttl)
+        return blob
+
+    def _index(self, root: DirIndex, frozen: FrozenCheckpoint, checkpoint: CommitId, generation: Generation, millis: int) -> SnapshotIndex:
+        return SnapshotIndex(
+            created_millis=millis,
+            metadata=SnapshotMetadata(checkpoint, self._key.job, self._key.task, self._key.stage),
+            root=root,
+            previous=self._previous[0] if self._previous is not None else None,
+            generation=generation,
+            lineage=frozen.lineage,
+            batch=frozen.batch,
+        )
+
+    def _thread(self, work: Callable[[], T]) -> Awaitable[T]:
+        return run_to_completion(self._in_thread(work))
+
+
+def _settled(local: LocalDir, known: Mapping[Identity, Fingerprint], millis: int) -> dict[Identity, Fingerprint]:
+    """The fingerprints that the next upload can use."""
+    return {file.identity: known[file.identity] for _, file in walk(local) if is_stable(file.identity, millis * 1_000_000)}
+
+
+@dataclass(slots=True)
+class _Progressing:
+    """A file that is being uploaded."""
+
+    order: InOrder = field(default_factory=InOrder)
+    hashes: Hashes = field(default_factory=Hashes)
+    parts: list[FileBlob] = field(default_factory=list)
+    fingerprint: Fingerprint | None = None
+
+
+class _Upload:
+    """The puts of one upload, and what they make of the files."""
+
+    def __init__(self, committer: Uploader, directory: Path, changed: Mapping[str, LocalFile], millis: int) -> None:
+        self._of = committer
+        self._directory = directory
+        self._changed = changed
+        self._millis = millis
+        self._files = {path: _Progressing() for path in changed}
+
+    async def put(self, put: Put) -> None:
+        match put:
+            case PutPack():
+                await self._put_pack(put)
+            case PutChunk():
+                await self._put_chunk(put)
+            case _:
+                assert_never(put)
+
+    async def _put_pack(self, pack: PutPack) -> None:
+        body, read = await self._of._thread(lambda: self._read_pack(pack))
+        blob = await self._put_blob(body, Purpose.PACK)
+        size = len(body)
+        for each, found in zip(pack.files, read, strict=True):
+            self._files[each.path].parts.append(FileBlob(blob, 0, each.length, each.at, size))
+            self._files[each.path].fingerprint = found
+        self._of._progress.done(len(pack.files), size)
+
+    def _read_pack(self, pack: PutPack) -> tuple[bytes, list[Fingerprint]]:
+        parts = [self._read(each.path, 0, each.length) for each in pack.files]
+        return b"".join(parts), [fingerprint(part) for part in parts]
+
+    async def _put_chunk(self, chunk: PutChunk) -> None:
+        file = self._files[chunk.path]
+        if chunk.whole:
+            part, file.fingerprint = await self._of._thread(lambda: self._read_whole(chunk))
+        else:
+            part = await self._of._thread(lambda: self._read(chunk.path, chunk.offset, chunk.length))
+        put = asyncio.create_task(self._put_blob(part, Purpose.DATA))
+        try:
+            if not chunk.whole:
+                await self._hash(file, chunk, part)
+            file.parts.append(FileBlob(await put, chunk.offset))
+        finally:
+            put.cancel()
+            await asyncio.gather(put, return_exceptions=True)
+        self._of._progress.done(int(chunk.offset + chunk.length == self._changed[chunk.path].identity.size), chunk.length)
+
+    async def _hash(self, file: _Progressing, chunk: PutChunk, part: bytes) -> None:
+        """While the chunk is put, and after the chunks before it."""
+        await file.order.turn(chunk.offset)
+        await self._of._thread(lambda: file.hashes.write(part))
+        file.order.passed(chunk.offset + chunk.length)
+
+    def _read_whole(self, chunk: PutChunk) -> tuple[bytes, Fingerprint]:
+        part = self._read(chunk.path, 0, chunk.length)
+        return part, fingerprint(part)
+
+    def _read(self, path: str, offset: int, length: int) -> bytes:
+        return self._of._files.read(self._directory / path, offset, length, self._changed[path].identity)
+
+    async def _put_blob(self, body: bytes, purpose: Purpose) -> BlobId:
+        blob = fresh_blob_id(self._of._key, Kind.DATA, self._millis, self._of._new_id())
+        await self._of._blobs.put(blob, body, About.of_stage(purpose, self._of._key), ttl=self._of._settings.ttl)
+        return blob
+
+    def fingerprints(self) -> Iterator[tuple[Identity, Fingerprint]]:
+        for path, file in self._files.items():
+            yield self._changed[path].identity, file.fingerprint or file.hashes.fingerprint
+
+    def indexes(self) -> Iterator[tuple[str, FileIndex]]:
+        """Every uploaded file as in the index, by path. An empty file without a blob has the fingerprint of no bytes."""
+        for path, file in self._files.items():
+            local, found = self._changed[path], file.fingerprint or file.hashes.fingerprint
+            parts = tuple(sorted(file.parts, key=lambda part: part.offset))
+            yield path, FileIndex(local.name, parts, local.metadata, found.checksum, found.digest)

@@ -1,0 +1,205 @@
+"""Write-ahead offsets: Spark's offset-log entry of a batch is in the blob stores before the batch writes any output.
+
+    jobs/<job>/<task>/<stage>/offsets/<lineage>/<batch>     {"version": 1, "batch", "plan", "generation", "strict", "code"}
+
+"plan" is the text of Spark's `offsets/<batch>`. An entry is put only if the batch has none, so two containers that both believe they own a
+task can never run one batch in two ways: the second finds the entry of the first. With several blob stores, the first one decides and the
+others get a copy.
+
+`OffsetLog` reads and writes the entries of one stage in one blob store. `OffsetLogGate` holds each batch of a running query until its entry
+is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from containers.engine import StageStart
+from containers.state.checkpoint import read_offset_log, write_offset_log
+from containers.state.context import StateContext
+from containers.state.offsets.batch_waits import BatchInterrupted, BatchWaits
+from containers.state.recovery.decision import OffsetLogEntry
+from sluice.blobs.port import About, BlobStore, Purpose
+from sluice.client import RETRY_DELAY
+from sluice.core.errors import BlobCorrupted, BlobUnavailable, SluiceError, Unavailable
+from sluice.core.ids import Generation, Lineage, StageKey
+from sluice.core.snapshots.snapshot import BlobId, batch_of, offsets_blob_id, offsets_prefix
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+
+
+class PlanReplaced(Unavailable):
+    """Another holder of the task has planned this batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetLog:
+    """The durable offset-log entries of one lineage of a stage, in one blob store."""
+
+    blobs: BlobStore
+    key: StageKey
+    lineage: Lineage
+
+    @property
+    def _about(self) -> About:
+        return About.of_stage(Purpose.OFFSETS, self.key)
+
+    def _id(self, batch: int) -> BlobId:
+        return offsets_blob_id(self.key, self.lineage, batch)
+
+    async def put_if_absent(self, entry: OffsetLogEntry) -> OffsetLogEntry:
+        """Put the entry unless its batch has one; the entry that the batch has then. Raises BlobUnavailable, BlobCorrupted."""
+        if await self.blobs.put_if_absent(self._id(entry.batch), encoded(entry), self._about):
+            return entry
+        return await self.read(entry.batch)
+
+    async def read(self, batch: int) -> OffsetLogEntry:
+        """Raises BlobMissing, BlobUnavailable, BlobCorrupted."""
+        blob, sink = self._id(batch), io.BytesIO()
+        await self.blobs.get(blob, sink, self._about)
+        return decoded(sink.getvalue(), blob, batch)
+
+    async def after(self, batch: int) -> Mapping[int, OffsetLogEntry]:
+        """The entries of all later batches. Raises BlobUnavailable, BlobCorrupted."""
+        found: dict[int, OffsetLogEntry] = {}
+        prefix = offsets_prefix(self.key, self.lineage)
+        async for page in self.blobs.list(prefix, self._about, after=self._id(batch) if batch >= 0 else ""):
+            batches = [batch_of(listed.blob) for listed in page]
+            found |= dict(zip(batches, await asyncio.gather(*map(self.read, batches)), strict=True))
+        return found
+
+
+def offset_log(state: StateContext, start: StageStart, blobs: BlobStore) -> OffsetLog:
+    return OffsetLog(blobs, state.key(start), start.lineage)
+
+
+async def put_in_all(logs: Sequence[OffsetLog], entry: OffsetLogEntry) -> OffsetLogEntry:
+    """Put the entry into the first log, and what that one has then into the others. May be repeated. Raises BlobUnavailable,
+    BlobCorrupted."""
+    decided = await logs[0].put_if_absent(entry)
+    for log in logs[1:]:
+        copied = await log.put_if_absent(decided)
+        if copied.text != decided.text:
+            raise BlobCorrupted(
+                f"batch {entry.batch} of {log.key} has different offset-log entries in two blob stores: restore from the first one only"
+            )
+    return decided
+
+
+def encoded(entry: OffsetLogEntry) -> bytes:
+    document = {
+        "version": VERSION,
+        "batch": entry.batch,
+        "plan": entry.text,
+        "generation": entry.generation,
+        "strict": entry.strict,
+        "code": entry.code,
+    }
+    return json.dumps(document).encode()
+
+
+def decoded(body: bytes, blob: BlobId, batch: int) -> OffsetLogEntry:
+    """Raises BlobCorrupted, naming the blob; BlobUnavailable for one that a newer Sluice wrote, which can be read after an upgrade."""
+    try:
+        document = json.loads(body)
+        if document["version"] > VERSION:
+            raise BlobUnavailable(f"{blob} was written by a newer version of Sluice: run that version")
+        entry = OffsetLogEntry(
+            int(document["batch"]), document["plan"], Generation(document["generation"]), document["strict"], document["code"]
+        )
+        if entry.batch != batch or not isinstance(entry.text, str) or not isinstance(entry.strict, bool):
+            raise ValueError("its contents do not match its name")
+    except (ValueError, KeyError, TypeError) as error:
+        raise BlobCorrupted(f"{blob} is not an offset-log entry: {error}") from error
+    return entry
+
+
+# --- the gate --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEntry:
+    """The entry that the running batch was planned by. `decided` becomes the entry that counts for the batch; None when the run backs up
+    nothing any more."""
+
+    entry: OffsetLogEntry
+    decided: Future[OffsetLogEntry | None]
+
+
+class OffsetLogGate:
+    """Holds each batch of one stage until its offset-log entry is durable. Created on the agent's loop; `before_batch` and `before_write`
+    are called on the threads of Spark."""
+
+    def __init__(self, state: StateContext, start: StageStart, waits: BatchWaits) -> None:
+        self._state = state
+        self._start = start
+        self._waits = waits
+        self._directory = state.checkpoints.directory(start.task, start.declared.stage.name)
+        self._pending: PendingEntry | None = None
+        self._last_begun = -1
+        self._background: set[asyncio.Task[None]] = set()
+
+    def before_batch(self, batch: int) -> None:
+        """Start to put the entry, while the batch is being computed. Does not wait."""
+        self._last_begun = batch
+        entry = self._entry(batch, strict=True)
+        self._pending = PendingEntry(entry, self._waits.submit(self._put(entry)))
+
+    def before_write(self, batch: int) -> None:
+        """Wait until the entry is durable. May be called more than once for a batch.
+
+        The entry that counts is the one that the batch began with: the file on disk may have been replaced since. Raises BatchInterrupted,
+        PlanReplaced, BlobUnavailable, BlobCorrupted.
+        """
+        pending = self._pending
+        if pending is None or pending.entry.batch != batch:
+            raise BatchInterrupted(f"batch {batch} of {self._start.query} was given up: another batch has begun since")
+        decided = self._waits.result(pending.decided)
+        if decided is not None and decided.text != pending.entry.text:
+            write_offset_log(self._directory, batch, decided.text)
+            self._state.meter(self._start).replaced += 1
+            raise PlanReplaced(
+                f"batch {batch} was planned by generation {decided.generation} before: it runs again with that offset-log entry"
+            )
+
+    def committed(self, batch: int) -> bool:
+        """Whether a committed batch has passed this gate. One with a sink of the user's own has not: its entry is put afterwards, in the
+        background, and is not strict."""
+        if batch <= self._last_begun:
+            return True
+        task = asyncio.get_running_loop().create_task(self._put_afterwards(batch))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return False
+
+    def _entry(self, batch: int, *, strict: bool) -> OffsetLogEntry:
+        return OffsetLogEntry(batch, read_offset_log(self._directory, batch), self._start.generation, strict, self._state.code)
+
+    async def _put(self, entry: OffsetLogEntry) -> OffsetLogEntry | None:
+        """Put the entry into all blob stores. Waits for a blob store that is unavailable, for as long as a commit may: a query that failed
+        instead would use up its restarts."""
+        policy = self._state.policy
+        give_up = self._state.clock.elapsed() + (policy.max_delay + policy.timeout).total_seconds()
+        while to := self._state.destinations.to:
+            try:
+                return await put_in_all([offset_log(self._state, self._start, blobs) for blobs in to.values()], entry)
+            except BlobUnavailable as error:
+                if self._state.clock.elapsed() >= give_up:
+                    raise
+                log.warning("%s holds batch %d: its offset-log entry is not durable yet: %s", self._start.query, entry.batch, error)
+                await asyncio.sleep(RETRY_DELAY.total_seconds())
+        return None
+
+    async def _put_afterwards(self, batch: int) -> None:
+        try:
+            await self._put(self._entry(batch, strict=False))
+        except SluiceError as error:
+            log.warning("the offset-log entry of batch %d of %s was not made durable: %s", batch, self._start.query, error)

@@ -1,0 +1,5 @@
+"""Recovery: a stage's checkpoint gets to the disk of the container that acquires its task.
+
+`decision` is the rule: resume the local checkpoint, restore a snapshot, start fresh, or refuse. `prepare` carries the decision out, with
+`restore_plan` (what to link and what to fetch) and `restore`.
+"""

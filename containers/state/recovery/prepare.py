@@ -1,0 +1,203 @@
+"""Making a stage's checkpoint ready before its query starts, as `decision` decides: resume, start fresh or restore."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import assert_never
+
+from containers.engine import StageStart
+from containers.errors import StateElsewhere
+from containers.state.checkpoint import inspect, read_local_checkpoint, set_lineage
+from containers.state.context import StateContext
+from containers.state.offsets.wal import offset_log
+from containers.state.recovery.decision import (
+    LocalCheckpoint,
+    OffsetLogEntry,
+    Recovery,
+    Refuse,
+    Restore,
+    RestoreUnderNewLineage,
+    Resume,
+    StartFresh,
+    recovery,
+)
+from containers.state.recovery.restore import LOST, Source, finish_swap
+from containers.state.transfer import log_progress
+from sluice.client import until_answered
+from sluice.core.errors import BlobUnavailable, SluiceError
+from sluice.core.ids import Lineage
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
+
+log = logging.getLogger(__name__)
+OVERLAP = 3
+"""How many entries of committed batches are read, to compare them with those of the local checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """How to start the stage. The next snapshot follows `follows`, which has lost something in the blob stores `damaged`."""
+
+    start: StageStart
+    follows: Snapshot | None
+    damaged: frozenset[BlobStoreName] = frozenset()
+
+
+async def prepare_checkpoint(state: StateContext, start: StageStart, snapshot: Snapshot | None) -> Prepared:
+    """Make the checkpoint ready, with what must run again first. `snapshot`: the newest one that the coordinator knows. If no blob store
+    has it any more, an older one is restored, unless an operator chose it. May be interrupted anywhere and run again. Raises
+    StateElsewhere, and what blob stores and the coordinator raise."""
+    stage, directory = start.declared.stage.name, state.checkpoints.directory(start.task, start.declared.stage.name)
+    await state.in_thread(lambda: shutil.rmtree(state.checkpoints.frozen(start.task, stage), ignore_errors=True))
+    await state.in_thread(lambda: finish_swap(directory))
+    await state.copies.take(start.task, stage, start.lineage)
+    if snapshot is None and not state.destinations.restore_from:  # the engine checks that this disk has what was reported
+        return Prepared(start, None)
+    local = await state.in_thread(lambda: read_local_checkpoint(directory))
+    prepared = Prepared(start, snapshot)
+    replay: Sequence[OffsetLogEntry] = ()
+    match await _decided(state, start, snapshot, local):
+        case Resume(replay=replay):
+            pass
+        case StartFresh(replay=replay):
+            await state.in_thread(lambda: state.checkpoints.prepare(start.task, stage, start.lineage, None))
+        case Restore() | RestoreUnderNewLineage() as decision:
+            prepared, replay = await _restore(state, start, decision)
+        case Refuse(why=why):
+            raise StateElsewhere(
+                f"the state of stage {stage} of task {start.task} is not on this disk ({directory}) and there is no snapshot of it: {why}; "
+                "start this container on the disk that has it, or deploy with an explicit start to start with empty state"
+            )
+        case undecided:
+            assert_never(undecided)
+    state.meter(start).replayed += len(replay)
+    return replace(prepared, start=replace(prepared.start, replay={entry.batch: entry.text for entry in replay}, restored=True))
+
+
+async def _decided(state: StateContext, start: StageStart, snapshot: Snapshot | None, local: LocalCheckpoint | None) -> Recovery:
+    bases = [snapshot.batch if snapshot else -1]
+    if local is not None and local.lineage == start.lineage:
+        bases.append(local.committed)
+    after = max(-1, min(bases) - OVERLAP)
+    entries: dict[int, OffsetLogEntry] = {}
+    unavailable: BlobUnavailable | None = None
+    for blobs in state.destinations.restore_from.values():
+        try:
+            entries = {**await offset_log(state, start, blobs).after(after), **entries}
+        except BlobUnavailable as error:
+            unavailable = unavailable or error
+    decided = recovery(start.lineage, start.reported, local, entries, snapshot, state.code)
+    if unavailable is not None and not isinstance(decided, Resume | Restore):
+        raise unavailable  # that blob store may have the entries which are missing
+    return decided
+
+
+async def _restore(
+    state: StateContext, start: StageStart, decision: Restore | RestoreUnderNewLineage
+) -> tuple[Prepared, Sequence[OffsetLogEntry]]:
+    """Restore the newest snapshot that can be read; what must run again then. Until a new lineage begins, a crash only leaves a directory
+    that the next start restores again."""
+    head = decision.snapshot
+    damaged = await _fetch(state, start, head)
+    if damaged is None:
+        return await _restore_older(state, start, head)
+    if isinstance(decision, Restore):
+        return Prepared(start, head, damaged), decision.replay
+    return Prepared(await _begin_lineage(state, start, head, decision.why), head, damaged), ()
+
+
+async def _restore_older(state: StateContext, start: StageStart, head: Snapshot) -> tuple[Prepared, Sequence[OffsetLogEntry]]:
+    lost = frozenset(head.markers)
+    for older in await _older(state, start, head):
+        decision = await _decided(state, start, older, None)
+        if not isinstance(decision, Restore | RestoreUnderNewLineage):
+            continue
+        damaged = await _fetch(state, start, older, last_resort=False)
+        if damaged is None:
+            continue
+        log.error(
+            "%s: no blob store has snapshot %s any more: snapshot %s, batch %d, was restored", start.query, head.checkpoint, *_named(older)
+        )
+        if isinstance(decision, Restore):
+            return Prepared(start, head, lost), decision.replay
+        return Prepared(await _begin_lineage(state, start, older, decision.why, chosen=True), older, lost | damaged), ()
+    return Prepared(start, head, await _fetch(state, start, head, last_resort=True) or lost), ()
+
+
+async def _older(state: StateContext, start: StageStart, head: Snapshot) -> Sequence[Snapshot]:
+    """The retained snapshots before `head`, newest first. An operator's choice has no substitute."""
+    if head.restored_explicitly:
+        return ()
+    found = await until_answered(partial(state.coordinator.snapshots_of, state.job, start.task, start.declared.stage.name), start.query)
+    rows = found.snapshots
+    at = next((number for number, row in enumerate(rows) if row.checkpoint_id == head.checkpoint), len(rows))
+    return [
+        Snapshot(
+            CommitId(row.checkpoint_id),
+            Lineage(row.lineage),
+            -1 if row.batch_id is None else row.batch_id,
+            {BlobStoreName(name): BlobId(marker.index) for name, marker in row.markers.items()},
+        )
+        for row in rows[at + 1 :]
+    ]
+
+
+async def _begin_lineage(state: StateContext, start: StageStart, snapshot: Snapshot, why: str, *, chosen: bool = False) -> StageStart:
+    """`chosen`: the coordinator does not know yet that this snapshot is the newest one from now on."""
+    log.warning("%s starts a new lineage after batch %d: %s; rows may be duplicated, none is lost", start.query, snapshot.batch, why)
+    stage, checkpoint = start.declared.stage.name, snapshot.checkpoint if chosen else None
+    request = partial(
+        state.coordinator.new_lineage, state.run_id, start.task, stage, start.generation, start.lineage, why, checkpoint=checkpoint
+    )
+    begun = replace(start, lineage=await until_answered(request, start.query))
+    await state.in_thread(lambda: set_lineage(state.checkpoints.directory(start.task, stage), begun.lineage))
+    return begun
+
+
+async def _fetch(
+    state: StateContext, start: StageStart, snapshot: Snapshot, *, last_resort: bool | None = None
+) -> frozenset[BlobStoreName] | None:
+    """Fetch the snapshot; the blob stores in which it has lost something. None if no blob store has it, unless it is the last resort: then
+    that error is raised, as are BlobUnavailable, and StateElsewhere if the run restores from no blob store that may have it."""
+    sources = {
+        name: Source(blobs, snapshot.markers[name]) for name, blobs in state.destinations.restore_from.items() if name in snapshot.markers
+    }
+    if not sources:
+        if last_resort is False:
+            return None
+        raise StateElsewhere(
+            f"snapshot {snapshot.checkpoint} is in {', '.join(snapshot.markers)}, but this run restores from "
+            f"{', '.join(state.destinations.restore_from) or 'no blob store'}: add a blob store that has it to restore.from"
+        )
+    directory = state.checkpoints.directory(start.task, start.declared.stage.name)
+    began, (first, *others) = state.clock.elapsed(), sources.values()
+    local = directory if directory.is_dir() else None
+    meter = state.meter(start).restore
+    try:
+        async with log_progress(f"{start.query} is restored", meter):
+            restored = await state.restorer(first.blobs, start).restore(first.index, directory, local, others)
+    except LOST as error:
+        meter.failed += 1
+        if last_resort:
+            raise
+        log.warning("snapshot %s of %s cannot be restored: %s", snapshot.checkpoint, start.query, error)
+        return None
+    except SluiceError:
+        meter.failed += 1
+        raise
+    finally:
+        meter.end()
+    meter.seconds.add(state.clock.elapsed() - began)
+    found = await state.in_thread(lambda: inspect(directory))
+    if found is None or found.lineage != start.lineage:
+        await state.in_thread(lambda: set_lineage(directory, start.lineage))
+    took = state.clock.elapsed() - began
+    log.info("%s restored snapshot %s, batch %d, in %.1f s: %s", start.query, *_named(snapshot), took, restored)
+    return frozenset(name for name, source in sources.items() if source.index in restored.damaged)
+
+
+def _named(snapshot: Snapshot) -> tuple[CommitId, int]:
+    return snapshot.checkpoint, snapshot.batch

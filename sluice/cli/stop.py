@@ -1,0 +1,62 @@
+"""`sluice stop` and `sluice start`, for jobs of all kinds.
+
+Exit codes: 0; 1 when the coordinator cannot be reached or refuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from sluice.cli.client import OperatorClient
+from sluice.cli.runner import LOCAL, OptionalRun, Url, call, find_run
+from sluice.core.errors import Conflict
+from sluice.core.ids import RunId
+from sluice.wire import runs as wire_runs
+
+POLL = timedelta(seconds=0.5)
+
+
+class AlreadyRunning(Conflict):
+    """The job has a run that has not ended."""
+
+
+def stop(
+    run: OptionalRun = None,
+    reason: Annotated[str, typer.Option("--reason", help="Shown with the run.")] = "",
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when the last container has stopped, or at once.")] = True,
+    coordinator: Url = LOCAL,
+) -> None:
+    """Stop a job between two batches. It starts again with `sluice start`, and continues where it stopped."""
+    ended = call(coordinator, lambda client: _stopped(client, run, reason, wait=wait))
+    typer.echo(f"{ended.run_id} {ended.state.value if ended.state.ended else 'is stopping'}")
+
+
+async def _stopped(client: OperatorClient, name: str | None, reason: str, *, wait: bool) -> wire_runs.RunSummary:
+    found = await find_run(client, name)
+    run: wire_runs.RunSummary = await client.stop_run(RunId(found.run_id), reason)
+    while wait and not run.state.ended:
+        await asyncio.sleep(POLL.total_seconds())
+        run = await client.basic_run(RunId(found.run_id))
+    return run
+
+
+def start(run: OptionalRun = None, coordinator: Url = LOCAL) -> None:
+    """Start a job that was stopped or drained: create its next run, and print its id.
+
+    The run has the settings of the last one. A waiting `sluice exec` begins; containers of a job file are started with this id as
+    SLUICE_RUN_ID.
+    """
+    typer.echo(call(coordinator, lambda client: _started(client, run)))
+
+
+async def _started(client: OperatorClient, name: str | None) -> str:
+    found = await find_run(client, name)
+    if not found.state.ended:
+        what = "is stopping: wait until it has" if found.stop_requested_at is not None else f"is {found.state.value}"
+        raise AlreadyRunning(f"run {found.run_id} {what}")
+    request = await client.request_of(RunId(found.run_id))
+    return (await client.deploy(request.model_copy(update={"start": "checkpoint"}), replaces=RunId(found.run_id))).run_id

@@ -1,0 +1,70 @@
+"""In what a run is not backed up as its deployment requests: the blob stores that it names, and the stages of which one of them has no
+snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sluice.core.ids import StageName, TaskName
+from sluice.core.snapshots.snapshot import BlobStoreName
+
+StageOfTask = tuple[TaskName, StageName]
+
+
+class Degradation(StrEnum):
+    NOT_CONFIGURED = "not-configured"
+    """The coordinator's settings have no blob store of that name."""
+    UNAVAILABLE = "unavailable"
+    """The coordinator could not open the blob store."""
+    NO_SNAPSHOT = "no-snapshot"
+    """The newest snapshots of some stages are not in the blob store, or these stages have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupProblem:
+    """`stages`: those that are not backed up to `blob_store`, in their order; `detail`: the error if there is one."""
+
+    blob_store: BlobStoreName
+    reason: Degradation
+    stages: Sequence[StageOfTask] = ()
+    detail: str = ""
+
+    def __str__(self) -> str:
+        match self.reason:
+            case Degradation.NOT_CONFIGURED:
+                return (
+                    f"nothing is backed up to blob store {self.blob_store}, which is not configured any more: name it in "
+                    "SLUICE_BLOB_STORES, or choose others with PUT /runs/RUN/backup"
+                )
+            case Degradation.UNAVAILABLE:
+                return f"blob store {self.blob_store} cannot be opened: {self.detail}"
+            case Degradation.NO_SNAPSHOT:
+                first = ", ".join(f"{task}/{stage}" for task, stage in self.stages[:NAMED])
+                more = f" and {len(self.stages) - NAMED} more" if len(self.stages) > NAMED else ""
+                return f"the newest state is not backed up to blob store {self.blob_store}: {first}{more}"
+
+
+NAMED = 5
+"""How many stages a problem lists; further ones are counted."""
+
+
+def backup_problems(
+    requested: Sequence[BlobStoreName],
+    configured: Collection[BlobStoreName],
+    unavailable: Mapping[BlobStoreName, str],
+    heads: Mapping[StageOfTask, Collection[BlobStoreName]],
+) -> Sequence[BackupProblem]:
+    """`heads`: for each stage that has committed a batch, the blob stores that have its newest snapshot."""
+    found = []
+    for name in requested:
+        if name not in configured:
+            found.append(BackupProblem(name, Degradation.NOT_CONFIGURED))
+            continue
+        if name in unavailable:
+            found.append(BackupProblem(name, Degradation.UNAVAILABLE, detail=unavailable[name]))
+        without = sorted(stage for stage, stores in heads.items() if name not in stores)
+        if without:
+            found.append(BackupProblem(name, Degradation.NO_SNAPSHOT, without))
+    return found
