@@ -1,5 +1,5 @@
 # One image for coordinator and containers:
-#   docker run IMAGE coordinator --host 0.0.0.0 --insecure
+#   docker run --network host IMAGE coordinator
 #   docker run --no-healthcheck IMAGE container JOBFILE
 FROM python:3.11-slim-bookworm
 
@@ -31,7 +31,7 @@ EXPOSE 8180
 
 # For the coordinator. A container has no port and has a watchdog: use --no-healthcheck.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
-    CMD ["python", "-P", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('SLUICE_PORT', '8180')), timeout=4); c.request('GET', '/livez'); sys.exit(c.getresponse().status != 200)"]
+    CMD ["python", "-P", "-c", "import http.client, os, ssl, sys; k = dict(context=ssl._create_unverified_context()) if os.environ.get('SLUICE_TLS_CERTIFICATE') else {}; c = (http.client.HTTPSConnection if k else http.client.HTTPConnection)('127.0.0.1', int(os.environ.get('SLUICE_PORT', '8180')), timeout=4, **k); c.request('GET', '/livez'); sys.exit(c.getresponse().status != 200)"]
 
 # tini reaps orphans, and sends SIGTERM to its child alone, so a container's watchdog can stop between batches.
 ENTRYPOINT ["tini", "--", "sluice"]

@@ -4,8 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+# Images often set it. Without bytecode, every process of a test run compiles all modules and rewrites the assertions of all tests.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test unit simulate check format bench constraints clean java
+.PHONY: demo demo-kafka test unit simulate check format bench screenshots constraints clean java
 
 demo: $(VENV)/demo.stamp java
 	$(BIN)/python -m examples.flights.demo
@@ -20,10 +22,21 @@ unit: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests/unit -q -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 
 # The whole system in virtual time, with faults: make simulate SEEDS=1000 FROM=0, or one seed with what happened: make simulate SEED=7 TRACE=1
+# See docs/simulation.md for ONLY, SHRINK, COVERAGE and FAULTS.
 SEEDS ?= 100
 FROM ?= 0
+VERBS := coordinator/drains,coordinator/fleet,coordinator/jobmodels,coordinator/runs,coordinator/snapshots,containers/agent,containers/state
 simulate: $(VENV)/test.stamp
-	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --from $(FROM)) $(if $(TRACE),--trace)
+ifdef FAULTS
+	$(BIN)/python -m tests.simulation.removed_fixes $(filter-out 1,$(FAULTS))
+else ifdef COVERAGE
+	$(BIN)/python -m coverage run --data-file=$(VENV)/simulation.coverage --concurrency=greenlet --source=$(VERBS) \
+	    -m tests.simulation --workers 1 --seeds $(SEEDS) --from $(FROM)
+	$(BIN)/python -m coverage report --data-file=$(VENV)/simulation.coverage
+else
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --from $(FROM)) $(if $(ONLY),--only $(ONLY)) \
+	    $(if $(TRACE),--trace) $(if $(SHRINK),--shrink)
+endif
 
 check: $(VENV)/test.stamp java
 	$(BIN)/ruff format --check .
@@ -35,9 +48,17 @@ format: $(VENV)/test.stamp
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The demo on Kafka. A consumer of another library confirms the output.
+demo-kafka: $(VENV)/demo.stamp java
+	$(BIN)/python -m examples.flights.demo --system kafka
+
 # make bench NAME=heartbeats runs one benchmark; make bench runs all of them and writes docs/benchmarks.md.
 bench: $(VENV)/test.stamp java
 	$(BIN)/python -m bench $(NAME)
+
+# Pictures of the web pages, for a look at them after a change: wide and narrow, light and dark, in .sluice/screenshots.
+screenshots: $(VENV)/test.stamp
+	$(BIN)/python -m tests.support.screenshots .sluice/screenshots
 
 java:
 	@scripts/java

@@ -34,6 +34,7 @@ BENCHMARKS: Mapping[str, str] = {
     "heartbeats": "bench.heartbeats",
     "history": "bench.history",
     "job-model": "bench.job_model",
+    "kafka-exactly-once": "bench.kafka_exactly_once",
     "start": "bench.start",
 }
 """Name -> module with `run() -> Result`, imported when it is run."""

@@ -1,14 +1,15 @@
 """What the agents of a run cost the coordinator: polls for standby copies, and the adoption of a version.
 
 Standby: 300 containers on hosts of their own, in a run with `standby.replicas`, whose tasks have snapshots. Each heartbeats every 5 s and
-asks every 5 s for the copies that it must keep. The peer is the same fleet that only heartbeats, measured in turns with it. Commit 2c5c8f3
-took 3.2 cores for this, because every poll read all containers of the run and placed all copies again. At most 0.3 cores are asked for.
+requests every 5 s the list of the copies that it must keep. The peer is the same fleet that only heartbeats, measured in turns with it.
+Commit 2c5c8f3 took 3.2 cores for this, because every poll read all containers of the run and placed all copies again. The goal is at most
+0.3 cores.
 
-Adoption: every container of a run asks for the notices, its part of the job model and its run, and reports the version. This is done for
-runs of 500 and of 5,000 containers; the cost for one container must not grow with its run, so at most twice as much is asked for. Ten
+Adoption: every container of a run requests the notices, its part of the job model and its run, and reports the version. This is done for
+runs of 500 and of 5,000 containers; the cost for one container must not grow with its run, so the goal is at most twice as much. Ten
 times as much would be a cost that grows with the square.
 
-The ratio is the larger of the two figures to what is asked of it.
+The ratio is the larger of the two figures to its goal.
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ from bench.deployment import JOB, STREAM, deploy, make_stream, post, run_request
 from bench.harness import BenchFailed, Result, coordinator, note, running
 from coordinator.api.runs import spec_of
 from coordinator.settings import read_settings
-from sluice.core.grouping import GroupByPartition, Previous
 from sluice.core.ids import ProcessorId
-from sluice.core.model import JobModel, PlannedModel, plan_model
-from sluice.core.placement import Placement, place, slots
-from sluice.core.spec import RunSpec
+from sluice.core.jobmodels.grouping import GroupByPartition, Previous
+from sluice.core.jobmodels.model import JobModel, PlannedModel, plan_model
+from sluice.core.jobmodels.placement import Placement, place, slots
+from sluice.core.jobmodels.spec import RunSpec
 from sluice.streams.log import Log
 from tests.support.processes import free_port
 

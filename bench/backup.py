@@ -34,7 +34,7 @@ from obstore.exceptions import BaseError
 from bench.backup_peers import Bare, Peer, Rclone, Restic, Sluice, files, sluice
 from bench.gateway import Gateway, gateway
 from bench.harness import BenchFailed, Result, note
-from containers.state.upload import CommitSettings
+from containers.state.commits.upload import CommitSettings
 from sluice.core.errors import SluiceError
 from tests.support.servers import program
 

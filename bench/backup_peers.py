@@ -19,12 +19,12 @@ from obstore.store import S3Store
 
 from bench.gateway import BUCKET, REGION, Gateway, credentials
 from bench.harness import BenchFailed
+from containers.state.commits.freeze import freeze
+from containers.state.commits.upload import CommitSettings, Marker, Uploader
 from containers.state.context import DISK_THREADS, commit_id
-from containers.state.freeze import freeze
 from containers.state.meters import Transfers
-from containers.state.restore import Restorer, RestoreSettings
+from containers.state.recovery.restore import Restorer, RestoreSettings
 from containers.state.transfer import in_parallel
-from containers.state.upload import CommitSettings, Marker, Uploader
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.clock import SystemClock
@@ -64,7 +64,7 @@ class Sluice:
 
     @property
     def puts(self) -> int:
-        return sum(count for kind, count in self._requests.asked.items() if kind.operation == "put")
+        return sum(count for kind, count in self._requests.requests.items() if kind.operation == "put")
 
     async def backup(self) -> None:
         checkpoint = commit_id(SystemClock().now(), 0)
@@ -213,11 +213,13 @@ class Restic:
 
 async def run_program(command: list[str], environment: Mapping[str, str], directory: Path | None = None) -> None:
     """Run a program to its end. Raises BenchFailed with the end of its output."""
-    ours = {name: value for name, value in os.environ.items() if name != "AWS_CA_BUNDLE"}  # rclone does not start with this variable set
+    inherited = {
+        name: value for name, value in os.environ.items() if name != "AWS_CA_BUNDLE"
+    }  # rclone does not start with this variable set
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=directory,
-        env={**ours, **environment},
+        env={**inherited, **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

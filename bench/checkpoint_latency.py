@@ -204,13 +204,13 @@ def measure(batches: Callable[[], Batches], server: Gateway) -> Measured:
         if done < WARM_BATCHES and time.monotonic() > deadline:
             raise BenchFailed(f"{WARM_BATCHES} batches were not done within {PATIENCE:g} s")
         time.sleep(LOOK_SECONDS)
-    before, asked, end = batches(), server.requests().total(), time.monotonic() + SECONDS
+    before, requests, end = batches(), server.requests().total(), time.monotonic() + SECONDS
     while time.monotonic() < end:
         batches()
         time.sleep(LOOK_SECONDS)
-    asked = server.requests().total() - asked
+    requests = server.requests().total() - requests
     found = batches()
     millis = [found[batch] for batch in found.keys() - before.keys()]
     if len(millis) < 2:
         raise BenchFailed(f"{len(millis)} batches were done within {SECONDS:g} s: too few to measure")
-    return Measured(millis, asked)
+    return Measured(millis, requests)

@@ -57,7 +57,7 @@ def settings(address: str) -> dict[str, str]:
 def main(log: Path, address: str, directory: Path) -> None:
     spark = start_session("s3a", "local[2]", directory / "spark", settings(address), directory)
     streams = LogTaskSystem(spark, log, SystemClock(), print)
-    spark.streams.addListener(Listener(tell, lambda ended: print(ended.error, file=sys.stderr)))
+    spark.streams.addListener(Listener(report, lambda ended: print(ended.error, file=sys.stderr)))
     rows = counted(streams.read(GRANT, "readings", dict.fromkeys(range(PARTITIONS), 0), MAX_ROWS))
     records = rows.select(F.col("sensor").cast("binary").alias("key"), F.to_json(F.struct("*")).cast("binary").alias("value"))
 
@@ -69,7 +69,7 @@ def main(log: Path, address: str, directory: Path) -> None:
     sys.stdin.read()
 
 
-def tell(done: BatchDone) -> None:
+def report(done: BatchDone) -> None:
     print(json.dumps({"batch": done.batch, "rows": done.rows, "millis": done.duration_ms}), flush=True)
 
 

@@ -36,8 +36,8 @@ from coordinator.waits import DeletionHold
 from sluice.blobs.port import About, Purpose
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, JobName, Lineage, RunId, StageKey, StageName, TaskName
-from sluice.core.indexjson import encoded
-from sluice.core.snapshot import (
+from sluice.core.snapshots.indexjson import encoded
+from sluice.core.snapshots.snapshot import (
     BlobId,
     BlobStoreName,
     CommitId,

@@ -37,7 +37,7 @@ from coordinator.store.sql import Store, open_store
 from sluice.clock import SystemClock
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, ProcessorId, Ssp, StageName, TaskName
 from sluice.core.lifecycle import RunState
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId
 from sluice.streams.log import Log, LogSystem
 from sluice.wire import runs as wire_runs
 from tests.support.processes import get

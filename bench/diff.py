@@ -19,8 +19,8 @@ from statistics import median
 from bench.harness import BenchFailed, Result, note
 from containers.state.diff import DirDiff, Identity, LocalDir, diff, files_to_read
 from containers.state.files import LocalFiles
-from sluice.core.fingerprint import Fingerprint
-from sluice.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex
+from sluice.core.snapshots.fingerprint import Fingerprint
+from sluice.core.snapshots.snapshot import BlobId, DirIndex, FileBlob, FileIndex
 
 NAME = "diff"
 FILES = int(os.environ.get("BENCH_FILES", "100000"))

@@ -3,7 +3,7 @@
 
 * one, two: an idle job of one stage, and of two stages, with all windows open; the second stage reads what the first flushes.
 * million: one stage with 1,000,000 rows of open state.
-* upgrade: `sluice upgrade --local` upgrades the job of one stage while rows arrive. Measured until the first output of the new version,
+* upgrade: `sluice upgrade` upgrades the job of one stage while rows arrive. Measured until the first output of the new version,
   whose containers start when the old ones have drained.
 
 Each case is measured in a run of its own, alternating with the same queries in plain Spark (`bench/drain_bare.py`): their state is emptied

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,18 +28,32 @@ def first_output_after(url: str, home: Path, log: Log) -> float:
     """Upgrade the running job. Returns the seconds until the first output of the new version. The old version writes output only when it
     is drained.
     """
-    command = [*SLUICE, "upgrade", str(NEXT), "--local", "--home", str(home), "--coordinator", url]
-    said = home / "upgrade.log"
-    with producing(log):
-        upgrading = start(command, said)
+    upgrade_log, container_log = home / "upgrade.log", home / "upgraded-container.log"
+    with producing(log), ExitStack() as stack:
+        upgrading = start([*SLUICE, "upgrade", str(NEXT), "--coordinator", url], upgrade_log)
+        stack.enter_context(ending(upgrading))
+
+        def deployed() -> str | None:
+            must_run(upgrading, upgrade_log)
+            return deployed_run(upgrade_log.read_text())
+
+        run_id = wait_for("the new version's run", deployed, PATIENCE, details=lambda: tail(upgrade_log))
+        environment = {"SLUICE_COORDINATOR_URL": url, "SLUICE_RUN_ID": run_id, "SLUICE_PROCESSOR_ID": "0", "SLUICE_HOME": str(home)}
+        container = start([*SLUICE, "container", str(NEXT)], container_log, environment=environment)
+        stack.enter_context(ending(container))
 
         def found() -> datetime | None:
-            must_run(upgrading, said)
+            must_run(container, container_log)
             return first_output(log)
 
-        with ending(upgrading):
-            at = wait_for("the new version's first output", found, PATIENCE, every=0.2, details=lambda: tail(said))
-            return (at - requested_at(url)).total_seconds()
+        at = wait_for("the new version's first output", found, PATIENCE, every=0.2, details=lambda: tail(container_log))
+        return (at - requested_at(url)).total_seconds()
+
+
+def deployed_run(printed: str) -> str | None:
+    """The run that `sluice upgrade` has deployed, of its output so far."""
+    found = re.search(r"^run (\S+)$", printed, re.M)
+    return found[1] if found else None
 
 
 @contextmanager

@@ -40,7 +40,7 @@ from coordinator.fleet.leases import Leases
 from coordinator.settings import read_settings
 from sluice.clock import SystemClock
 from sluice.core.ids import Epoch, ExecutionContainerId
-from sluice.core.lease import LeasePolicy
+from sluice.core.leases.lease import LeasePolicy
 from sluice.streams.log import Log
 from tests.support.processes import free_port, get
 
@@ -64,13 +64,13 @@ def run() -> Result:
             figures = {**_large_fleet(), **_sweep(), **_recovery()}
     except SwarmFailed as error:
         raise BenchFailed(str(error)) from error
-    asked = {
+    goals = {
         "rss_bytes_per_lease": MOST_BYTES,
         "p99_ms": MOST_P99,
         "sweep_ms": MOST_SWEEP,
         "recover_alive_s": MOST_RECOVERY,
     }
-    ratio = max(figures[name] / most for name, most in asked.items())
+    ratio = max(figures[name] / most for name, most in goals.items())
     return Result(
         name=NAME,
         figures=figures,

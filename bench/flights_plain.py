@@ -45,7 +45,7 @@ def main(system: str, where: str, directory: Path, queries: str) -> None:
         streams = KafkaTaskSystem(spark, where, KafkaProperties({}))
     else:
         streams = LogTaskSystem(spark, Path(where), SystemClock(), print)
-    spark.streams.addListener(Listener(tell, lambda ended: None))
+    spark.streams.addListener(Listener(report, lambda ended: None))
 
     def start(name: str, records: DataFrame, to: str) -> None:
         def append(batch: DataFrame, batch_id: int) -> None:
@@ -70,7 +70,7 @@ def main(system: str, where: str, directory: Path, queries: str) -> None:
     sys.stdin.read()
 
 
-def tell(done: BatchDone) -> None:
+def report(done: BatchDone) -> None:
     print(json.dumps({"query": done.query, "rows": done.rows, "millis": done.duration_ms, "at": time.monotonic()}), flush=True)
 
 

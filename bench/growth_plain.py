@@ -24,7 +24,7 @@ from containers.spark.systems.kafka import SOURCE_OPTIONS
 
 def main(bootstrap: str, directory: Path) -> None:
     spark = start_session("plain", "local[1]", directory / "spark", {"spark.jars": ",".join(map(str, connector_jars()))}, directory)
-    spark.streams.addListener(Listener(tell, lambda ended: None))
+    spark.streams.addListener(Listener(report, lambda ended: None))
     source = spark.readStream.format("kafka").options(**SOURCE_OPTIONS)
     records = source.option("kafka.bootstrap.servers", bootstrap).option("subscribe", "events").option("startingOffsets", "earliest").load()
 
@@ -41,7 +41,7 @@ def main(bootstrap: str, directory: Path) -> None:
     sys.stdin.read()
 
 
-def tell(done: BatchDone) -> None:
+def report(done: BatchDone) -> None:
     print(json.dumps(done.positions), flush=True)
 
 

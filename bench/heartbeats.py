@@ -63,24 +63,24 @@ def _measure(home: Path) -> Result:
             raise BenchFailed("the bare function and the coordinator send different numbers of headers: change bench/bare.py")
         before = metric(url, ALIVE)
         samples = alternate([bare, beats], ROUNDS, SECONDS)
-        mine, theirs = samples[beats.name], samples[bare.name]
-        check_beats(url, before, sum(sample.requests for sample in mine))
-    ratio, p99 = paired_ratio(mine, theirs), median(sample.p99 for sample in mine)
+        own, peers = samples[beats.name], samples[bare.name]
+        check_beats(url, before, sum(sample.requests for sample in own))
+    ratio, p99 = paired_ratio(own, peers), median(sample.p99 for sample in own)
     return Result(
         name=NAME,
         figures={
             "containers": CONTAINERS,
             "connections": CONNECTIONS,
-            "heartbeats_per_second": round(middle_rate(mine)),
-            "bare_asgi_per_second": round(middle_rate(theirs)),
-            "heartbeat_cpu_us": round(middle_cpu(mine), 2),
-            "bare_cpu_us": round(middle_cpu(theirs), 2),
-            "core_share": round(middle_share(mine), 3),
-            "p50_ms": round(median(sample.p50 for sample in mine), 3),
+            "heartbeats_per_second": round(middle_rate(own)),
+            "bare_asgi_per_second": round(middle_rate(peers)),
+            "heartbeat_cpu_us": round(middle_cpu(own), 2),
+            "bare_cpu_us": round(middle_cpu(peers), 2),
+            "core_share": round(middle_share(own), 3),
+            "p50_ms": round(median(sample.p50 for sample in own), 3),
             "p99_ms": round(p99, 3),
-            "p999_ms": round(median(sample.p999 for sample in mine), 3),
-            "longest_ms": round(max(sample.longest for sample in mine), 3),
-            "bare_p99_ms": round(median(sample.p99 for sample in theirs), 3),
+            "p999_ms": round(median(sample.p999 for sample in own), 3),
+            "longest_ms": round(max(sample.longest for sample in own), 3),
+            "bare_p99_ms": round(median(sample.p99 for sample in peers), 3),
         },
         ratio=round(ratio, 4),
         target=f"rate >= {LEAST_RATIO} of the bare ASGI function, p99 < {MOST_P99:g} ms",

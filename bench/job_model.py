@@ -1,8 +1,8 @@
 """The job model of 10,000 partitions and 100 containers: checking whether it has changed, and planning it.
 
 Measured: answers per second to `GET /jobModel?job=NAME` with `If-None-Match` (304), compared with heartbeats at the same coordinator in the
-same run. Also reported: the time to plan the model (`sluice.core.model.plan_model`, in this process) and to encode it, the whole `POST
-/runs` over HTTP for a first and a second deployment, and the time of one registration of a container of that run.
+same run. Also reported: the time to plan the model (`sluice.core.jobmodels.model.plan_model`, in this process) and to encode it, the whole
+`POST /runs` over HTTP for a first and a second deployment, and the time of one registration of a container of that run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from bench.harness import BenchFailed, Result, Server, coordinator, note, runnin
 from bench.heartbeats import ALIVE, check_beats, heartbeat_target
 from bench.load import CONNECTIONS, Sample, Target, alternate, middle_cpu, middle_rate, middle_share, need_wrk, paired_ratio
 from coordinator.api.runs import spec_of
-from sluice.core.grouping import GroupByPartition, Previous
-from sluice.core.model import plan_model
-from sluice.core.placement import slots
+from sluice.core.jobmodels.grouping import GroupByPartition, Previous
+from sluice.core.jobmodels.model import plan_model
+from sluice.core.jobmodels.placement import slots
 from sluice.wire import samza as wire_samza
 from tests.support.processes import free_port, get
 

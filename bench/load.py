@@ -153,7 +153,7 @@ def middle_rate(samples: Sequence[Sample]) -> float:
 
 def paired_ratio(subject: Sequence[Sample], peer: Sequence[Sample]) -> float:
     """The median over the rounds of the ratio of the rates: both targets of a round meet the same load of the machine."""
-    return median(mine.rate / theirs.rate for mine, theirs in zip(subject, peer, strict=True))
+    return median(own.rate / peers.rate for own, peers in zip(subject, peer, strict=True))
 
 
 def middle_cpu(samples: Sequence[Sample]) -> float:

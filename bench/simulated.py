@@ -2,7 +2,7 @@
 They use HTTP and the standard library only, so they work with any coordinator.
 
 A container waits for the interval in the last answer, less up to a tenth. It is lost when an answer says that it is not valid, or when its
-lease less the margin has passed since it sent the last heartbeat that was answered. These are the rules of `sluice/core/lease.py`.
+lease less the margin has passed since it sent the last heartbeat that was answered. These are the rules of `sluice/core/leases/lease.py`.
 """
 
 from __future__ import annotations
@@ -145,9 +145,9 @@ class Fleet:
             self._post(f"/runs/{run.run_id}/stop", {"reason": "the simulation is over"})
 
     def _post(self, path: str, body: object) -> dict[str, Any]:
-        asked = urllib.request.Request(f"{self.url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        request = urllib.request.Request(f"{self.url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
                 reply: dict[str, Any] = json.load(answer)
                 return reply
         except urllib.error.HTTPError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from functools import partial
 from fastapi import FastAPI
 
 from coordinator import metrics
-from coordinator.api import errors, middleware, new_api
+from coordinator.api import browsers, errors, middleware, new_api
+from coordinator.api.access import Access
+from coordinator.api.browsers import HostCheck
 from coordinator.api.deps import Backups, Draining, Parts, Versioning
-from coordinator.api.fastpath import fast_paths
+from coordinator.api.fastpath import FastPaths
 from coordinator.api.middleware import App, Traffic
 from coordinator.blobpool import Backup, BlobStores, Greet, OpenBlobStores
 from coordinator.chores import ChoreScheduler, KeepClaim
@@ -28,6 +31,10 @@ from coordinator.fleet.registration import Registrations
 from coordinator.fleet.report_checks import ReportChecks
 from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.health import Health
+from coordinator.identity.audit_log import AuditLog, PruneAuditLog
+from coordinator.identity.authentication import Authentication
+from coordinator.identity.incarnations import Incarnations
+from coordinator.identity.tokens import Tokens
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.failover import ReassignTasks
 from coordinator.jobmodels.groupers import Groupers
@@ -44,6 +51,7 @@ from coordinator.runs.regrouping import Regrouping
 from coordinator.runs.removal import Removal
 from coordinator.runs.runs import Runs
 from coordinator.runs.tasks import Tasks
+from coordinator.runs.transactions import AbortTransactions
 from coordinator.runs.trim import TrimStreams
 from coordinator.runs.watermarks import WatermarkCoordinator
 from coordinator.settings import Settings
@@ -58,23 +66,30 @@ from coordinator.snapshots.operations import Operations
 from coordinator.snapshots.reports import Snapshots
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import Store, open_store
+from coordinator.ui import routes as ui
+from coordinator.ui.actions import Actions
+from coordinator.ui.live import LivePages
+from coordinator.ui.samples import Samples
+from coordinator.ui.views import Pages
 from coordinator.waits import DeletionHold
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
 from sluice.clock import Clock, SystemClock
 from sluice.core.drain import DrainId, Phase, Times
-from sluice.core.errors import DatabaseInUse, StreamUnavailable
-from sluice.core.failover import CrashLoopPolicy
+from sluice.core.errors import DatabaseInUse, SluiceError, StreamUnavailable
 from sluice.core.ids import JobName, Lineage, RunId
-from sluice.core.retention import Retention
-from sluice.core.snapshot import BlobStoreName
+from sluice.core.leases.failover import CrashLoopPolicy
+from sluice.core.snapshots.retention import Retention
+from sluice.core.snapshots.snapshot import BlobStoreName
 from sluice.disks import Thresholds
-from sluice.randomness import new_uuid, token_hex
+from sluice.randomness import new_uuid, random_bytes, token_hex
 from sluice.streams.kafka import KafkaSystem
 from sluice.streams.kafka_properties import KafkaProperties
 from sluice.streams.log import LogSystem
 from sluice.streams.port import StreamSystem
+
+log = logging.getLogger(__name__)
 
 
 def new_run_id(job: JobName, at: datetime) -> RunId:
@@ -104,10 +119,13 @@ class Coordinator:
     """An ASGI application, and the objects that its server uses."""
 
     asgi: App
+    fast_paths: FastPaths
     api: FastAPI
     notices: Notices
     task_waiters: TaskWaiters
+    pages: LivePages
     connections: Connections
+    authentication: Authentication
     prepare: Callable[[], Awaitable[None]]
 
 
@@ -136,7 +154,7 @@ def stores_of_blobs(settings: Settings, clock: Clock, requests: dict[str, Reques
 
 
 def _ignore(_: DatabaseInUse) -> None:
-    """Without a server to stop, only `/readyz` shows it."""
+    """Do nothing: without a server to stop, only `/readyz` shows the failure."""
 
 
 def build(
@@ -151,10 +169,16 @@ def build(
     clock = clock or SystemClock()
     connections = Connections(connection_limit(settings.max_connections, file_limit()), settings.max_connections_per_peer, clock)
     store = store or open_store(settings.database)
-    leases, task_waiters = Leases(settings.lease_policy, clock, settings.database_outage), TaskWaiters()
+    leases, task_waiters = Leases(settings.lease_policy, clock), TaskWaiters()
     notices = Notices(store)
     models = JobModels(store)
     systems = stream_systems(settings, clock)
+
+    def end_waits() -> None:
+        notices.notify_all()
+        task_waiters.notify_all()
+
+    authentication = Authentication(Tokens(store, clock, random_bytes, end_waits), clock, required=settings.authenticates)
     stage_metrics, traffic = StageMetrics(), Traffic(clock)
     lag = LagMonitor(store, systems, stage_metrics, clock, models.decoded)
     reports, regrouping = ReportChecks(models.decoded, lag.ends_after), Regrouping(leases, clock, new_lineage, lag.forget)
@@ -184,6 +208,7 @@ def build(
     runs = Runs(store, models, notices, clock, crash_loop)
     versions = ModelVersions(store, systems, models, notices, clock, groupers, leases.set_model_version, blob_stores)
     partition_watch = PartitionMonitor(store, systems, versions, clock, timedelta(seconds=settings.partition_monitor_seconds))
+    samples = Samples(runs, lag, stage_metrics, clock)
     maintenance = ChoreScheduler(
         [
             partition_watch,
@@ -195,13 +220,16 @@ def build(
             disks,
             drain_watch,
             TrimStreams(store, systems, clock, timedelta(seconds=settings.log_retention_seconds), models.decoded),
+            AbortTransactions(store, systems, clock),
             lag,
+            samples,
             OpenBlobStores(blob_stores),
             backup_monitor,
             clean_up,
             RetireStores(store, clock, hold, timedelta(seconds=settings.retire_after_seconds), retention),
             SweepExpired(blob_stores, clean_up, clock, hold),
             PruneHistory(store, clock, hold, settings.history_policy),
+            PruneAuditLog(store, clock, timedelta(seconds=settings.keep_history_seconds)),
             collection,
             lost_blobs,
         ],
@@ -243,6 +271,7 @@ def build(
                     partial(metrics.of_chores, maintenance),
                     partial(metrics.of_traffic, traffic, models, notices),
                     partial(metrics.of_connections, connections),
+                    partial(metrics.of_authentication, authentication),
                     partial(metrics.of_database, lambda: store.failures),
                     partial(metrics.of_drains, drain_watch),
                     partial(metrics.of_snapshots, snapshots, lag),
@@ -266,10 +295,11 @@ def build(
     )
 
     async def resynchronise() -> None:
-        """All that is in memory of what the database has. Reports of event times and watermarks are not in the database."""
+        """Read from the database all that memory has of it. Reports of event times and watermarks are not in the database."""
         await models.recover()
         await parts.registrations.resynchronise()
         await snapshots.recover()
+        await authentication.tokens.recover()
         parts.tasks.forget()
         stage_metrics.forget_reports()
         lag.forget_all()
@@ -286,10 +316,15 @@ def build(
                 await models.recover()
                 await parts.registrations.recover()
                 await snapshots.recover()
+                await authentication.tokens.recover()
             store.resynchronise_with(resynchronise)
             hold.check_start(max(snapshots.newest.values(), default=None))
             async with maintenance:
                 yield
+            try:
+                await parts.registrations.end()
+            except SluiceError as error:
+                log.warning("the next coordinator cannot know that this one has ended in order: %s", error)
         finally:
             await operations.close()
             for system in systems.values():
@@ -299,6 +334,7 @@ def build(
 
     api = new_api(lifespan=lifespan)
     api.state.parts = parts
+    api.state.access = Access(authentication, Incarnations(store, leases), AuditLog(store, clock), store)
     api.state.backups = Backups(
         snapshots=snapshots,
         blob_stores=blob_stores,
@@ -318,10 +354,16 @@ def build(
         watermarks=watermarks,
     )
     api.state.draining = Draining(drains, drain_times(settings))
+    pages = LivePages(clock, token_hex(4))
+    state = (api.state.parts, api.state.draining, api.state.backups, api.state.versioning)
+    api.state.ui = ui.Ui(Pages(*state, samples), pages, Actions(*state))
+    api.include_router(ui.router)
     errors.install(api)
     marked = middleware.deprecation_marked(middleware.limited(api, settings.max_body_bytes))
-    asgi = fast_paths(traffic.counted(marked), leases, models)
-    return Coordinator(asgi, api, notices, task_waiters, connections, partial(take, settings, store))
+    hosts = HostCheck(settings.host_names)
+    fast_paths = FastPaths(leases, models, hosts, for_all=not settings.authenticates)
+    asgi = fast_paths.before(middleware.with_term(traffic.counted(browsers.guarded(marked, hosts)), leases))
+    return Coordinator(asgi, fast_paths, api, notices, task_waiters, pages, connections, authentication, partial(take, settings, store))
 
 
 async def take(settings: Settings, store: Store) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobStoreUnusable, BlobUnavailable, SluiceError
 from sluice.core.ids import JobName
-from sluice.core.snapshot import BlobStoreName, Kind
+from sluice.core.snapshots.snapshot import BlobStoreName, Kind
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class BlobStores:
         self._greet = greet
         self._open: dict[BlobStoreName, BlobStore] = {}
         self._opening = {name: asyncio.Lock() for name in self.places}
-        self._trouble: dict[BlobStoreName, SluiceError] = {}
+        self._problems: dict[BlobStoreName, SluiceError] = {}
 
     @property
     def names(self) -> Sequence[BlobStoreName]:
@@ -68,9 +68,9 @@ class BlobStores:
                 try:
                     self._open[name] = await self._try(name)
                 except SluiceError as error:
-                    self._trouble[name] = error
+                    self._problems[name] = error
                     raise
-                self._trouble.pop(name, None)
+                self._problems.pop(name, None)
         return self._open[name]
 
     async def _try(self, name: BlobStoreName) -> BlobStore:
@@ -88,9 +88,9 @@ class BlobStores:
             raise
         return made
 
-    def trouble(self, name: BlobStoreName) -> str | None:
+    def problem(self, name: BlobStoreName) -> str | None:
         """Why the blob store is not open; None if it is."""
-        return None if name in self._open else str(self._trouble.get(name, "not opened yet"))
+        return None if name in self._open else str(self._problems.get(name, "not opened yet"))
 
     def blob_stores_of(self, to: Sequence[str], restore_from: Sequence[str]) -> Backup:
         """Raises BlobStoreUnusable for names that are not configured."""
@@ -115,7 +115,7 @@ class BlobStores:
         to, back = (tuple(BlobStoreName(name) for name in document[key] if name in self.places) for key in ("to", "restoreFrom"))
         return _backup(to, back)
 
-    def asked(self, document: Mapping[str, Any] | None) -> Sequence[BlobStoreName]:
+    def requested(self, document: Mapping[str, Any] | None) -> Sequence[BlobStoreName]:
         """The blob stores that the run of this row is to be backed up to, also those that are no longer configured."""
         return self.by_default.to if document is None else tuple(map(BlobStoreName, document["to"]))
 
@@ -150,14 +150,14 @@ def _names(listed: str | None, default: Sequence[str]) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class OpenBlobStores:
-    """Chore: open the blob stores that are not open, so that `trouble` is up to date."""
+    """Chore: open the blob stores that are not open, so that `problem` is up to date."""
 
     stores: BlobStores
     every: timedelta = timedelta(seconds=15)
     name: str = "open_blob_stores"
 
     async def run_once(self) -> Mapping[str, int]:
-        closed = [name for name in self.stores.names if self.stores.trouble(name) is not None]
+        closed = [name for name in self.stores.names if self.stores.problem(name) is not None]
         found = await asyncio.gather(*(self.stores.opened(name) for name in closed), return_exceptions=True)
         failed = [each for each in found if isinstance(each, BaseException)]
         for each in failed:

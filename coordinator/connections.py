@@ -10,7 +10,7 @@ import asyncio
 import logging
 import resource
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum
@@ -25,6 +25,7 @@ from coordinator.api.middleware import Receive, Scope, Send
 from sluice.client import IDLE_CONNECTION
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings, RequestHeadTooLarge, RequestTimeout, SluiceError, TooManyRequests, UrlTooLong
+from sluice.wire.body import HeaderList, header_lines
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +99,13 @@ class Pool(Generic[C]):
     def end(self, connection: C, *, reserved: bool) -> None:
         """The request was answered."""
         self._serving.discard(connection)
+        if connection in self._open:
+            (self._waiting_reserved if reserved else self._waiting)[connection] = None
+
+    def answered(self, connection: C, *, reserved: bool) -> None:
+        """A request was answered as soon as it arrived. It did not begin, and may not end."""
+        self._waiting.pop(connection, None)
+        self._waiting_reserved.pop(connection, None)
         if connection in self._open:
             (self._waiting_reserved if reserved else self._waiting)[connection] = None
 
@@ -224,6 +232,14 @@ class Connections:
         for pool in self._pools(connection):
             pool.end(connection, reserved=reserved)
 
+    def answered(self, connection: Connection, *, reserved: bool) -> None:
+        """A request was answered as soon as it arrived. It did not begin, and may not end."""
+        if self._per_peer is None:
+            self._all.answered(connection, reserved=reserved)
+            return
+        for pool in self._pools(connection):
+            pool.answered(connection, reserved=reserved)
+
     def count(self, refusal: Refusal) -> None:
         self._refused[refusal] += 1
         if refusal in (Refusal.IDLE, Refusal.FULL):
@@ -255,12 +271,22 @@ class _Waits(Enum):
     READ = "read"
 
 
+AnswerAtOnce = Callable[[bytes, HeaderList], tuple[bytes, bytes] | None]
+"""Answers a GET request without a body, from its URL and headers; see `coordinator.api.fastpath.FastPaths.answer`."""
+
+NOT_AT_ONCE = frozenset({b"content-length", b"transfer-encoding", b"expect", b"upgrade"})
+"""Headers of requests that uvicorn must handle, because a body may follow or another answer comes first."""
+
+
 class Connection(HttpToolsProtocol):
-    """uvicorn's protocol, except that a request must arrive within limits of size and time, and that the connection is one of
-    `Connections`.
+    """uvicorn's protocol, except that a request must arrive within limits of size and time, that the connection is one of `Connections`,
+    and that requests which `at_once` answers need no task.
 
     httptools keeps a header in memory until it ends, and uvicorn a head. Therefore the parser is given at most MAX_HEAD_BYTES until it has
-    found the end of a head, a part of a body, or the end of a request."""
+    found the end of a head, a part of a body, or the end of a request.
+
+    The timer of an idle connection is not set again for each request, which would cost as much as the answer to a heartbeat: when it
+    expires, it is set to what is left since the last answer."""
 
     def __init__(
         self,
@@ -271,6 +297,7 @@ class Connection(HttpToolsProtocol):
         *,
         connections: Connections,
         timeouts: Timeouts,
+        at_once: AnswerAtOnce,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.url = b""
@@ -278,6 +305,11 @@ class Connection(HttpToolsProtocol):
         """The client's address without its port."""
         self._served_app = self.app
         self._connections_of_server = connections
+        self._at_once = at_once
+        self._answered_at_once = False
+        """Whether that was done with the last request."""
+        self._idle_since = 0.0
+        """The time of the event loop at the last answer, in seconds."""
         self._durations = {_Waits.HEAD: timeouts.head, _Waits.BODY: timeouts.body, _Waits.READ: timeouts.read}
         self._unparsed = 0
         """Bytes given to the parser since it last found an end."""
@@ -296,6 +328,9 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait(None)
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
         self._connections_of_server.leave(self)
         super().connection_lost(exc)
 
@@ -306,9 +341,10 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if len(data) <= MAX_HEAD_BYTES - self._unparsed:  # nearly always
             self._unparsed += len(data)
+            self._answered_at_once = False
             super().data_received(data)
             if not self._answering or self._in_body or self._waits is not None:
-                self._watch(idle=False)
+                self._watch(idle=self._answered_at_once)
             return
         start = 0
         while start < len(data) and not self.transport.is_closing():
@@ -318,12 +354,15 @@ class Connection(HttpToolsProtocol):
                 break
             piece = data[start:end]
             self._unparsed += len(piece)
+            self._answered_at_once = False
             super().data_received(piece)
             start = end
-        self._watch(idle=False)
+        self._watch(idle=self._answered_at_once)
 
     def on_headers_complete(self) -> None:
         self._unparsed = 0
+        if self._answer_at_once():
+            return
         self._in_body = True
         if not self._answering:  # otherwise the request is put into a queue, and is answered in the place that this one has
             self._reserved = is_reserved(self.url)
@@ -337,11 +376,48 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._unparsed = 0
-        self._in_body = False
-        super().on_message_complete()
+        if self._in_body:
+            self._in_body = False
+            super().on_message_complete()
+
+    def _answer_at_once(self) -> bool:
+        """Answer the request whose headers have been read, without a task, if that is possible."""
+        if (
+            self._answering
+            or self.flow.write_paused
+            or self.transport.is_closing()
+            or self.parser.get_method() != b"GET"
+            or self.parser.get_http_version() != "1.1"
+            or not NOT_AT_ONCE.isdisjoint([name for name, _ in self.headers])
+        ):
+            return False
+        answer = self._at_once(self.url, self.headers)
+        if answer is None:
+            return False
+        head, body = answer
+        last = not self.parser.should_keep_alive()
+        lines = header_lines(self.server_state.default_headers) + (b"connection: close\r\n" if last else b"")
+        self.transport.write(b"%b%b\r\n%b" % (head, lines, body))
+        if last:
+            self.transport.close()
+        self.server_state.total_requests += 1
+        self.scope = None  # type: ignore[assignment]  # no head has begun
+        self._answered_at_once = True
+        self._reserved = is_reserved(self.url)
+        self._connections_of_server.answered(self, reserved=self._reserved)
+        self._time_idleness()
+        return True
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
+        """Like uvicorn's, except for its timer."""
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                cycle, app = self.pipeline.pop()
+                self._start_asgi_task(cycle, app)
+            else:
+                self._time_idleness()
         if not self._answering:
             self._connections_of_server.end(self, reserved=self._reserved)
             if self._in_head or self._in_body or self._waits is not None or self.transport.is_closing():
@@ -355,7 +431,23 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
         self._watch(idle=True)
 
+    def _time_idleness(self) -> None:
+        """The connection is idle from now on."""
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def _unset_keepalive_if_required(self) -> None:
+        """The timer continues; see `timeout_keep_alive_handler`."""
+
     def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self._answering or self._in_head or self._in_body or self._waits is _Waits.HEAD:
+            return  # the next answer sets it again
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
+            return
         super().timeout_keep_alive_handler()
         self._watch(idle=True)
 
@@ -377,13 +469,12 @@ class Connection(HttpToolsProtocol):
         elif self._answering:
             self._wait(None)
         elif self._in_head or not idle:
-            self._unset_keepalive_if_required()
             self._wait(_Waits.HEAD)
         else:
             self._wait(None)
 
     def _wait(self, waits: _Waits | None) -> None:
-        """A timer for the same goes on."""
+        """A timer for the same continues."""
         if waits is self._waits:
             return
         if self._timer is not None:
@@ -418,8 +509,7 @@ class Connection(HttpToolsProtocol):
         if not self._answering or (self._in_body and not self.cycle.response_started and not self.pipeline):
             answer = problem_of(error)
             headers = [*self.server_state.default_headers, *answer.raw_headers, (b"connection", b"close")]
-            lines = b"".join(b"%b: %b\r\n" % header for header in headers)
-            self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[error.status], lines, bytes(answer.body)))
+            self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[error.status], header_lines(headers), bytes(answer.body)))
         if self.cycle is not None:
             self.cycle.disconnected = True  # what the application still sends is not written after this answer
         self.transport.close()
@@ -433,11 +523,11 @@ async def _too_many(scope: Scope, receive: Receive, send: Send) -> None:
     await answer(scope, receive, send)
 
 
-def protocol(connections: Connections, timeouts: Timeouts) -> type[HttpToolsProtocol]:
+def protocol(connections: Connections, timeouts: Timeouts, at_once: AnswerAtOnce) -> type[HttpToolsProtocol]:
     """The protocol of a server."""
 
     class Limited(Connection):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs, connections=connections, timeouts=timeouts)
+            super().__init__(*args, **kwargs, connections=connections, timeouts=timeouts, at_once=at_once)
 
     return Limited

@@ -48,7 +48,7 @@ class MeasureDisks:
         return self.found
 
     def text(self, name: str, space: DiskSpace) -> str:
-        """Such as "low: 12.0 MiB free of 1.0 GiB (/var/lib/sluice)"."""
+        """The state as text, such as "low: 12.0 MiB free of 1.0 GiB (/var/lib/sluice)"."""
         match self.thresholds.judge(space):
             case Room.ENOUGH:
                 return f"not low: {space} ({self.places[name]})"

@@ -13,7 +13,7 @@ from coordinator.disks import MeasureDisks
 from coordinator.fleet.leases import Leases
 from coordinator.store.sql import Store
 from sluice.core.errors import SluiceError, UnknownStream
-from sluice.core.snapshot import BlobStoreName
+from sluice.core.snapshots.snapshot import BlobStoreName
 from sluice.disks import Room
 from sluice.streams.port import StreamSystem
 
@@ -84,12 +84,12 @@ class Health:
         ]
 
     def _blob_store(self, name: BlobStoreName) -> Check:
-        trouble = self.blob_stores.trouble(name)
-        return Check(f"blob store {name}", trouble is None, trouble or "open", vital=False)
+        problem = self.blob_stores.problem(name)
+        return Check(f"blob store {name}", problem is None, problem or "open", vital=False)
 
     def _backups(self) -> Check:
         degraded = self.degraded_backups()
-        return Check("backups", not degraded, "; ".join(degraded) or "as the runs asked", vital=False)
+        return Check("backups", not degraded, "; ".join(degraded) or "as the runs request", vital=False)
 
     def _chores(self) -> Check:
         dead = self.maintenance.dead
@@ -97,11 +97,13 @@ class Health:
 
     def _lease_window(self) -> Check:
         overlap = self.leases.policy.overlap(self.leases.terms).total_seconds()
-        terms = self.leases.terms
+        terms, unacknowledged = self.leases.terms, self.leases.unacknowledged
+        waiting = f", {unacknowledged} of them not acknowledged" if unacknowledged else ""
         return Check(
             "leases",
             True,
-            f"{len(self.leases)} valid; lease {terms.lease.total_seconds():g} s, heartbeat every {terms.interval.total_seconds():g} s, "
+            f"{len(self.leases)} valid{waiting}; lease {terms.lease.total_seconds():g} s, "
+            f"heartbeat every {terms.interval.total_seconds():g} s, "
             f"two incarnations can overlap by {overlap:g} s at worst",
         )
 

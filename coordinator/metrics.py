@@ -22,6 +22,7 @@ from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.report_checks import ReportChecks
+from coordinator.identity.authentication import Authentication
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.partition_monitor import PartitionMonitor
 from coordinator.runs.lag import LagMonitor
@@ -36,10 +37,10 @@ from coordinator.waits import DeletionHold
 from sluice.blobs.counted import Requests
 from sluice.clock import Clock
 from sluice.core.drain import Mode, Phase, Step
-from sluice.core.durability.degraded import Degradation
-from sluice.core.expansion import Verdict
+from sluice.core.jobmodels.expansion import Verdict
+from sluice.core.leases.ownership import FALSE
 from sluice.core.lifecycle import RunState
-from sluice.core.ownership import FALSE
+from sluice.core.snapshots.degraded import Degradation
 from sluice.core.waits import age
 from sluice.metrics import with_old_names
 
@@ -59,6 +60,11 @@ def of_leases(leases: Leases) -> Iterable[Metric]:
         "sluice_ending_containers",
         "Containers that are no longer valid, but may still run until their lease and grace period have passed.",
         leases.ending,
+    )
+    yield GaugeMetricFamily(
+        "sluice_unacknowledged_containers",
+        "Valid containers that have not acknowledged this coordinator, while a former one may renew their leases.",
+        leases.unacknowledged,
     )
     yield GaugeMetricFamily("sluice_lease_seconds", "Lease duration granted now.", terms.lease.total_seconds())
     yield GaugeMetricFamily("sluice_heartbeat_interval_seconds", "Heartbeat interval granted now.", terms.interval.total_seconds())
@@ -290,6 +296,17 @@ def of_connections(connections: Connections) -> Iterable[Metric]:
     yield refused
 
 
+def of_authentication(authentication: Authentication) -> Iterable[Metric]:
+    failed = CounterMetricFamily(
+        "sluice_authentication_failures",
+        "Requests without a valid token: missing, wrong, too-many (wrong ones of the same address or token).",
+        labels=["reason"],
+    )
+    for reason, count in authentication.failed.items():
+        failed.add_metric([reason], count)
+    yield failed
+
+
 def of_clock(hold: DeletionHold) -> Iterable[Metric]:
     yield GaugeMetricFamily(
         "sluice_clock_jump_seconds",
@@ -325,14 +342,14 @@ def of_snapshots(snapshots: Snapshots, lag: LagMonitor) -> Iterable[Metric]:
 
 
 def of_degraded_backups(monitor: BackupMonitor) -> Iterable[Metric]:
-    """Only jobs with a live run."""
+    """Metrics of jobs with a live run."""
     degraded = GaugeMetricFamily(
         "sluice_job_backup_degraded",
-        "Stages of tasks that are not backed up to a blob store as the job asked, by reason; 1 if the reason is about the blob store.",
+        "Stages of tasks that are not backed up to a blob store as the job requests, by reason; 1 if the reason is about the blob store.",
         labels=["sluice_job", "blob_store", "reason"],
     )
     problems = {(job, each.blob_store, each.reason): each for job, found in monitor.of_jobs.items() for each in found}
-    for job, names in sorted(monitor.asked.items()):
+    for job, names in sorted(monitor.requested.items()):
         for name in names:
             for reason in Degradation:
                 found = problems.get((job, name, reason))
@@ -341,12 +358,12 @@ def of_degraded_backups(monitor: BackupMonitor) -> Iterable[Metric]:
 
 
 def of_lost_blobs(lost_blobs: FindLostBlobs, monitor: BackupMonitor) -> Iterable[Metric]:
-    """As of the last comparison; 0 for a job that has begun since."""
+    """Metrics of the last comparison; 0 for a job that has begun since."""
     labels = ["sluice_job", "blob_store"]
     lost = GaugeMetricFamily("sluice_job_blobs_lost", "Blobs that retained snapshots need and that are gone.", labels=labels)
     costs = GaugeMetricFamily("sluice_job_snapshots_lost", "Retained snapshots that cannot be restored from a blob store.", labels=labels)
     totals: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-    totals |= {(job, name): [0, 0] for job, names in monitor.asked.items() for name in names}
+    totals |= {(job, name): [0, 0] for job, names in monitor.requested.items() for name in names}
     for (name, key), each in lost_blobs.found.items():
         total = totals[key.job, name]
         if each is not None:
@@ -398,12 +415,12 @@ def of_collection(collection: Collection) -> Iterable[Metric]:
 
 
 def of_requests(requests: Mapping[str, Requests]) -> Iterable[Metric]:
-    asked = CounterMetricFamily(
+    sent = CounterMetricFamily(
         "sluice_blob_requests", "The coordinator's requests to blob stores.", labels=["blob_store", "operation", "purpose"]
     )
     failed = CounterMetricFamily("sluice_blob_requests_failed", "Those that failed.", labels=["blob_store", "operation", "purpose"])
     for name, counted in sorted(requests.items()):
-        for family, counts in ((asked, counted.asked), (failed, counted.failed)):
+        for family, counts in ((sent, counted.requests), (failed, counted.failed)):
             for kind, count in sorted(counts.items()):
                 family.add_metric([name, kind.operation, kind.purpose.value], count)
-    yield from (asked, failed)
+    yield from (sent, failed)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import socket
-from collections.abc import Mapping
+import ssl
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import IO
@@ -17,7 +19,7 @@ from coordinator.app import Coordinator, build
 from coordinator.connections import FEW_CONTAINERS, Timeouts, file_limit, protocol, supported_containers
 from coordinator.settings import Settings
 from coordinator.store.claim import lock_file
-from sluice.core.errors import CannotListen, HomeInUse, SluiceError
+from sluice.core.errors import BadSettings, CannotListen, HomeInUse, SluiceError
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +41,14 @@ class Server(uvicorn.Server):
         self._settings = settings
         self._lock: IO[bytes] | None = None
         self._heap = FrozenHeap()
+        self._certificate = certificate_of(config, settings)
         self.failure: SluiceError | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Raises StoreUnavailable, StreamUnavailable, DatabaseInUse, HomeInUse or CannotListen."""
         await self._coordinator.prepare()
         self._lock = only_one(self._settings.home)
+        await self._show_first_token()
         listening = shared(sockets or [listen(self._settings.host, self._settings.port)])
         await super().startup(listening)
         if self.started:
@@ -52,8 +56,32 @@ class Server(uvicorn.Server):
             host, port, *_ = listening[0].getsockname()
             where = f"[{host}]" if ":" in host else host
             database, directory = self._settings.database_shown, self._settings.log_directory
-            log.info("coordinator on http://%s:%s, database %s, log %s", where, port, database, directory)
+            scheme = "http" if self._certificate is None else "https"
+            log.info("coordinator on %s://%s:%s, database %s, log %s", scheme, where, port, database, directory)
+            self._say_who()
+            if self._certificate is not None:
+                self._certificate.start()
             self._say_how_many()
+
+    def _say_who(self) -> None:
+        if self._coordinator.authentication.required:
+            log.info("requests need a token")
+        elif self._settings.insecure:
+            log.warning("whatever reaches %s may do everything, without a token (insecure)", self._settings.host)
+
+    async def _show_first_token(self) -> None:
+        """With authentication and without an administrator's token, create one. It is shown once, and never logged. Before the first
+        request, so that what waits for the coordinator finds it. Raises StoreUnavailable, BadSettings."""
+        await self._coordinator.authentication.tokens.recover()
+        first = await self._coordinator.authentication.first_token()
+        if first is None:
+            return
+        file = self._settings.first_token_file
+        if file is None:
+            print(f"the first administrator's token, which is not shown again: {first}", flush=True)
+        else:
+            write_private(file, first)
+            log.info("the first administrator's token is in %s", file)
 
     def _say_how_many(self) -> None:
         limit = self._coordinator.connections.limit
@@ -78,8 +106,23 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._coordinator.notices.close()
         self._coordinator.task_waiters.close()
+        self._coordinator.pages.close()
         self._heap.stop()
+        if self._certificate is not None:
+            self._certificate.stop()
         await super().shutdown(sockets)
+
+
+def write_private(file: Path, text: str) -> None:
+    """Replace the file by one that only this user can read. Raises BadSettings with the path."""
+    try:
+        made = file.with_name(f".{file.name}.new")
+        made.unlink(missing_ok=True)
+        with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            out.write(text + "\n")
+        made.replace(file)
+    except OSError as error:
+        raise BadSettings(f"first_token_file: cannot write {file}: {error.strerror}") from error
 
 
 def only_one(home: Path) -> IO[bytes]:
@@ -116,7 +159,7 @@ def server(settings: Settings, timeouts: Timeouts | None = None) -> Server:
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http=protocol(coordinator.connections, timeouts),
+        http=protocol(coordinator.connections, timeouts, coordinator.fast_paths.answer),
         ws="none",
         timeout_keep_alive=round(timeouts.idle.total_seconds()),
         lifespan="on",
@@ -125,9 +168,75 @@ def server(settings: Settings, timeouts: Timeouts | None = None) -> Server:
         backlog=BACKLOG,
         timeout_graceful_shutdown=5,
         server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
     )
     running = Server(config, coordinator, settings)
     return running
+
+
+CERTIFICATE_INTERVAL = timedelta(seconds=10)
+"""How often it is checked whether the files of the certificate have changed."""
+
+
+class Certificate:
+    """Reads the files of a server's certificate again when they have changed. Connections that are open keep the former certificate. A pair
+    that does not fit, because one file has been replaced and the other not yet, is tried again."""
+
+    def __init__(self, context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+        self._context = context
+        self._files = (certificate, key)
+        self._version = self._now()
+        self._next: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Call on the event loop."""
+        self._next = asyncio.get_running_loop().call_later(CERTIFICATE_INTERVAL.total_seconds(), self._run)
+
+    def stop(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+
+    def _run(self) -> None:
+        self.refresh()
+        self.start()
+
+    def refresh(self) -> bool:
+        """Whether the files had changed and were read."""
+        found = self._now()
+        if found is None or found == self._version:
+            return False
+        try:
+            self._context.load_cert_chain(*self._files)
+        except OSError as error:
+            log.error("the new certificate is not used: %s and %s: %s", *self._files, error)
+            return False
+        self._version = found
+        log.info("the certificate was read again: %s", self._files[0])
+        return True
+
+    def _now(self) -> Sequence[tuple[int, int]] | None:
+        """What changes with the files; None if one cannot be read."""
+        try:
+            found = [file.stat() for file in self._files]
+        except OSError:
+            return None
+        return [(each.st_mtime_ns, each.st_ino) for each in found]
+
+
+def certificate_of(config: uvicorn.Config, settings: Settings) -> Certificate | None:
+    """Raises BadSettings with the paths."""
+    certificate, key = settings.tls_certificate, settings.tls_key
+    if certificate is None or key is None:
+        return None
+    try:
+        config.load()
+    except OSError as error:
+        raise BadSettings(f"tls_certificate {certificate}, tls_key {key}: {error}") from error
+    assert config.ssl is not None
+    return Certificate(config.ssl, certificate, key)
 
 
 FULL_COLLECTION_INTERVAL = timedelta(hours=1)

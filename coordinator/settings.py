@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -17,13 +16,15 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from sluice.core import deprecations
+from sluice.core.access.credentials import without_credentials
+from sluice.core.access.networks import parse_networks
 from sluice.core.deprecations import Kind, of_kind
 from sluice.core.errors import BadName, BadSettings
-from sluice.core.failover import FailOver
-from sluice.core.grouping import is_allowance
-from sluice.core.history.pruning import HistoryPolicy
 from sluice.core.ids import checked_name
-from sluice.core.lease import LeasePolicy
+from sluice.core.jobmodels.grouping import is_allowance
+from sluice.core.leases.failover import FailOver
+from sluice.core.leases.lease import LeasePolicy
+from sluice.core.pruning import HistoryPolicy
 from sluice.disks import checked_path
 
 
@@ -61,9 +62,27 @@ class Settings(BaseSettings):
         validate_default=True,
         description="directory of the database, the embedded log and local state, unless set otherwise",
     )
-    host: str = Field("127.0.0.1", description="address to listen on; only loopback unless `insecure`")
+    host: str = Field("127.0.0.1", description="address to listen on; beyond loopback requests need a token, and TLS or a proxy")
     port: int = Field(8180, ge=0, le=65535, description="port to listen on; 0: any free one")
-    insecure: bool = Field(False, description="allow listening beyond loopback although requests are not authenticated")
+    insecure: bool = Field(False, description="allow listening beyond loopback without tokens and TLS")
+    authentication: bool | None = Field(
+        None,
+        description="requests need a token; otherwise whatever reaches the coordinator may do everything. Default: beyond loopback, and "
+        "behind a proxy",
+    )
+    tls_certificate: Path | None = Field(None, description="PEM file of the certificate and its chain; read again when it changes")
+    tls_key: Path | None = Field(None, description="PEM file of its private key")
+    behind_proxy: bool = Field(False, description="a proxy before the coordinator ends TLS; requests need a token")
+    trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed"
+    )
+    first_token_file: Path | None = Field(
+        None, description="file for the first administrator's token; default: it is printed on standard output"
+    )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="names under which clients reach the coordinator, besides localhost: the Host header. Default with `insecure`: any",
+    )
     database_url: str = Field("", description="SQLAlchemy URL with an async driver; default: coordinator.db under home")
     log_dir: Path | None = Field(None, description="directory of the embedded log; default: log under home")
     kafka_bootstrap: str = Field("", max_length=2000, description="host:port,host:port of the Kafka cluster that is the system `kafka`")
@@ -165,7 +184,7 @@ class Settings(BaseSettings):
         description="first delay before a slot whose containers keep failing may register again; doubled each time; 0: none",
     )
 
-    @field_validator("groupers", "backup_stores", "restore_from", mode="before")
+    @field_validator("allowed_hosts", "trusted_proxies", "groupers", "backup_stores", "restore_from", mode="before")
     @classmethod
     def _listed(cls, given: object) -> object:
         """A variable has the list as JSON."""
@@ -231,13 +250,27 @@ class Settings(BaseSettings):
         return None if given is None else checked_path(given)
 
     @property
+    def authenticates(self) -> bool:
+        """Whether requests need a token."""
+        if self.authentication is not None:
+            return self.authentication
+        return self.behind_proxy or not (self.insecure or _is_loopback(self.host))
+
+    @property
+    def host_names(self) -> tuple[str, ...] | None:
+        """The names that the Host header may have; None: any."""
+        if self.insecure and not self.allowed_hosts:
+            return None
+        return self.allowed_hosts if _is_address(self.host) else (*self.allowed_hosts, self.host)
+
+    @property
     def database(self) -> str:
         return self.database_url or f"sqlite+aiosqlite:///{(self.home / 'coordinator.db').absolute()}"
 
     @property
     def database_shown(self) -> str:
         """The URL without its password, for logs and messages."""
-        return re.sub(r"(?<=://)([^:/@]*):[^/]*@", r"\1:***@", self.database)
+        return without_credentials(self.database)
 
     @property
     def database_outage(self) -> timedelta | None:
@@ -288,6 +321,7 @@ class Settings(BaseSettings):
             max_rate=self.heartbeat_max_rate,
             bare_lease=timedelta(seconds=self.bare_lease_seconds),
             bare_grace=timedelta(seconds=self.bare_grace_seconds),
+            outage=self.database_outage,
         )
 
 
@@ -302,19 +336,48 @@ def read_settings(**flags: object) -> Settings:
         _ = settings.lease_policy
     except (ValidationError, ValueError, OverflowError, BadName) as error:
         raise BadSettings(_message(error)) from error
-    if not settings.insecure and not _is_loopback(settings.host):
-        raise BadSettings(f"host {settings.host} is not loopback, and requests are not authenticated: use 127.0.0.1, or add --insecure")
+    _check_exposure(settings)
     return settings
 
 
+def _check_exposure(settings: Settings) -> None:
+    """Raises BadSettings if requests would be open to a network, or tokens readable on it."""
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        raise BadSettings("tls_certificate and tls_key are needed together")
+    parse_networks(settings.trusted_proxies)
+    if settings.behind_proxy and not settings.trusted_proxies:
+        raise BadSettings("behind_proxy needs trusted_proxies, a JSON list of the addresses or networks of the proxies")
+    if settings.behind_proxy and not settings.authenticates:
+        raise BadSettings("behind_proxy always needs authentication: whatever reaches the proxy reaches the coordinator")
+    if settings.insecure or _is_loopback(settings.host):
+        return
+    if not settings.authenticates:
+        raise BadSettings(f"host {settings.host} is not loopback, so authentication is needed; --insecure turns it off")
+    if settings.tls_certificate is None and not settings.behind_proxy:
+        raise BadSettings(
+            f"host {settings.host} is not loopback, so tokens need TLS: give --tls-certificate and --tls-key, or --behind-proxy with the "
+            "setting trusted_proxies. Otherwise use 127.0.0.1. --insecure turns tokens and TLS off"
+        )
+
+
 def _message(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']} (got {each['input']!r})" for each in error.errors())
-    return str(error)
+    """The input of an error of several settings is all of them, with the secret ones, and is not shown."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    shown = []
+    for each in error.errors():
+        where = ".".join(map(str, each["loc"]))
+        shown.append(without_credentials(f"{where}: {each['msg']} (got {each['input']!r})") if where else each["msg"])
+    return "; ".join(shown)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return ipaddress.ip_address(host).is_loopback if _is_address(host) else host == "localhost"

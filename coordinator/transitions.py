@@ -18,13 +18,13 @@ from coordinator.store.snapshots import PinRow, SnapshotRow
 from coordinator.store.sql import ReadTransaction, WriteTransaction
 from sluice.core.drain import DrainId, Phase, Shape, cancelled, moved
 from sluice.core.errors import Bug, LeaseLost, OutdatedContainers, UnknownRun, UnknownTask
-from sluice.core.failover import BackoffUntil, CrashLoopPolicy, Incarnation, backoff_until
 from sluice.core.ids import ExecutionContainerId, Generation, Lineage, ProcessorId, RunId, Ssp, StageKey, StageName, TaskName
+from sluice.core.jobmodels.model import JobModel
+from sluice.core.leases.failover import BackoffUntil, CrashLoopPolicy, Incarnation, backoff_until
+from sluice.core.leases.ownership import holds
 from sluice.core.lifecycle import RunState
 from sluice.core.lifecycle import moved as run_moved
-from sluice.core.model import JobModel
-from sluice.core.ownership import holds
-from sluice.core.snapshot import BlobStoreName, stage_prefix
+from sluice.core.snapshots.snapshot import BlobStoreName, stage_prefix
 
 
 async def check_owner(tx: ReadTransaction, run: RunRow, task: TaskName, generation: Generation) -> TaskOwnershipRow:
@@ -104,7 +104,7 @@ async def settle_run(tx: WriteTransaction, run: RunRow, now: datetime) -> RunRow
 
 
 async def request_stop(tx: WriteTransaction, run: RunRow, now: datetime, reason: str, *, failing: bool = False) -> RunRow:
-    """Tell the containers of a run to stop after their current batch; the run ends when the last has ended. Idempotent: the first request
+    """Make the containers of a run stop after their current batch; the run ends when the last has ended. Idempotent: the first request
     counts."""
     if run.state.ended or run.stop_requested_at is not None:
         return run

@@ -44,7 +44,7 @@ class Waits(Generic[K]):
         return timedelta(seconds=elapsed - self._since[key])
 
     def end_round(self, waiting: Collection[K]) -> None:
-        """All things were looked at; those that are not among `waiting` are forgotten."""
+        """End a round in which everything was checked; what is not among `waiting` is forgotten."""
         self._last_round = self._clock.elapsed()
         self._since = {key: since for key, since in self._since.items() if key in waiting}
 
@@ -53,7 +53,7 @@ class DeletionHold:
     """Nothing is deleted for `lasting` after the wall clock has jumped ahead.
 
     `lasting` is the grace period of garbage, which is longer than any commit: whatever a container was uploading at the time of the jump
-    has been reported when the hold ends. Ask at every round of a chore that deletes."""
+    has been reported when the hold ends. A chore that deletes checks this in every run."""
 
     def __init__(self, clock: Clock, lasting: timedelta) -> None:
         self._clock = clock

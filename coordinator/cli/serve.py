@@ -1,8 +1,7 @@
-"""`sluice coordinator` and `sluice db`."""
+"""`sluice coordinator`."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import threading
@@ -12,14 +11,10 @@ from typing import Annotated
 import typer
 import uvicorn
 
-from coordinator.app import prepare
 from coordinator.connections import raise_file_limit
 from coordinator.server import server
 from coordinator.settings import read_settings
-from coordinator.store.sql import open_store
 from sluice import logconfig
-
-db = typer.Typer(no_args_is_help=True, help="Migrate the coordinator's database.")
 
 Home = Annotated[Path | None, typer.Option("--home", help="Directory of the database, the log and local state. Default: .sluice.")]
 Database = Annotated[
@@ -41,9 +36,12 @@ def coordinator(
     grace_seconds: Annotated[
         float | None, typer.Option(help="Grace period: tasks are reassigned this long after a lease expires. Default: 5.")
     ] = None,
-    insecure: Annotated[
-        bool | None, typer.Option("--insecure", help="Allow listening on addresses other than loopback. Requests are not authenticated.")
+    tls_certificate: Annotated[Path | None, typer.Option(help="PEM file of the certificate and its chain.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file of the certificate's private key.")] = None,
+    behind_proxy: Annotated[
+        bool | None, typer.Option("--behind-proxy", help="A proxy ends TLS. Needs the setting trusted_proxies; requests need a token.")
     ] = None,
+    insecure: Annotated[bool | None, typer.Option("--insecure", help="Allow addresses other than loopback without tokens and TLS.")] = None,
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
 ) -> None:
     """Run the coordinator until SIGTERM or Ctrl-C."""
@@ -58,6 +56,9 @@ def coordinator(
         heartbeat_seconds=heartbeat_seconds,
         margin_seconds=margin_seconds,
         grace_seconds=grace_seconds,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        behind_proxy=behind_proxy,
         insecure=insecure,
     )
     raise_file_limit()
@@ -78,19 +79,3 @@ def _stop_with_stdin(running: uvicorn.Server) -> None:
     while os.read(0, 1024):
         pass
     running.should_exit = True
-
-
-@db.command("upgrade")
-def db_upgrade(home: Home = None, database_url: Database = None) -> None:
-    """Migrate the database to the schema of this version."""
-    settings = read_settings(home=home, database_url=database_url)
-
-    async def migrate() -> None:
-        store = open_store(settings.database)
-        try:
-            await prepare(settings, store)
-        finally:
-            await store.close()
-
-    asyncio.run(migrate())
-    typer.echo(f"{settings.database_shown} has the current schema")

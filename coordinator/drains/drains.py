@@ -45,6 +45,7 @@ from sluice.core.drain import (
     to_catch_up,
 )
 from sluice.core.errors import (
+    AttachedJob,
     CheckpointNeeded,
     DrainIdInUse,
     ForeignDrain,
@@ -59,10 +60,11 @@ from sluice.core.errors import (
     UnknownTask,
 )
 from sluice.core.ids import Generation, JobName, RunId, Ssp, StageKey, StageName, StreamId, TaskName
+from sluice.core.jobmodels.model import JobModel
+from sluice.core.jobmodels.spec import JobKind
+from sluice.core.leases.ownership import Committed
 from sluice.core.lifecycle import RunState, moved
-from sluice.core.model import JobModel
-from sluice.core.ownership import Committed
-from sluice.core.snapshot import CommitId
+from sluice.core.snapshots.snapshot import CommitId
 from sluice.streams.port import StreamSystem
 
 log = logging.getLogger(__name__)
@@ -164,11 +166,12 @@ class Drains:
         """Start a drain, or return the present one. Returns the drain, and whether it is new; see the table in `sluice.core.drain`.
         Later deadlines in the request extend an active drain.
 
-        Raises UnknownRun, StaleRun, OtherDrainMode, OutdatedContainers, NotEmptied, DrainIdInUse for the id of another run's drain,
-        UnknownSystem and StreamUnavailable for the ends of intermediate streams.
+        Raises UnknownRun, AttachedJob, StaleRun, OtherDrainMode, OutdatedContainers, NotEmptied, DrainIdInUse for the id of another run's
+        drain, UnknownSystem and StreamUnavailable for the ends of intermediate streams.
         """
         async with self._store.read() as tx:
             run = await get_run(tx, request.run_id)
+            _check_has_stages(run)
             present = await self._present(tx, run, request)
         if present is not None:
             return (await self._extended(present.drain_id, request) if _extends(present, request) else present), False
@@ -375,8 +378,8 @@ class Drains:
         return drained
 
     async def _settle_pins(self, tx: WriteTransaction, drain: DrainRow, now: datetime) -> None:
-        """Of a drain that is about to be DRAINED, and of the one before, whose state no run can return to any more. If the state was kept,
-        also record the last batch of each stage, so that no older checkpoint is taken for it."""
+        """For a drain that is about to be DRAINED: release the pins of the drain before it, to whose state no run can return, and its own
+        unless it keeps the state. If it does, also record the last batch of each stage, so that no older checkpoint is taken for it."""
         before = await tx.drains.last_drained(drain.job)
         if before is not None:
             await unpin(tx, before, now)
@@ -438,9 +441,10 @@ class Drains:
             return await tx.drains.page(job, before, limit)
 
     async def plan(self, run_id: RunId) -> DrainPlan:
-        """What a drain would do to the state of the run, as its containers last reported. Raises UnknownRun, StaleRun."""
+        """What a drain would do to the state of the run, as its containers last reported. Raises UnknownRun, AttachedJob, StaleRun."""
         async with self._store.read() as tx:
             run = await get_run(tx, run_id)
+            _check_has_stages(run)
             if run.state.ended:
                 raise StaleRun(f"run {run_id} has ended as {run.state}: there is nothing to drain")
             stages = check_flush(run, await self._model_of(tx, run), self._stage_metrics)
@@ -449,6 +453,12 @@ class Drains:
             except OutdatedContainers as refused:
                 return DrainPlan(run, stages, str(refused))
             return DrainPlan(run, stages)
+
+
+def _check_has_stages(run: RunRow) -> None:
+    """Raises AttachedJob."""
+    if run.spec.kind is JobKind.ATTACHED:
+        raise AttachedJob(f"job {run.job} runs a command, whose queries cannot be drained: `sluice stop {run.job}` stops it")
 
 
 def _extends(drain: DrainRow, request: DrainRequest) -> bool:

@@ -11,7 +11,7 @@ from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.store.runs import RunRow
 from coordinator.transitions import stages_of
 from sluice.core.ids import StageName, TaskName
-from sluice.core.model import JobModel
+from sluice.core.jobmodels.model import JobModel
 from sluice.wire import agents as wire_agents
 
 

@@ -11,11 +11,11 @@ from coordinator.store.fleet import StageStateRow
 from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, WriteTransaction
 from coordinator.transitions import get_run, stages_of
-from sluice.core.drain import KeptStage, Mode
+from sluice.core.drain import KeptHistory, KeptStage, Mode
 from sluice.core.errors import IncompatibleState
 from sluice.core.ids import JobName, RunId, StageKey, StageName
-from sluice.core.model import JobModel
-from sluice.core.spec import RunSpec
+from sluice.core.jobmodels.model import JobModel
+from sluice.core.jobmodels.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class KeptState:
 
 
 async def read_kept(tx: ReadTransaction, drain: DrainRow, current: RunRow) -> KeptState:
-    """For a run that follows the drain, and replaces the job's `current` run. Raises IncompatibleState if the state is gone."""
+    """For a run that follows the drain, and replaces the job's `current` run. Raises IncompatibleState if the state no longer exists."""
     await _check_history(tx, drain, current)
     states = {row.key: row for row in await tx.fleet.stage_states(drain.job)}
     rows = await tx.drains.stages(drain.drain_id)
@@ -109,8 +109,21 @@ async def return_to_kept(tx: WriteTransaction, kept: KeptState, fresh_stages: Co
             await tx.fleet.drop_stage_states(row.job, row.task, row.stage)
 
 
+async def kept_histories(tx: ReadTransaction, kept: KeptState, fresh_stages: Collection[StageName]) -> Sequence[KeptHistory]:
+    """The earlier histories of the state with which the next run begins, newest first, for a rebuild
+    (`coordinator.snapshots.continuation`). The oldest from whose snapshots no stage continues are left out. Call it after
+    `return_to_kept`."""
+    drained = await get_run(tx, kept.drain.run_id)
+    found = [KeptHistory(drained.first_run, frozenset(fresh_stages)), *drained.kept]
+    runs = [await tx.runs.get(run_id) for run_id in await tx.snapshots.runs_of_heads(kept.drain.job)]
+    used = {run.first_run for run in runs if run is not None}
+    while found and None not in runs and found[-1].first_run not in used:  # only a rebuild leaves snapshots of runs that are not known
+        found.pop()
+    return found
+
+
 async def kept_operators(tx: ReadTransaction, job: JobName, states: Sequence[StageStateRow]) -> Mapping[StageName, Sequence[str]]:
-    """Of the stages of a task whose state still is as the job's last drain has kept it: their stateful operators."""
+    """The stateful operators of the stages of a task whose state is still as the job's last drain has kept it."""
     drain = await tx.drains.last_drained(job)
     if drain is None or drain.mode is Mode.DEFAULT:
         return {}

@@ -4,48 +4,80 @@ A container is *valid* while its heartbeats renew its lease. It is *ending* once
 answered with false, but it may still act until its last lease and the grace period have expired, so its tasks are not reassigned before
 that. A *bare* container, a client of Apache Samza, sends no epoch and reads no terms, so it has terms of its own. After a restart of the
 coordinator every container in the database gets a new lease, so that a restart stops no container: the longest that any coordinator may
-have granted (`sluice.core.lease.LeaseBounds`), because it is not known which one the container has.
+have granted (`sluice.core.leases.lease.LeaseBounds`), because it is not known which one the container has.
+
+If the former coordinator may still run, without the claim on the database, it may still renew leases. A container that has not
+*acknowledged* the term of this coordinator therefore keeps its tasks longer, by the time for which that one renews leases at most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache
 from math import inf
 
 from sluice.clock import Clock
+from sluice.core.access.tokens import Digest, digest, is_same
 from sluice.core.errors import StoreUnavailable
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant
-from sluice.core.lease import Lease, LeaseBounds, LeasePolicy, Terms, bounds_after_start, granted, is_silent, may_renew
-
-HeaderList = Sequence[tuple[bytes, bytes]]
+from sluice.core.leases.lease import (
+    Lease,
+    LeaseBounds,
+    LeasePolicy,
+    Terms,
+    bounds_after_start,
+    granted,
+    is_silent,
+    may_renew,
+    renewed_without_claim,
+)
+from sluice.wire.body import HeaderList, header_lines
 
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """When a valid container was last heard of. `heartbeat_age`: the time since its last heartbeat or its registration; with `heard` false,
-    since this coordinator started. `silent`: see `sluice.core.lease.is_silent`."""
+    """When a valid container was last seen. `heartbeat_age`: the time since its last heartbeat or its registration; with `seen` false,
+    since this coordinator started. `silent`: see `sluice.core.leases.lease.is_silent`."""
 
     heartbeat_age: timedelta
-    heard: bool
+    seen: bool
     silent: bool
 
 
 class LeaseEntry:
-    """A valid container's lease, with the headers of the answers to its heartbeats. Mutable, so that a renewal allocates only a number."""
+    """A valid container's lease, with the headers of the answers to its heartbeats, as a list and as lines. Mutable, so that a renewal
+    allocates only a number. `acknowledged`: no former coordinator can renew it. `token`: the digest of the
+    container's token; None if it has none."""
 
-    __slots__ = ("bare", "ends_at", "epoch", "headers", "heard", "heard_at", "model_version")
+    __slots__ = ("acknowledged", "bare", "ends_at", "epoch", "header_lines", "headers", "model_version", "seen", "seen_at", "term", "token")
 
-    def __init__(self, lease: Lease, model_version: int, headers: HeaderList, heard_at: float, *, heard: bool) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        model_version: int,
+        terms: Terms,
+        term: int,
+        seen_at: float,
+        *,
+        seen: bool,
+        acknowledged: bool,
+        token: Digest | None,
+    ) -> None:
+        self.token = token
+        self.term = term
+        self.acknowledged = acknowledged
         self.epoch = lease.epoch
-        self.heard_at = heard_at
-        self.heard = heard
+        self.seen_at = seen_at
+        self.seen = seen
         self.ends_at: float = lease.ends_at
         self.bare = lease.bare
+        self.set_headers(model_version, terms)
+
+    def set_headers(self, model_version: int, terms: Terms) -> None:
         self.model_version = model_version
-        self.headers = headers
+        self.headers, self.header_lines = _headers(self.epoch, model_version, terms, self.term)
 
     @property
     def lease(self) -> Lease:
@@ -53,13 +85,17 @@ class LeaseEntry:
 
 
 class Leases:
-    """For one event loop; there are no locks. `bounds` are stored in the database; see `needed`. `outage`: leases are renewed so long after
-    the claim on the database was last confirmed; None: without limit, where no other coordinator can take it while this one runs."""
+    """For one event loop; there are no locks. `bounds` are stored in the database; see `needed`."""
 
-    def __init__(self, policy: LeasePolicy, clock: Clock, outage: timedelta | None = None) -> None:
+    def __init__(self, policy: LeasePolicy, clock: Clock) -> None:
         self.policy = policy
-        self._outage = outage
+        self.term = 0
+        """The term of this coordinator's claim; 0 if it has none."""
+        self.term_text = b""
+        """The term as containers send it; empty if there is none."""
         self._renews_until = inf
+        self._former_renews_until = -inf
+        """Until then a former coordinator may renew the leases of containers that have not acknowledged the term."""
         self.terms: Terms = policy.terms(0)
         self.bounds: LeaseBounds = policy.bounds(self.terms)
         self._granted = self.bounds
@@ -78,7 +114,7 @@ class Leases:
         self._ending: dict[str, Instant] = {}
         self._renewed: set[str] = set()
         self._next_expiry = Instant(0.0)
-        """No valid container is overdue before this time: a lower bound, because heartbeats only postpone expiry."""
+        """No valid container is overdue before this time: a lower bound, because heartbeats postpone expiry."""
 
     def __len__(self) -> int:
         return len(self._valid)
@@ -90,8 +126,8 @@ class Leases:
 
     def claim_confirmed(self, at: Instant) -> None:
         """The claim on the database was held when a request was sent at that time."""
-        if self._outage is not None:
-            self._renews_until = at + self._outage.total_seconds()
+        if self.policy.outage is not None:
+            self._renews_until = at + self.policy.outage.total_seconds()
 
     @property
     def may_renew(self) -> bool:
@@ -108,10 +144,29 @@ class Leases:
         self._grace_seconds = bounds.grace.total_seconds()
         self._bare_grace_seconds = bounds.bare_grace.total_seconds()
 
-    def begin(self, bounds: LeaseBounds) -> None:
-        """Set the bounds at the start of the coordinator; see `sluice.core.lease.bounds_at_start`. Call it before any grant."""
+    def begin(self, bounds: LeaseBounds, term: int = 0, former_outage: timedelta = timedelta(0)) -> None:
+        """Set the bounds at the start of the coordinator; see `sluice.core.leases.lease.bounds_at_start`. Call it before any grant, and
+        after the claim was taken. `former_outage`: how long the former coordinator may renew leases after it has lost the claim."""
+        now = self._clock.elapsed()
         self.set_bounds(bounds)
-        self._inherited_until = Instant(self._clock.elapsed() + bounds.longest.total_seconds())
+        self.term, self.term_text = term, b"%d" % term if term else b""
+        if former_outage:
+            self._former_renews_until = now + renewed_without_claim(former_outage).total_seconds()
+        self._inherited_until = Instant(now + bounds.longest.total_seconds())
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many valid containers a former coordinator may still renew the leases of."""
+        if self._clock.elapsed() >= self._former_renews_until:
+            return 0
+        return sum(not entry.acknowledged for entry in self._valid.values())
+
+    def end(self) -> LeaseBounds | None:
+        """Renew no lease from now on. Returns the bounds to store at an orderly end: the next coordinator need not wait for this one. None
+        if that cannot be said, because a coordinator before this one may still renew leases, or if it is so already."""
+        self._renews_until = -inf
+        former = self._clock.elapsed() < self._former_renews_until and (self.unacknowledged or self._ending)
+        return None if former or not self.bounds.outage else replace(self.bounds, outage=timedelta(0))
 
     def lower_bounds(self) -> LeaseBounds | None:
         """Lower bounds to store, when the leases of earlier coordinators have expired; None if they have not, or the bounds would be the
@@ -125,17 +180,25 @@ class Leases:
         return bounds
 
     def grant(
-        self, execution_id: ExecutionContainerId, epoch: Epoch, model_version: int, *, bare: bool = False, heard: bool = True
+        self,
+        execution_id: ExecutionContainerId,
+        epoch: Epoch,
+        model_version: int,
+        *,
+        bare: bool = False,
+        seen: bool = True,
+        token: Digest | None = None,
     ) -> Terms:
-        """Make the container valid, with a full lease from now. `heard` is false for one that is known from the database: it gets the
+        """Make the container valid, with a full lease from now. `seen` is false for one that is known from the database: it gets the
         longest lease that it may have from an earlier coordinator."""
         self._ending.pop(execution_id, None)
         self._adjust_terms(len(self._valid) + (execution_id not in self._valid))
         now, terms = self._clock.elapsed(), self._terms_of(bare=bare)
-        lease = granted(epoch, now, terms if heard else self._longest_terms(bare=bare), bare=bare)
+        lease = granted(epoch, now if seen else self._last_renewal, terms if seen else self._longest_terms(bare=bare), bare=bare)
         former = self._valid.get(execution_id)
-        headers = _headers(epoch, model_version, terms)
-        entry = self._valid[execution_id] = LeaseEntry(lease, model_version, headers, now, heard=heard)
+        acknowledged = former.acknowledged if former is not None else seen or now >= self._former_renews_until
+        entry = LeaseEntry(lease, model_version, terms, self.term, now, seen=seen, acknowledged=acknowledged, token=token)
+        self._valid[execution_id] = entry
         if former is not None:
             entry.ends_at = max(entry.ends_at, former.ends_at)
         self._expect_expiry(self._free_at(entry))
@@ -148,9 +211,19 @@ class Leases:
         terms = self._terms_of(bare=bare)
         return Terms(max(terms.lease, self.bounds.lease_of(bare=bare)), terms.interval)
 
+    @property
+    def _last_renewal(self) -> Instant:
+        """Until when another coordinator may renew leases of which this one does not know."""
+        return Instant(max(self._clock.elapsed(), self._former_renews_until))
+
     def _free_at(self, entry: LeaseEntry) -> float:
         """When its lease and grace period have expired."""
         return entry.ends_at + (self._bare_grace_seconds if entry.bare else self._grace_seconds)
+
+    def has_token(self, execution_id: str, token: str) -> bool:
+        """Whether it is a valid container, and this its token."""
+        entry = self._valid.get(execution_id)
+        return entry is not None and entry.token is not None and is_same(digest(token), entry.token)
 
     def is_bare(self, execution_id: str) -> bool:
         """Whether it is a valid container that sends no epoch."""
@@ -163,38 +236,41 @@ class Leases:
         for execution_id in execution_ids:
             entry = self._valid.get(execution_id)
             if entry is not None:
-                entry.model_version = version
-                entry.headers = _headers(entry.epoch, version, self._terms_of(bare=entry.bare))
+                entry.set_headers(version, self._terms_of(bare=entry.bare))
 
     def renew_all(self) -> None:
-        """Give every valid container the longest lease from now. Used after a restart, when the terms are known once all containers are
-        loaded."""
-        now = self._clock.elapsed()
+        """Give every valid container the longest lease. Used after a restart, when the terms are known once all containers are loaded."""
+        last_renewal = self._last_renewal
         for entry in self._valid.values():
-            entry.ends_at = now + self._longest_terms(bare=entry.bare).lease.total_seconds()
+            entry.ends_at = last_renewal + self._longest_terms(bare=entry.bare).lease.total_seconds()
             self._expect_expiry(self._free_at(entry))
 
-    def beat(self, execution_id: str, sent: int | None) -> LeaseEntry | None:
-        """Renew the lease if the heartbeat is of the valid incarnation. Returns its entry, or None if the answer is false.
+    def beat(self, execution_id: str, sent: int | None, term: bytes = b"") -> LeaseEntry | None:
+        """Renew the lease if the heartbeat is of the valid incarnation. Returns its entry, or None if the answer is false. `term`: the
+        highest that the container knows, in digits.
 
         A heartbeat without epoch, of a container that sends one, is answered as alive and renews nothing. A heartbeat after lease and grace
         period is refused, because the tasks may have been reassigned. A lease never ends earlier than a former answer said: if a shrinking
         fleet shortens the terms and this answer is lost, the container trusts the longer lease of the answer before.
 
         Raises StoreUnavailable if no lease may be renewed; see `may_renew`."""
-        if not self.may_renew:
+        now = self._clock.elapsed()
+        if now >= self._renews_until:
             raise StoreUnavailable("the claim on the database has not been confirmed for too long: another coordinator may have it")
         entry = self._valid.get(execution_id)
         if entry is None or (sent is not None and sent != entry.epoch):
             return None
-        now = self._clock.elapsed()
         bare = entry.bare
         if now >= entry.ends_at + (self._bare_grace_seconds if bare else self._grace_seconds):
             return None
         self.answered_alive += 1
         if sent is not None or may_renew(entry.lease, None):  # as `granted` does, without making a Lease
+            if not entry.acknowledged and self.term and term == self.term_text:
+                # The container has counted its lease from an answer of this coordinator, and ignores those of former ones from then on.
+                entry.acknowledged, entry.ends_at = True, now + self._longest_terms(bare=bare).lease.total_seconds()
+                self._expect_expiry(self._free_at(entry))
             entry.ends_at = max(entry.ends_at, now + (self._bare_lease_seconds if bare else self._lease_seconds))
-            entry.heard_at, entry.heard = now, True
+            entry.seen_at, entry.seen = now, True
             self._renewed.add(execution_id)
         return entry
 
@@ -219,7 +295,7 @@ class Leases:
         """For a superseded container whose lease is unknown: it gets the longest that it can have. Nothing if it is known."""
         if execution_id in self._ending:
             return
-        lease = granted(Epoch(0), self._clock.elapsed(), self._longest_terms(bare=bare), bare=bare)
+        lease = granted(Epoch(0), self._last_renewal, self._longest_terms(bare=bare), bare=bare)
         self._ending[execution_id] = lease.free_at(self.bounds)
 
     def drop(self, execution_id: ExecutionContainerId) -> None:
@@ -239,13 +315,13 @@ class Leases:
         return timedelta(seconds=max(0.0, entry.ends_at - self._clock.elapsed())) if entry else None
 
     def contact(self, execution_id: ExecutionContainerId) -> Contact | None:
-        """When the container was last heard of; None for one that is not valid. A bare container is never silent: it chooses its own
+        """When the container was last seen; None for one that is not valid. A bare container is never silent: it chooses its own
         interval."""
         entry = self._valid.get(execution_id)
         if entry is None:
             return None
-        heartbeat_age = timedelta(seconds=max(0.0, self._clock.elapsed() - entry.heard_at))
-        return Contact(heartbeat_age, entry.heard, silent=not entry.bare and is_silent(heartbeat_age, self.terms.interval))
+        heartbeat_age = timedelta(seconds=max(0.0, self._clock.elapsed() - entry.seen_at))
+        return Contact(heartbeat_age, entry.seen, silent=not entry.bare and is_silent(heartbeat_age, self.terms.interval))
 
     def overdue(self, limit: int) -> Sequence[ExecutionContainerId]:
         """Up to `limit` containers, valid or ending, whose lease and grace period have expired.
@@ -275,18 +351,26 @@ class Leases:
             self._granted = self._granted.covering(self.policy.bounds(terms))
             self._lease_seconds = terms.lease.total_seconds()
             for entry in self._valid.values():
-                entry.headers = _headers(entry.epoch, entry.model_version, self._terms_of(bare=entry.bare))
+                entry.set_headers(entry.model_version, self._terms_of(bare=entry.bare))
 
 
 @lru_cache(maxsize=1024)
-def _headers(epoch: Epoch, model_version: int, terms: Terms) -> HeaderList:
-    """Cached, because most containers of a fleet get equal headers."""
-    return (
+def _headers(epoch: Epoch, model_version: int, terms: Terms, term: int) -> tuple[HeaderList, bytes]:
+    """The headers, and the same as lines. Cached, because most containers of a fleet get equal headers."""
+    headers = (
+        *term_headers(term),
         (b"sluice-epoch", b"%d" % epoch),
         (b"sluice-lease-seconds", _seconds(terms.lease)),
         (b"sluice-next-heartbeat-seconds", _seconds(terms.interval)),
         (b"sluice-job-model-version", b"%d" % model_version),
     )
+    return headers, header_lines(headers)
+
+
+@lru_cache(maxsize=1)
+def term_headers(term: int) -> HeaderList:
+    """The header of answers that names the term; none without a term."""
+    return ((b"sluice-term", b"%d" % term),) if term else ()
 
 
 def _seconds(duration: timedelta) -> bytes:

@@ -16,22 +16,25 @@ from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import backoff_of, drain_of, end_container, enter, get_run, settle_run
 from sluice.clock import Clock
+from sluice.core.access.tokens import Digest
 from sluice.core.drain import Mode, Phase
 from sluice.core.errors import (
     ClientError,
     CrashLoopBackoff,
+    Forbidden,
     IdInUse,
     LeaseLost,
     OutdatedContainers,
+    SlotInUse,
     SluiceError,
     StaleRun,
     Unavailable,
     UnknownContainer,
     UnknownSlot,
 )
-from sluice.core.failover import DEFAULT, CrashLoopPolicy
 from sluice.core.ids import Epoch, ExecutionContainerId, JobName, ProcessorId, RunId
-from sluice.core.lease import bounds_at_start
+from sluice.core.leases.failover import DEFAULT, CrashLoopPolicy
+from sluice.core.leases.lease import bounds_at_start, former_outage
 from sluice.core.lifecycle import RunState, moved
 
 log = logging.getLogger(__name__)
@@ -39,8 +42,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The request of an incarnation of a slot. `bare`: a client that sends no epoch. `metrics_address`: "host:port". `can_keep_state`: see
-    `ContainerRow`."""
+    """The request of an incarnation of a slot. `bare`: a client that sends no epoch. `metrics_address`: "host:port". `can_keep_state`,
+    `principal`: see `ContainerRow`. `token`: the digest of the token that it gets. `only_if_free`: do not supersede a valid incarnation of
+    the slot."""
 
     processor_id: ProcessorId
     execution_id: ExecutionContainerId
@@ -48,6 +52,9 @@ class Registration:
     bare: bool
     metrics_address: str | None
     can_keep_state: bool = False
+    token: Digest | None = None
+    principal: str = ""
+    only_if_free: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +98,37 @@ class Registrations:
             runs = {run.run_id: run for run in await tx.runs.active()}
             stored, own = await tx.promises.lease_bounds(), self._leases.needed(len(standing))
             bounds = bounds_at_start(stored, own, active=bool(standing))
+            outage = former_outage(stored, own, active=bool(standing))
             if bounds != stored:
                 await tx.promises.put_lease_bounds(bounds)
-        self._leases.begin(bounds)
+        if outage:
+            log.warning(
+                "the former coordinator has not ended in order: for up to %g s it may renew the leases of containers that it reaches. "
+                "Until a container has acknowledged this one, its tasks are not reassigned before that and a lease have passed",
+                outage.total_seconds(),
+            )
+        self._leases.begin(bounds, self._store.term, outage)
         superseded = []
         for container in standing:
             run = runs.get(container.run_id)
             if run is not None and container.state is ContainerState.LIVE:
-                self._leases.grant(container.execution_id, container.epoch, run.model_version, bare=container.bare, heard=False)
+                self._leases.grant(
+                    container.execution_id, container.epoch, run.model_version, bare=container.bare, seen=False, token=container.token
+                )
             else:
                 superseded.append(container)
         self._leases.renew_all()
         for container in superseded:
             self._leases.remember_superseded(container.execution_id, bare=container.bare)
         return len(standing)
+
+    async def end(self) -> None:
+        """Renew no lease from now on, and record that this coordinator has ended in order, so that the next one need not wait for it.
+        Raises StoreUnavailable."""
+        bounds = self._leases.end()
+        if bounds is not None:
+            async with self._store.begin() as tx:
+                await tx.promises.put_lease_bounds(bounds)
 
     async def resynchronise(self) -> None:
         """Make the leases those of the database's containers. Leases that are known do not change. A container that the database does not
@@ -125,7 +149,7 @@ class Registrations:
             elif self._leases.epoch_of(each.execution_id) == each.epoch:
                 self._leases.set_model_version([each.execution_id], run.model_version)
             else:
-                self._leases.grant(each.execution_id, each.epoch, run.model_version, bare=each.bare, heard=False)
+                self._leases.grant(each.execution_id, each.epoch, run.model_version, bare=each.bare, seen=False, token=each.token)
                 self.counts[run.run_id] += 1
         for execution_id in gone:
             if execution_id in ended:
@@ -135,13 +159,13 @@ class Registrations:
 
     async def register(self, run_id: RunId, new: Registration) -> Registered:
         """Make this incarnation the valid one of its slot; an older one of the slot is superseded. A repeated registration, whose answer
-        was lost, gets the same answer. Raises UnknownRun, UnknownSlot, StaleRun, IdInUse, CrashLoopBackoff, OutdatedContainers, and
-        LeaseLost for a superseded incarnation."""
+        was lost, gets the same answer with a new token. Raises Forbidden, UnknownRun, UnknownSlot, StaleRun, IdInUse, SlotInUse,
+        CrashLoopBackoff, OutdatedContainers, and LeaseLost for a superseded incarnation."""
         return await self._registrations.submit((run_id, new))
 
     async def _register_all(self, requests: Sequence[tuple[RunId, Registration]]) -> Sequence[Registered | SluiceError]:
-        """All in one transaction, one after the other; a refused one has written nothing. The leases begin after the commit, before any
-        other transaction can write."""
+        """Register all in one transaction, one after the other; a refused one has written nothing. The leases begin after the commit,
+        before any other transaction can write."""
         async with self._store.begin() as tx:
             runs = _Runs(tx)
             found = [await self._register_one(tx, runs, run_id, new) for run_id, new in requests]
@@ -159,9 +183,13 @@ class Registrations:
             run = _running(await runs.run(run_id), new.processor_id)
             known = await tx.fleet.container(new.execution_id)
             if known is not None:
-                _check_repeated(known, run_id, new.processor_id)
+                _check_repeated(known, run_id, new)
+                known = replace(known, token=new.token)
+                await tx.fleet.put_container(known)
                 return _Stored(known, (), run.model_version, await runs.newest_notice(run_id))
             former = await tx.fleet.containers(run_id, new.processor_id)
+            if new.only_if_free:
+                _check_free(former)
             self._check_backoff(former)
             if run.state is RunState.DRAINING and not new.can_keep_state:
                 await _check_drain_known(tx, run)
@@ -189,7 +217,9 @@ class Registrations:
         for each in stored.former:
             self._leases.supersede(each.execution_id)
         container = stored.container
-        terms = self._leases.grant(container.execution_id, container.epoch, stored.model_version, bare=container.bare)
+        terms = self._leases.grant(
+            container.execution_id, container.epoch, stored.model_version, bare=container.bare, token=container.token
+        )
         return Registered(container, terms.lease, terms.interval, stored.model_version, stored.notices)
 
     async def _insert(self, tx: WriteTransaction, run: RunRow, new: Registration, former: Sequence[ContainerRow]) -> ContainerRow:
@@ -214,6 +244,8 @@ class Registrations:
             model_version=run.model_version,
             adopted_at=now,
             can_keep_state=new.can_keep_state,
+            token=new.token,
+            principal=new.principal,
         )
         await tx.fleet.put_container(container)
         return container
@@ -224,7 +256,7 @@ class Registrations:
         return await self._exits.submit(_Exit(execution_id, exit_code, reason))
 
     async def _exit_all(self, exits: Sequence[_Exit]) -> Sequence[ContainerRow | SluiceError]:
-        """All in one transaction, one after the other."""
+        """Record all exits in one transaction, one after the other."""
         async with self._store.begin() as tx:
             released: list[TaskOwnershipRow] = []
             found = [await self._exit(tx, each, released) for each in exits]
@@ -332,6 +364,13 @@ class _Runs:
         return self._notices[run_id]
 
 
+def _check_free(former: Sequence[ContainerRow]) -> None:
+    """Raises SlotInUse while an incarnation of the slot is valid."""
+    for each in former:
+        if each.state is ContainerState.LIVE and each.ended_at is None:
+            raise SlotInUse(f"container {each.execution_id} on {each.host or 'an unknown host'} has slot {each.processor_id}")
+
+
 async def _check_drain_known(tx: ReadTransaction, run: RunRow) -> None:
     """Raises OutdatedContainers for a container that would empty the state under a drain that keeps it."""
     drain = await drain_of(tx, run)
@@ -358,13 +397,15 @@ def _slot_number(processor_id: ProcessorId) -> int:
     return int(processor_id) if processor_id.isascii() and processor_id.isdigit() and str(int(processor_id)) == processor_id else -1
 
 
-def _check_repeated(known: ContainerRow, run_id: RunId, processor_id: ProcessorId) -> None:
-    """Raises IdInUse, LeaseLost."""
-    if (known.run_id, known.processor_id) != (run_id, processor_id):
+def _check_repeated(known: ContainerRow, run_id: RunId, new: Registration) -> None:
+    """Raises IdInUse, Forbidden, LeaseLost."""
+    if (known.run_id, known.processor_id) != (run_id, new.processor_id):
         raise IdInUse(
             f"execution container id {known.execution_id!r} belongs to slot {known.processor_id} of run {known.run_id}: "
             "every incarnation needs an id of its own"
         )
+    if known.principal != new.principal:
+        raise Forbidden(f"container {known.execution_id} was registered by another principal: register with an id of your own")
     if known.state is not ContainerState.LIVE:
         raise LeaseLost(f"container {known.execution_id} is {known.state}: another container has its slot now")
 

@@ -1,4 +1,4 @@
-"""Checks what the owners of tasks report: progress, snapshots, and steps of drains. The rule is in `sluice.core.ownership`."""
+"""Checks what the owners of tasks report: progress, snapshots, and steps of drains. The rule is in `sluice.core.leases.ownership`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction
 from sluice.core.errors import FalseReport
 from sluice.core.ids import JobName, Ssp, StageName, StreamId, TaskName
-from sluice.core.model import JobModel, TaskModel
-from sluice.core.ownership import Committed, check_report
+from sluice.core.jobmodels.model import JobModel, TaskModel
+from sluice.core.leases.ownership import Committed, check_report
 from sluice.streams.port import Offsets
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class ReportChecks:
         return report
 
     async def _tasks_of(self, tx: ReadTransaction, run: RunRow) -> Mapping[TaskName, TaskModel]:
-        """Of the run's model, found once for each version."""
+        """The tasks of the run's model, found once for each version."""
         model = await self._model_of(tx, run)
         known = self._tasks.get(run.job)
         if known is None or known[0] is not model:

@@ -85,7 +85,7 @@ class StageMetrics:
         self._late[run_id][task, stage] = replace(known, gave_up=True)
 
     def late_rows_of(self, run_id: RunId) -> Mapping[tuple[TaskName, StageName], LateRows]:
-        """Without stages that have dropped none."""
+        """The late rows of the stages that have dropped any."""
         return {key: each for key, each in self._late.get(run_id, {}).items() if each.rows}
 
     def failed(self, run_id: RunId, task: TaskName, stage: StageName, failure: StageFailure) -> None:

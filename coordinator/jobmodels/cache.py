@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store
 from sluice.core.errors import ClientError, NoJobModel, UnknownJob
 from sluice.core.ids import JobName, ProcessorId, RunId
-from sluice.core.model import JobModel
+from sluice.core.jobmodels.model import JobModel
 from sluice.wire import body as wire_body
 from sluice.wire import samza as wire_samza
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What `GET /jobModel` answers for a job: bytes and headers, encoded once per version."""
+    """What `GET /jobModel` answers for a job: bytes and headers, encoded once per version. `unchanged_lines`: the headers of a 304 as
+    lines."""
 
     model: JobModel
     body: bytes
     etag: bytes
-    unchanged_headers: Sequence[tuple[bytes, bytes]]
+    unchanged_headers: wire_body.HeaderList
+    unchanged_lines: bytes
 
     def of_slot(self, processor_id: ProcessorId) -> Served:
         """The same for one slot: the model without the other containers, which is all that the slot's container needs."""
@@ -31,7 +32,7 @@ class Served:
         part = replace(self.model, containers=own)
         etag = self.etag[:-1] + f'-{part.content_hash()[:16]}"'.encode()
         headers = [(name, etag if name == b"etag" else value) for name, value in self.unchanged_headers]
-        return Served(part, wire_samza.job_model_bytes(part), etag, headers)
+        return Served(part, wire_samza.job_model_bytes(part), etag, headers, wire_body.header_lines(headers))
 
     @property
     def headers(self) -> dict[str, str]:
@@ -71,7 +72,7 @@ class JobModels:
             (wire_body.RUN_HEADER.lower().encode(), run_id.encode()),
             (wire_body.MODEL_VERSION_HEADER.lower().encode(), b"%d" % version),
         ]
-        self._served[job] = Served(model, body, etag, headers)
+        self._served[job] = Served(model, body, etag, headers, wire_body.header_lines(headers))
 
     def forget(self, job: JobName) -> None:
         """The job has been removed."""

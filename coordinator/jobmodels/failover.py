@@ -17,10 +17,10 @@ from coordinator.store.sql import ReadTransaction, Store
 from coordinator.waits import Waits
 from sluice.clock import Clock
 from sluice.core.errors import RunIsDraining, SluiceError, StaleRun, VersionConflict
-from sluice.core.failover import FailOver, Slot, slots_to_reassign
 from sluice.core.ids import ProcessorId, RunId, TaskName
+from sluice.core.jobmodels.placement import Homes
+from sluice.core.leases.failover import FailOver, Slot, slots_to_reassign
 from sluice.core.lifecycle import RunState
-from sluice.core.placement import Homes
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ _Waiting = tuple[RunId, ProcessorId, datetime]
 
 @dataclass(slots=True)
 class ReassignTasks:
-    """Only for runs that are backed up: without a backup another slot could not restore the state. `rule`: for runs whose configuration
-    does not set one."""
+    """Chore: reassign the tasks of slots without a container, for runs that are backed up: without a backup another slot could not restore
+    the state. `rule`: for runs whose configuration does not set one."""
 
     store: Store
     versions: ModelVersions

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from sluice.core.errors import BadGrouping
-from sluice.core.grouping import CheckedGrouper, Grouper, GrouperName, grouper_named
+from sluice.core.jobmodels.grouping import CheckedGrouper, Grouper, GrouperName, grouper_named
 
 _Result = TypeVar("_Result")
 

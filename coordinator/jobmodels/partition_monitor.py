@@ -21,10 +21,10 @@ from coordinator.store.sql import ReadTransaction, Store
 from coordinator.transitions import get_run
 from sluice.clock import Clock
 from sluice.core.errors import RunIsDraining, SluiceError, StaleRun, Unavailable, UnknownStream, VersionConflict
-from sluice.core.expansion import Counted, Judged, Verdict, grows, plainly
 from sluice.core.ids import JobName, RunId, StreamId
+from sluice.core.jobmodels.expansion import Counted, Judged, Verdict, grows, plainly
+from sluice.core.jobmodels.spec import StreamSpec
 from sluice.core.lifecycle import RunState
-from sluice.core.spec import StreamSpec
 from sluice.streams.port import StreamSystem
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class PartitionCounts:
 
     partitions: int | None
     identity: str | None = None
-    trouble: str = ""
+    problem: str = ""
 
 
 @dataclass(slots=True)
@@ -96,17 +96,17 @@ class PartitionMonitor:
     async def _check(self, stream: StreamId) -> PartitionCounts:
         system = self.systems.get(stream.system)
         if system is None:
-            return PartitionCounts(None, trouble=f"the system {stream.system!r} is no longer configured")
+            return PartitionCounts(None, problem=f"the system {stream.system!r} is no longer configured")
         try:
             async with asyncio.timeout(self.check_timeout.total_seconds()):
                 identity = await system.identity(stream.stream)
                 return PartitionCounts(await system.partitions(stream.stream), identity)
         except TimeoutError:
-            return PartitionCounts(None, trouble=f"{stream}: no answer within {self.check_timeout.total_seconds():g} s")
+            return PartitionCounts(None, problem=f"{stream}: no answer within {self.check_timeout.total_seconds():g} s")
         except UnknownStream:
-            return PartitionCounts(None, trouble=f"{stream} no longer exists: it was deleted, or is not visible to the coordinator")
+            return PartitionCounts(None, problem=f"{stream} no longer exists: it was deleted, or is not visible to the coordinator")
         except SluiceError as error:
-            return PartitionCounts(None, trouble=f"{stream}: {error}")
+            return PartitionCounts(None, problem=f"{stream}: {error}")
 
     # --- judging ---------------------------------------------------------------------------------------------------
 
@@ -198,11 +198,11 @@ def _counted(run: RunRow, current: Mapping[StreamId, PartitionCounts]) -> Sequen
 
 
 def _compare(run: RunRow, stream: StreamSpec, current: PartitionCounts) -> Counted:
-    counted = Counted(stream.name, stream.id, stream.partitions, current.partitions, current.trouble)
+    counted = Counted(stream.name, stream.id, stream.partitions, current.partitions, current.problem)
     if stream.identity is None or current.identity in (None, stream.identity):
         return counted
     reason = f"{counted.stream} was deleted and created again since the job began to read it, so its offsets belong to other records"
-    return replace(counted, trouble=f"{reason}: deploy the job with an explicit start", another=True)
+    return replace(counted, problem=f"{reason}: deploy the job with an explicit start", another=True)
 
 
 def _frozen(judged: Judged) -> Judged:

@@ -31,10 +31,10 @@ from sluice.core.errors import (
     UnknownVersion,
     VersionAdopted,
 )
-from sluice.core.expansion import Effect, Verdict, check_nothing_is_taken, effect
 from sluice.core.ids import Epoch, ExecutionContainerId, JobName, RunId, StreamId
-from sluice.core.model import JobModel, PlannedModel
-from sluice.core.placement import in_order, scaled
+from sluice.core.jobmodels.expansion import Effect, Verdict, check_nothing_is_taken, effect
+from sluice.core.jobmodels.model import JobModel, PlannedModel
+from sluice.core.jobmodels.placement import in_order, scaled
 from sluice.wire import samza as wire_samza
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from coordinator.store.sql import ReadTransaction, Store
 from coordinator.transitions import get_run
 from sluice.core.errors import UnknownContainer
 from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, StageKey, TaskName
-from sluice.core.placement import Homes, Hosts, Placement, replicas_of, standbys
+from sluice.core.jobmodels.placement import Homes, Hosts, Placement, replicas_of, standbys
 
 LAYOUTS = 100
 """How many runs' layouts are kept in memory."""
@@ -59,7 +59,8 @@ class Standbys:
         self._layouts: dict[RunId, _Layout] = {}
 
     async def of_container(self, run_id: RunId, execution_id: ExecutionContainerId) -> StandbyPlan:
-        """Without copies unless the run is configured for them and is backed up. Raises UnknownRun, UnknownContainer."""
+        """The copies that a container keeps: none unless the run is configured for them and is backed up. Raises UnknownRun,
+        UnknownContainer."""
         registrations = self._registrations(run_id)  # before the transaction, which then has at least these
         async with self._store.read() as tx:
             run = await get_run(tx, run_id)

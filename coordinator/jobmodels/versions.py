@@ -23,12 +23,12 @@ from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import containers_of, get_run
 from sluice.clock import Clock
 from sluice.core.errors import BadPlacement, RunIsDraining, StaleRun, UnknownStream, UnknownSystem, VersionConflict
-from sluice.core.expansion import Counted, Effect, Judged, Verdict, counts_now, effect, judge, overall
-from sluice.core.grouping import Grouper, Previous
 from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, Ssp
+from sluice.core.jobmodels.expansion import Counted, Effect, Judged, Verdict, counts_now, effect, judge, overall
+from sluice.core.jobmodels.grouping import Grouper, Previous
+from sluice.core.jobmodels.model import JobModel, PlannedModel, plan_model
+from sluice.core.jobmodels.placement import Homes, scaled
 from sluice.core.lifecycle import RunState
-from sluice.core.model import JobModel, PlannedModel, plan_model
-from sluice.core.placement import Homes, scaled
 from sluice.streams.port import StreamSystem
 from sluice.wire import samza as wire_samza
 
@@ -182,7 +182,8 @@ class ModelVersions:
         return Change(await self._store_change(proposal, replace(reason, why=_why(proposal, reason.why))), proposal)
 
     async def _store_change(self, proposal: Proposal, reason: ChangeReason) -> RunRow:
-        """In one transaction: the model, the assignment, the start offsets of new partitions, the run, and the notice to its containers."""
+        """Store in one transaction: the model, the assignment, the start offsets of new partitions, the run, and the notice to its
+        containers."""
         run, plan = proposal.run, proposal.plan
         earliest_offsets = await self._earliest_offsets(proposal.effect.partitions.keys())
         counts = counts_now(each.counted for each in proposal.judged if each.verdict is Verdict.SAFE)
@@ -289,5 +290,5 @@ def hypothetical(run: RunRow, counts: Mapping[str, int]) -> Mapping[str, Counted
 
 
 def _counted(run: RunRow, counts: Mapping[str, Counted]) -> Sequence[Counted]:
-    """Every stream that a stage reads, with its new count; unchanged if there is none."""
+    """Every stream that a stage reads, with its new count, or its present count if there is no new one."""
     return [counts.get(each.name) or Counted(each.name, each.id, each.partitions, each.partitions) for each in run.spec.streams_read]

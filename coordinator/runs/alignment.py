@@ -18,7 +18,7 @@ from coordinator.transitions import check_owner, get_run
 from sluice.clock import Clock
 from sluice.core.errors import NotAligned, StreamUnavailable
 from sluice.core.ids import Generation, Instant, RunId, Ssp, StageName, StreamId, TaskName
-from sluice.core.model import JobModel
+from sluice.core.jobmodels.model import JobModel
 from sluice.core.watermarks import AlignmentDecision, TaskEventTime, decide_alignment
 from sluice.streams.port import Offsets, StreamSystem
 
@@ -59,7 +59,7 @@ class _StageRows:
 
 
 class AlignmentCoordinator:
-    """`model_of` gives a run's job model. The ends of streams are asked for outside of transactions, and once for all reports of a stage
+    """`model_of` gives a run's job model. The ends of streams are read outside of transactions, and once for all reports of a stage
     that come meanwhile: a system that does not answer holds no connection to the database."""
 
     def __init__(

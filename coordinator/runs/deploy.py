@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from coordinator.blobpool import BlobStores
-from coordinator.drains.kept import KeptState, live_stages, read_kept, return_to_kept
+from coordinator.drains.kept import KeptState, kept_histories, live_stages, read_kept, return_to_kept
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.jobmodels.cache import JobModels
@@ -22,20 +22,20 @@ from coordinator.transitions import get_run, hosts_of, request_stop
 from sluice.clock import Clock
 from sluice.core.drain import Mode, check_continued
 from sluice.core.errors import NeverDrained, NotTheCurrentRun, RunIsDraining, StateUnregistered
-from sluice.core.failover import FailOver
-from sluice.core.grouping import Grouper, Previous
 from sluice.core.ids import JobName, RunId, Ssp, StageName, StreamId
+from sluice.core.jobmodels.grouping import Grouper, Previous
+from sluice.core.jobmodels.model import JobModel, PlannedModel, plan_model
+from sluice.core.jobmodels.placement import replicas_of, slots
+from sluice.core.jobmodels.spec import JobKind, Role, RunSpec, Start
+from sluice.core.leases.failover import FailOver
 from sluice.core.lifecycle import RunState
-from sluice.core.model import JobModel, PlannedModel, plan_model
-from sluice.core.placement import replicas_of, slots
-from sluice.core.spec import Role, RunSpec, Start
 from sluice.streams.port import StreamSystem
 from sluice.wire import samza as wire_samza
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Of streams that the last run of a history did not read, as the last run knows them that did: where they were read from, and their
+    """Streams that the last run of a history did not read, as the last run that read them knows them: where they were read from, and their
     identities."""
 
     starts: Mapping[Ssp, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class _Before:
 
     @property
     def identities(self) -> Mapping[StreamId, str | None]:
-        """Of the streams that the new run reads on from: its offsets belong to them."""
+        """The identities of the streams that the new run continues to read: its offsets belong to them."""
         last = self.kept.spec if self.kept is not None else self.continued.spec if self.continued is not None else None
         return {**self.left_out.identities, **{each.id: each.identity for each in (last.streams if last is not None else ())}}
 
@@ -104,7 +104,8 @@ class Deployments:
     async def deploy(self, spec: RunSpec, replaces: RunId | None = None, who: str = "") -> RunRow:
         """Make a run, requested by `who`; with `replaces`, only if that is the job's current run. Everything is checked before anything is
         created. Streams are created before the run that needs them, so that a crash leaves at most an empty stream, which the next attempt
-        uses. A live run of the job is requested to stop.
+        uses. A live run of the job is requested to stop; but an attached job continues with the run that it has, so that two commands which
+        start at the same time do not stop each other.
 
         Raises the errors of graph, streams, grouping and placement; NotTheCurrentRun; RunIsDraining; BlobStoreUnusable; BadConfig;
         StateUnregistered; IncompatibleState.
@@ -122,6 +123,8 @@ class Deployments:
         async with self._store.read() as tx:
             before = await self._before(tx, spec.job, spec.start)
         _check_current(spec.job, before.run, replaces)
+        if before.run is not None and _continues(before.run, spec):
+            return before.run
         if before.run is not None:
             _check_not_draining(before.run)
         if before.unknown and spec.start == "checkpoint":
@@ -219,6 +222,7 @@ class Deployments:
                 model_version=version,
                 created_at=now,
                 backup=self._blob_stores.of_config(spec.config, former.backup if former else None),
+                kept=continued.kept if continued else (),
             )
             if former is not None:
                 await tx.jobmodels.put_former_hosts(job, await hosts_of(tx, former))
@@ -228,6 +232,8 @@ class Deployments:
             if before.kept is not None and former is not None:
                 now_run = await get_run(tx, former.run_id)
                 await return_to_kept(tx, await read_kept(tx, before.kept.drain, now_run), fresh)
+                run = replace(run, kept=await kept_histories(tx, before.kept, fresh))
+                await tx.runs.put(run)
             elif (former is not None and continued is None) or spec.start != "checkpoint":  # else the stages continue, as after a rebuild
                 await tx.fleet.drop_stage_states(job)
             if former is not None:  # read again: it may have changed since
@@ -246,6 +252,11 @@ class Deployments:
         document = wire_samza.job_model_bytes(model).decode()
         await tx.jobmodels.add(ModelRow(job, version, run_id, model.content_hash(), now, f"run {run_id} was deployed", who, document))
         return version
+
+
+def _continues(run: RunRow, spec: RunSpec) -> bool:
+    attached = spec.kind is JobKind.ATTACHED and run.spec.kind is JobKind.ATTACHED
+    return attached and not run.state.ended and run.stop_requested_at is None
 
 
 def _check_current(job: JobName, current: RunRow | None, replaces: RunId | None) -> None:

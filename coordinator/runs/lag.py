@@ -19,8 +19,8 @@ from coordinator.store.sql import ReadTransaction, Store
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import Instant, JobName, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.core.jobmodels.model import JobModel
 from sluice.core.lifecycle import RunState
-from sluice.core.model import JobModel
 from sluice.streams.port import Offsets, StreamSystem
 
 MAX_AGE = timedelta(minutes=1)
@@ -111,7 +111,7 @@ class LagMonitor:
         return self._jobs if self._fresh else ()
 
     def of_run(self, run_id: RunId) -> Lag:
-        """Without stages that read a stream whose end is unknown."""
+        """The lag of each stage of a run, without stages that read a stream whose end is unknown."""
         return self._lag.get(run_id, {}) if self._fresh else {}
 
     def ends_after(self, moment: datetime | None) -> Mapping[StreamId, Offsets]:
@@ -183,7 +183,7 @@ class LagMonitor:
     async def _look_up_ends(self, streams: Iterable[StreamId]) -> Mapping[StreamId, Offsets]:
         """The ends of the streams, without those whose system does not answer."""
         known = [stream for stream in streams if stream.system in self._systems]
-        found = await asyncio.gather(*(self._systems[each.system].latest(each.stream) for each in known), return_exceptions=True)
+        found = await asyncio.gather(*(self._systems[each.system].readable(each.stream) for each in known), return_exceptions=True)
         for each in found:
             if isinstance(each, BaseException) and not isinstance(each, SluiceError):
                 raise each

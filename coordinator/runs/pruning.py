@@ -1,4 +1,4 @@
-"""Chore: delete the history of jobs that no later request reads. `sluice.core.history.pruning` has the rule."""
+"""Chore: delete the history of jobs that no later request reads. `sluice.core.pruning` has the rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.waits import DeletionHold
 from sluice.clock import Clock
-from sluice.core.history.pruning import (
+from sluice.core.ids import JobName, RunId, StageName, StreamId
+from sluice.core.lifecycle import RunState
+from sluice.core.pruning import (
     HistoryPolicy,
     JobHistory,
     PastVersion,
@@ -23,8 +25,6 @@ from sluice.core.history.pruning import (
     prunes_notices,
     surplus_containers,
 )
-from sluice.core.ids import JobName, RunId, StageName, StreamId
-from sluice.core.lifecycle import RunState
 
 log = logging.getLogger(__name__)
 

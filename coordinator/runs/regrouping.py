@@ -2,7 +2,7 @@
 
 A deployment may regroup such a job, with another grouper, another `max_tasks`, or by the new counts of its streams. The first acquire of
 the run waits until no container of the job's former runs may commit anything more. Then each stage of each task begins where the same stage
-has committed its partitions last, whichever task that was. The rule is in `sluice.core.ownership`.
+has committed its partitions last, whichever task that was. The rule is in `sluice.core.leases.ownership`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from coordinator.store.sql import ReadTransaction, WriteTransaction
 from coordinator.transitions import stages_of
 from sluice.clock import Clock
 from sluice.core.ids import JobName, Lineage, RunId, Ssp, StageName, TaskName
-from sluice.core.model import JobModel
-from sluice.core.ownership import Regrouped, StagePosition, Wait, regrouped
+from sluice.core.jobmodels.model import JobModel
+from sluice.core.leases.ownership import Regrouped, StagePosition, Wait, regrouped
 
 log = logging.getLogger(__name__)
 

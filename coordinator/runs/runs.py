@@ -19,10 +19,10 @@ from coordinator.transitions import abandon_drain, backoff_of, get_run, hosts_of
 from sluice.clock import Clock
 from sluice.core.drain import DrainId
 from sluice.core.errors import SluiceError, UnknownContainer, UnknownJob, UnknownRun
-from sluice.core.failover import DEFAULT, BackoffUntil, CrashLoopPolicy
 from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId
-from sluice.core.model import JobModel
-from sluice.core.spec import RunSpec
+from sluice.core.jobmodels.model import JobModel
+from sluice.core.jobmodels.spec import RunSpec
+from sluice.core.leases.failover import DEFAULT, BackoffUntil, CrashLoopPolicy
 
 SHOWN_INCARNATIONS = 5
 """How many containers of each slot the details of a run have, besides those that have not ended. `Runs.containers` lists all."""
@@ -57,7 +57,7 @@ class BasicRun:
 
 class BasicRunBodies:
     """The last answer of the view `basic` for each run, encoded. It is used again while the rows that it was made of are the same, so
-    that thousands of containers that ask at once cost one encoding."""
+    that the requests of thousands of containers cost one encoding."""
 
     def __init__(self, at_most: int = 100) -> None:
         self._at_most = at_most
@@ -181,7 +181,7 @@ class Runs:
             return {pid: found.get(pid, "") for pid in run.spec.slots}
 
     async def stop(self, run_id: RunId, reason: str, *, failed: bool) -> RunRow:
-        """Tell the run's containers to stop after their current batch. Idempotent; an ended run stays as it is. A drain in progress is
+        """Make the run's containers stop after their current batch. Idempotent; an ended run stays as it is. A drain in progress is
         cancelled, or fails if it has begun to flush. Raises UnknownRun."""
         async with self._store.begin() as tx:
             now = self._clock.now()

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from sluice.core.errors import StreamConflict, UnknownStream, UnknownSystem
 from sluice.core.ids import Ssp, StreamId
-from sluice.core.model import PlannedModel
-from sluice.core.spec import Role, RunSpec
+from sluice.core.jobmodels.model import PlannedModel
+from sluice.core.jobmodels.spec import Role, RunSpec
 from sluice.streams.port import Offsets, StreamSystem
 
 
@@ -38,8 +38,8 @@ class JobStreams:
                 missing.append(each.id)
             if each.role is Role.INTERMEDIATE and present != each.requested_partitions:
                 raise StreamConflict(
-                    f"the intermediate stream {each.id} exists with {present} partitions and the job asks for {each.requested_partitions}: "
-                    "ask for as many, or give it another name"
+                    f"the intermediate stream {each.id} exists with {present} partitions and the job requests {each.requested_partitions}: "
+                    "request as many, or give it another name"
                 )
             counts[each.name] = present
         return spec.with_counts(counts), missing
@@ -77,4 +77,4 @@ class JobStreams:
         system = self.system(stream.system)
         if isinstance(where, datetime):
             return await system.at_time(stream.stream, where)
-        return await (system.latest if where == "latest" else system.earliest)(stream.stream)
+        return await (system.readable if where == "latest" else system.earliest)(stream.stream)

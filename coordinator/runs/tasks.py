@@ -25,7 +25,6 @@ from coordinator.transitions import check_owner, drain_of, get_run
 from sluice.clock import Clock
 from sluice.core.drain import Step
 from sluice.core.errors import Bug, LeaseLost, OutdatedContainers, StaleRun, TaskNotYours, UnknownTask
-from sluice.core.grouping import Previous
 from sluice.core.ids import (
     Epoch,
     ExecutionContainerId,
@@ -39,9 +38,10 @@ from sluice.core.ids import (
     StageName,
     TaskName,
 )
+from sluice.core.jobmodels.grouping import Previous
+from sluice.core.jobmodels.model import JobModel, TaskModel
+from sluice.core.leases.ownership import Committed, TaskOwner, Wait, acquire, updated_offsets
 from sluice.core.lifecycle import RunState
-from sluice.core.model import JobModel, TaskModel
-from sluice.core.ownership import Committed, TaskOwner, Wait, acquire, updated_offsets
 from sluice.wire.snapshots import Continuation
 
 
@@ -162,7 +162,7 @@ class Tasks:
         return acquired
 
     async def _assignment(self, tx: ReadTransaction, run: RunRow) -> _Assignment:
-        """Kept in memory: it has a row for each partition, and all tasks of a run ask for it when the run starts."""
+        """Kept in memory: it has a row for each partition, and all tasks of a run need it when the run starts."""
         known = self._assignments.get(run.job)
         if known is None or known.of != (run.run_id, run.model_version):
             whole, owned = await tx.jobmodels.assignment(run.job), defaultdict[TaskName, list[Ssp]](list)
@@ -279,6 +279,11 @@ class Tasks:
             self._stage_metrics.failed(run_id, task, stage, StageFailure(generation, error, failures, now, retry_at, log))
         else:
             self._stage_metrics.recovered(run_id, task, stage, generation)
+
+    async def confirm_owner(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
+        """Raises UnknownRun, UnknownTask, and LeaseLost if the task is not held under that generation any more."""
+        async with self._store.read() as tx:
+            await check_owner(tx, await get_run(tx, run_id), task, generation)
 
     async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
         """Release the task, so that its next owner need not wait for the lease to expire. Idempotent. Raises UnknownRun, UnknownTask,

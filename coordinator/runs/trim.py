@@ -15,8 +15,8 @@ from coordinator.transitions import stages_of
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import Ssp, StageKey, StreamId
-from sluice.core.model import JobModel
-from sluice.core.ownership import PartitionReader, unread_from
+from sluice.core.jobmodels.model import JobModel
+from sluice.core.leases.ownership import PartitionReader, unread_from
 from sluice.streams.port import StreamSystem
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ once a second, a round makes the next step of each stream. The order matters: fi
 then the ends of the streams. So whatever a feeder appends beyond these ends is no older than the progress in its report.
 
 Kept in memory, because no lease and no fencing decision depends on it. After a restart of the coordinator there is no step until all
-feeders were heard again; readers keep the steps that they have.
+feeders have reported again; readers keep the steps that they have.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from coordinator.transitions import get_run
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError, StreamUnavailable
 from sluice.core.ids import Generation, Instant, JobName, RunId, Ssp, StageName, StreamId, TaskName
-from sluice.core.model import JobModel
+from sluice.core.jobmodels.model import JobModel
 from sluice.core.watermarks import (
     Bound,
     Feeder,
@@ -321,7 +321,7 @@ class WatermarkCoordinator:
         began = self._clock.elapsed()
         try:
             run.view = view = await self._look(run_id)
-            heard = {key: stage.report for key, stage in run.stages.items()}
+            reports = {key: stage.report for key, stage in run.stages.items()}
             run.unreported = {(key, owner): at for (key, owner), at in run.unreported.items() if view.owners.get(key[0]) == owner}
             intermediates = {stream for key in view.positions for stream in self._read_by(view, key)}
             feeders = {stream: view.feeders(stream) for stream in sorted(intermediates)}
@@ -334,7 +334,7 @@ class WatermarkCoordinator:
                 missing = [errors[each] for each in [stream, *sorted(inputs)] if each in errors]
                 run.streams[stream].error = "; ".join(missing)
                 if not missing:
-                    states = {Feeder(*key): self._state(run, view, key, heard.get(key), ends) for key in keys}
+                    states = {Feeder(*key): self._state(run, view, key, reports.get(key), ends) for key in keys}
                     self._step(run, view, stream, states, ends[stream])
             for key in view.behind({stream for stream, each in run.streams.items() if each.gave_up}):
                 self._stage_metrics.give_up(run_id, *key)
@@ -411,25 +411,25 @@ class WatermarkCoordinator:
                 old = old or old_ends is None or positions[ssp] < old_ends.get(ssp.partition, 0)
         owner = view.owners.get(key[0])
         stage = run.stages.get(key)
-        heard, grown, progress = False, False, None
+        reported, grown, progress = False, False, None
         if owner is not None and report is not None and report.generation == owner:
-            heard, progress = True, report.progress
+            reported, progress = True, report.progress
             grown = report.partitions is not None and report.partitions < len(positions)
         elif owner is not None and self._is_former_agent(run, view, key, owner):
-            heard, progress = True, FeederProgress(None, timedelta(0), ProgressSource.NONE)
-        if heard and progress is None and not unread and stage is not None:
+            reported, progress = True, FeederProgress(None, timedelta(0), ProgressSource.NONE)
+        if reported and progress is None and not unread and stage is not None:
             progress = stage.progress  # of the former owner: it has appended nothing since
         if grown and unread:
             progress = None  # it does not read yet all that it is to read, and its progress says nothing of the rest
         pending = progress is not None and progress.pending
         return FeederState(
-            heard=heard,
+            reported=reported,
             progress=progress,
             unread=bool(unread),
             old_unread=old,
             started=key in view.started,
             upstream=tuple(self._passed(run, stream, positions) for stream in upstream),
-            given_up=heard and (bool(unread) or pending) and stage is not None and self._is_given_up(stage),
+            given_up=reported and (bool(unread) or pending) and stage is not None and self._is_given_up(stage),
         )
 
     def _is_former_agent(self, run: _Run, view: _View, key: Key, owner: Generation) -> bool:
@@ -458,7 +458,7 @@ class WatermarkCoordinator:
         risen = isinstance(decision.step, Bound) and (before is None or (after is not None and after.oldest > before.oldest))
         if risen or not decision.held_by or stream.rose_at is None:
             stream.rose_at = now
-        if any(state.given_up and state.heard for state in states.values()):
+        if any(state.given_up and state.reported for state in states.values()):
             stream.gave_up = True
         if isinstance(decision.step, Bound) and decision.newest is not None and decision.step.event_time >= decision.newest:
             held_by: Sequence[Feeder] = ()  # all are equally far
@@ -472,7 +472,7 @@ class WatermarkCoordinator:
 def _why(state: FeederState, *, owned: bool) -> str:
     if not owned:
         return "no container owns it"
-    if not state.heard:
+    if not state.reported:
         return "its container has not reported it yet"
     if None in state.upstream:
         return "the stages before it are not known to have come that far"

@@ -17,11 +17,11 @@ from coordinator.store.sql import Store
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobMissing, CorruptData, UnknownSnapshot
-from sluice.core.fingerprint import Hashes
 from sluice.core.ids import JobName, StageKey
-from sluice.core.indexjson import lengths
-from sluice.core.retention import split
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, FileIndex, walk
+from sluice.core.snapshots.fingerprint import Hashes
+from sluice.core.snapshots.indexjson import lengths
+from sluice.core.snapshots.retention import split
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, FileIndex, walk
 
 ABOUT = About(Purpose.AUDIT)
 AT_ONCE = 8

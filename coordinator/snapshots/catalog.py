@@ -16,8 +16,8 @@ from coordinator.transitions import retirement
 from sluice.clock import Clock
 from sluice.core.errors import ClientError, TaskHeld, UnknownJob, UnknownPin, UnknownSnapshot
 from sluice.core.ids import JobName, StageKey, StageName, TaskName
-from sluice.core.retention import Retention, Taken, retained
-from sluice.core.snapshot import CommitId
+from sluice.core.snapshots.retention import Retention, Taken, retained
+from sluice.core.snapshots.snapshot import CommitId
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ async def get_snapshot(tx: ReadTransaction, key: StageKey, checkpoint: CommitId)
 
 
 async def _check_no_drain_needs(tx: ReadTransaction, pin_id: str) -> None:
-    """An active drain goes back to what it pinned when it fails. Raises ClientError."""
+    """Refuse to release pins of an active drain, which returns to the pinned snapshots if it fails. Raises ClientError."""
     for drain in await tx.drains.active():
         if pin_id == pin_of(drain.drain_id):
             raise ClientError(f"drain {drain.drain_id} is active and needs the pin {pin_id}: wait until the drain has ended")

@@ -28,8 +28,8 @@ from sluice.blobs.port import About, Purpose
 from sluice.clock import Clock
 from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable, SluiceError
 from sluice.core.ids import Lineage, StageKey
-from sluice.core.retention import Retention, Taken, retained
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, offsets_prefix
+from sluice.core.snapshots.retention import Retention, Taken, retained
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, offsets_prefix
 from sluice.core.waits import TOLERANCE
 
 log = logging.getLogger(__name__)
@@ -179,7 +179,7 @@ class CleanUp:
                 await tx.snapshots.put(replace(row, markers={**row.markers, where: kept}))
 
     async def _drop_plans(self, item: CleanupRow, key: StageKey) -> None:
-        """As the registry stands now: what was true when the item was queued may not be any more."""
+        """Delete the offset-log entries that the catalog no longer needs; it may have changed since the item was queued."""
         lineage = Lineage(item.subject.rstrip("/").rpartition("/")[2])
         async with self.store.read() as tx:
             known = await stage_snapshots(tx, key)

@@ -1,8 +1,11 @@
 """What a new run needs, beyond the files of a snapshot, in order to continue the run that made it when the database is lost.
 
-The owner of a task gets it with the acquire, and writes it to the index of each snapshot. A rebuild puts the tasks of a job together
-again: who owns which partition and with which baselines (`sluice.core.grouping`), the first run of the history, whose records readers of
+The owner of a task gets it with the acquire, and writes it to the index of each snapshot. A rebuild puts the tasks of a job together again:
+who owns which partition and with which baselines (`sluice.core.jobmodels.grouping`), the first run of the history, whose records readers of
 intermediate streams accept, and where stages without a batch begin.
+
+A run that follows a drain which kept the state begins a history. Tasks that have run no batch in it have their snapshots in the history
+before, or in an earlier one: `RunRow.kept` is this chain, and is written to the indexes, too.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ from datetime import datetime
 from pydantic import ValidationError
 
 from coordinator.store.runs import RunRow
-from sluice.core.grouping import Previous
-from sluice.core.ids import JobName, ProcessorId, RunId, Ssp, StreamId, TaskName
+from sluice.core.drain import KeptHistory, histories_of_state
+from sluice.core.ids import JobName, ProcessorId, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.core.jobmodels.grouping import Previous
+from sluice.core.jobmodels.model import JobModel, TaskModel, job_model
+from sluice.core.jobmodels.spec import Role, RunSpec, StreamSpec
 from sluice.core.lifecycle import RunState
-from sluice.core.model import JobModel, TaskModel, job_model
-from sluice.core.snapshot import SnapshotIndex
-from sluice.core.spec import Role, RunSpec, StreamSpec
-from sluice.wire.snapshots import Continuation, ContinuedStream
+from sluice.core.snapshots.snapshot import SnapshotIndex
+from sluice.wire.snapshots import Continuation, ContinuedHistory, ContinuedStream
 
 REASON = "the database was lost: `sluice rebuild` registered what the blob stores have of this run"
 
@@ -29,7 +33,7 @@ REASON = "the database was lost: `sluice rebuild` registered what the blob store
 def continuation(
     run: RunRow, slot: ProcessorId, task: TaskModel, owned: Sequence[Ssp], assignment: Previous, starts: Mapping[Ssp, int]
 ) -> Continuation:
-    """Of a task of a run that is in `slot` and owns these partitions. `starts`: where its stages begin without a batch."""
+    """The continuation of a task of a run that is in `slot` and owns these partitions. `starts`: where its stages begin without a batch."""
     roles = {each.id: each for each in run.spec.streams}
 
     def stream(of: StreamId) -> ContinuedStream:
@@ -54,12 +58,13 @@ def continuation(
         slot=slot,
         changelog_partition=task.changelog_partition,
         streams=tuple(stream(each) for each in sorted({ssp.stream_id for ssp in (*owned, *starts)})),
+        kept=tuple(ContinuedHistory(first_run=each.first_run, without=tuple(sorted(each.without))) for each in run.kept),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ContinuedRun:
-    """The last run of a job, as far as its snapshots tell. `run` is over."""
+    """The last run of a job, as far as it can be derived from its snapshots. `run` has ended."""
 
     run: RunRow
     model: JobModel
@@ -77,7 +82,8 @@ def of_index(index: SnapshotIndex) -> Continuation | None:
 
 @dataclass(slots=True)
 class _Tasks:
-    """Put together from the oldest to the newest, so that the newest counts."""
+    """Put together from the oldest to the newest, so that the newest counts. `positions`: where a stage of a task reads on in the next
+    history."""
 
     reads: dict[TaskName, frozenset[Ssp]] = field(default_factory=dict)
     slots: dict[TaskName, ProcessorId] = field(default_factory=dict)
@@ -86,6 +92,15 @@ class _Tasks:
     baselines: dict[StreamId, int] = field(default_factory=dict)
     starts: dict[Ssp, int] = field(default_factory=dict)
     streams: dict[StreamId, StreamSpec] = field(default_factory=dict)
+    positions: dict[tuple[TaskName, StageName], Mapping[Ssp, int]] = field(default_factory=dict)
+
+    def end_history(self) -> None:
+        """The next history begins where the stages of this one have ended."""
+        ends: dict[Ssp, int] = {}
+        for ssp, at in (each for read in self.positions.values() for each in read.items()):
+            ends[ssp] = min(at, ends.get(ssp, at))
+        self.starts |= ends
+        self.positions.clear()
 
     def add(self, task: TaskName, of: Continuation) -> None:
         reads: set[Ssp] = set()
@@ -108,16 +123,21 @@ def _pair(stream: StreamId) -> tuple[str, str]:
 
 
 def continued_run(job: JobName, indexes: Sequence[SnapshotIndex], now: datetime) -> ContinuedRun | None:
-    """The job's last run, from the indexes of its snapshots; None if they say nothing of it. Snapshots of earlier histories are left
-    out."""
+    """The job's last run, from the indexes of its snapshots; None if they say nothing of it. Snapshots of earlier histories are left out,
+    except of those from whose state the last one continued."""
     known = [(index, of) for index in indexes if (of := of_index(index)) is not None]
     if not known:
         return None
     known.sort(key=lambda each: (each[1].deployed_at, each[1].model_version, each[0].generation or 0, each[0].created_millis))
     last, tasks = known[-1][1], _Tasks()
-    for index, of in known:
-        if of.first_run == last.first_run:
-            tasks.add(index.metadata.task, of)
+    kept = tuple(KeptHistory(RunId(each.first_run), frozenset(map(StageName, each.without))) for each in last.kept)
+    for history in (*(each.first_run for each in reversed(kept)), RunId(last.first_run)):
+        tasks.end_history()
+        for index, of in known:
+            stage = index.metadata.store
+            if of.first_run == history and history in histories_of_state(RunId(last.first_run), kept, stage):
+                tasks.add(index.metadata.task, of)
+                tasks.positions[index.metadata.task, stage] = index.offsets
     counts = defaultdict[StreamId, int](int)
     for ssp in tasks.starts:
         counts[ssp.stream_id] += 1
@@ -134,6 +154,7 @@ def continued_run(job: JobName, indexes: Sequence[SnapshotIndex], now: datetime)
         stop_requested_at=now,
         ended_at=now,
         reason=REASON,
+        kept=kept,
     )
     config = {"job.name": job, "job.container.count": str(last.containers)}
     return ContinuedRun(

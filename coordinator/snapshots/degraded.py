@@ -1,4 +1,4 @@
-"""Chore: find runs that are not backed up as they asked, for `sluice status`, `/readyz` and the metrics."""
+"""Chore: find runs that are not backed up as they request, for `sluice status`, `/readyz` and the metrics."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from coordinator.snapshots.reports import Snapshots
 from coordinator.store.runs import RunRow
 from coordinator.store.sql import Store
 from sluice.clock import Clock
-from sluice.core.durability.degraded import BackupProblem, Degradation, StageOfTask, backup_problems
 from sluice.core.ids import Instant, JobName, RunId, StageKey
-from sluice.core.snapshot import BlobStoreName
+from sluice.core.snapshots.degraded import BackupProblem, Degradation, StageOfTask, backup_problems
+from sluice.core.snapshots.snapshot import BlobStoreName
 
 PATIENCE = timedelta(seconds=30)
 """How long a stage may be without a snapshot, or a blob store may not open, before it counts. A blob store that is not configured counts at
@@ -32,7 +32,7 @@ class BackupMonitor:
     clock: Clock
     every: timedelta = timedelta(seconds=5)
     name: str = "backup_monitor"
-    asked: Mapping[JobName, Sequence[BlobStoreName]] = field(default_factory=dict)
+    requested: Mapping[JobName, Sequence[BlobStoreName]] = field(default_factory=dict)
     """The blob stores of each job with a live run, as of the last run of this chore."""
     _problems: Mapping[RunId, Sequence[BackupProblem]] = field(default_factory=dict)
     _jobs: Mapping[RunId, JobName] = field(default_factory=dict)
@@ -61,22 +61,22 @@ class BackupMonitor:
             for run_id, problems in found.items()
         }
         self._jobs = {run.run_id: run.job for run in runs}
-        self.asked = {run.job: self.blob_stores.asked(run.backup) for run in runs}
+        self.requested = {run.job: self.blob_stores.requested(run.backup) for run in runs}
         return {}
 
     def _counts(self, key: Seen, now: Instant) -> bool:
         return key[2] is Degradation.NOT_CONFIGURED or now - self._since[key] >= PATIENCE.total_seconds()
 
     async def _of(self, run: RunRow) -> Sequence[BackupProblem]:
-        asked = self.blob_stores.asked(run.backup)
-        if not asked:
+        requested = self.blob_stores.requested(run.backup)
+        if not requested:
             return ()
-        troubles = {name: self.blob_stores.trouble(name) for name in asked if name in self.blob_stores.places}
-        unavailable = {name: trouble for name, trouble in troubles.items() if trouble is not None}
+        problems = {name: self.blob_stores.problem(name) for name in requested if name in self.blob_stores.places}
+        unavailable = {name: problem for name, problem in problems.items() if problem is not None}
         stages = [of for of, report in self.stage_metrics.of_run(run.run_id).items() if report.batch >= 0]
         await self.snapshots.look_up(run.job, stages)
         heads = {of: self._stores(run.job, of) for of in stages}
-        return backup_problems(asked, self.blob_stores.places, unavailable, heads)
+        return backup_problems(requested, self.blob_stores.places, unavailable, heads)
 
     def _stores(self, job: JobName, of: StageOfTask) -> frozenset[BlobStoreName]:
         return self.snapshots.stores.get(StageKey(job, *of), frozenset())

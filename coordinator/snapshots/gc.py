@@ -25,8 +25,8 @@ from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.clock import Clock
 from sluice.core.errors import CorruptData, SluiceError
 from sluice.core.ids import JobName, StageKey, StageName, TaskName
-from sluice.core.retention import Found, Judged, References, judge, split
-from sluice.core.snapshot import BlobId, BlobStoreName
+from sluice.core.snapshots.retention import Found, Judged, References, judge, split
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class _Scope:
 
 @dataclass(slots=True)
 class Totals:
-    """Of one blob store, since the coordinator started."""
+    """Totals of one blob store, since the coordinator started."""
 
     condemned: int = 0
     deleted: int = 0

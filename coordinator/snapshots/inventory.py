@@ -13,8 +13,8 @@ from coordinator.store.snapshots import SnapshotRow
 from coordinator.store.sql import ReadTransaction, Store
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.core.ids import JobName, Lineage, StageKey
-from sluice.core.retention import References, floors
-from sluice.core.snapshot import BlobId, BlobStoreName, checked_blob_id, stage_prefix
+from sluice.core.snapshots.retention import References, floors
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, checked_blob_id, stage_prefix
 from sluice.randomness import new_uuid
 
 
@@ -80,13 +80,13 @@ async def last_owner(blobs: BlobStore) -> BlobId | None:
 async def owns_blob_store(store: Store, name: BlobStoreName, blobs: BlobStore) -> bool:
     """Whether this database owns the blob store. It takes the ownership of a blob store without an owner and without snapshots."""
     async with store.read() as tx:
-        ours = await tx.cleanup.owner_id(name)
+        own_id = await tx.cleanup.owner_id(name)
     last = await last_owner(blobs)
-    if ours is not None:
+    if own_id is not None:
         if last is None:
-            await _sign(blobs, ours, 0)
+            await _sign(blobs, own_id, 0)
             last = await last_owner(blobs)
-        return last is not None and last.endswith(f"-{ours}")
+        return last is not None and last.endswith(f"-{own_id}")
     if last is not None or await _used(blobs):
         return False
     await take_ownership(store, name, blobs)
@@ -96,21 +96,21 @@ async def owns_blob_store(store: Store, name: BlobStoreName, blobs: BlobStore) -
 async def take_ownership(store: Store, name: BlobStoreName, blobs: BlobStore, new_id: Callable[[], str] = lambda: new_uuid().hex) -> None:
     """Make this database the owner of a blob store whose snapshots it lists. The database stores its id first, so this may run twice."""
     async with store.begin() as tx:
-        ours = await tx.cleanup.owner_id(name)
-        if ours is None:
-            ours = new_id()
-            await tx.cleanup.put_owner_id(name, ours)
+        own_id = await tx.cleanup.owner_id(name)
+        if own_id is None:
+            own_id = new_id()
+            await tx.cleanup.put_owner_id(name, own_id)
     last = await last_owner(blobs)
-    if last is None or not last.endswith(f"-{ours}"):
-        await _sign(blobs, ours, 0 if last is None else _number(last) + 1)
+    if last is None or not last.endswith(f"-{own_id}"):
+        await _sign(blobs, own_id, 0 if last is None else _number(last) + 1)
 
 
 def _number(blob: BlobId) -> int:
     return int(blob.removeprefix(PREFIX).partition("-")[0])
 
 
-async def _sign(blobs: BlobStore, ours: str, number: int) -> None:
-    await blobs.put(checked_blob_id(f"{PREFIX}{number:06}-{ours}"), ours.encode(), ABOUT)
+async def _sign(blobs: BlobStore, own_id: str, number: int) -> None:
+    await blobs.put(checked_blob_id(f"{PREFIX}{number:06}-{own_id}"), own_id.encode(), ABOUT)
 
 
 async def _used(blobs: BlobStore) -> bool:

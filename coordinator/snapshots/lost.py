@@ -18,10 +18,10 @@ from coordinator.store.sql import Store
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.clock import Clock
-from sluice.core.durability.lost import Lost, find_lost
 from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable, CorruptData
 from sluice.core.ids import JobName, StageKey
-from sluice.core.snapshot import BlobId, BlobStoreName, Kind, stage_prefix
+from sluice.core.snapshots.lost import Lost, find_lost
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, Kind, stage_prefix
 
 AT_ONCE = 200
 """Stages that one notice names."""
@@ -62,14 +62,15 @@ class FindLostBlobs:
             if lost is not None and lost != self.found.get(of):
                 log.error("%s", lost)
         self.found = found
-        await self._ask_holders([each for each in found.values() if each is not None and each.newest])
+        await self._request_uploads([each for each in found.values() if each is not None and each.newest])
         if unavailable is not None:
             raise unavailable
         lost_now = sum(each.blobs for each in found.values() if each is not None)
         return {"lost": lost_now} if lost_now else {}
 
-    async def _ask_holders(self, lost: Sequence[Lost]) -> None:
-        """Once for each comparison that finds it, since a container may have ended before it did so."""
+    async def _request_uploads(self, lost: Sequence[Lost]) -> None:
+        """Request a new upload from the owners, once for each comparison that finds a loss, since a container may have ended before it did
+        so."""
         by_job: defaultdict[JobName, list[Mapping[str, str]]] = defaultdict(list)
         for each in lost:
             by_job[each.key.job].append({"task": each.key.task, "stage": each.key.stage, "blobStore": each.blob_store})
@@ -83,7 +84,7 @@ class FindLostBlobs:
             self.notices.notify(run.run_id)
 
     async def _of_stage(self, name: BlobStoreName, blobs: BlobStore, key: StageKey) -> Lost | None:
-        """The snapshots are read before the blobs are listed, so that every blob of theirs was put before. Raises BlobUnavailable,
+        """The snapshots are read before the blobs are listed, so that all their blobs were put before. Raises BlobUnavailable,
         BlobStoreUnusable."""
         async with self.store.read() as tx:
             rows = [row for row in await tx.snapshots.of_stage(key) if name in row.markers]

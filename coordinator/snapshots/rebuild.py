@@ -30,11 +30,12 @@ from coordinator.transitions import keeping, retirement
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.clock import Clock
+from sluice.core.drain import histories_of_state
 from sluice.core.errors import CatalogNotEmpty, CorruptData
 from sluice.core.ids import ExecutionContainerId, Generation, JobName, RunId, StageKey
-from sluice.core.ownership import TaskOwner
-from sluice.core.retention import BEFORE_ALL, split
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, SnapshotIndex, stage_prefix, walk
+from sluice.core.leases.ownership import TaskOwner
+from sluice.core.snapshots.retention import BEFORE_ALL, split
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Kind, SnapshotIndex, stage_prefix, walk
 from sluice.wire import samza as wire_samza
 
 ABOUT = About(Purpose.AUDIT)
@@ -94,20 +95,30 @@ async def find(blob_stores: BlobStores, progress: Progress, now: datetime) -> Re
         for row in _rows(by_store[key]):
             numbers[key.job] += 1
             rebuilt.snapshots.append(replace(row, seq=numbers[key.job]))
-        newest = rebuilt.snapshots[-1]
-        rebuilt.generations[key] = max(row.generation for row in _rows(by_store[key]))
-        history = _history_of(by_store[key], newest)
-        if history is None or history == rebuilt.runs[key.job].run.first_run:
-            rebuilt.stores.append(_store(newest))
+        rows = _rows(by_store[key])
+        rebuilt.generations[key] = max(row.generation for row in rows)
+        state = _state(rows, by_store[key], rebuilt.runs.get(key.job))
+        if isinstance(state, StageStateRow):
+            rebuilt.stores.append(state)
         else:
-            rebuilt.left_out[f"{key}"] = f"its snapshots are of run {history}, whose history the job has ended: it begins with empty state"
+            rebuilt.left_out[f"{key}"] = f"its snapshots are of run {state}, whose history the job has ended: it begins with empty state"
     return rebuilt
 
 
-def _history_of(found: Sequence[FoundSnapshot], newest: SnapshotRow) -> RunId | None:
-    """The first run of the history of a snapshot; None if its index does not say."""
-    known = (of_index(each.index) for each in found if each.index.metadata.checkpoint == newest.checkpoint)
-    return next((RunId(each.first_run) for each in known if each is not None), None)
+def _state(rows: Sequence[SnapshotRow], found: Sequence[FoundSnapshot], continued: ContinuedRun | None) -> StageStateRow | RunId:
+    """The state of a stage: that of its newest snapshot of the newest history from which the job continues. If the stage has a newer one,
+    this is restored as one that an operator has chosen: what ran after it was given up. Returns the first run of the newest snapshot's
+    history if the job continues from none of them. An index that does not name its history is taken as one of the last."""
+    newest = rows[-1]
+    history_of = {each.index.metadata.checkpoint: RunId(of.first_run) for each in found if (of := of_index(each.index)) is not None}
+    ended = history_of.get(newest.checkpoint)
+    if ended is None or continued is None:
+        return _store(newest)
+    for history in histories_of_state(continued.run.first_run, continued.run.kept, newest.stage):
+        of_history = [row for row in rows if history_of.get(row.checkpoint) == history]
+        if of_history:
+            return replace(_store(of_history[-1]), chosen=of_history[-1] is not newest)
+    return ended
 
 
 async def _stores(blobs: BlobStore) -> AsyncIterator[tuple[str, Mapping[BlobId, Listed]]]:

@@ -18,8 +18,8 @@ from coordinator.transitions import check_owner, get_run, keeping, retirement
 from sluice.clock import Clock
 from sluice.core.errors import BadName, SnapshotConflict, StaleRun, UnknownSnapshot, UnknownTask
 from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageKey, StageName, TaskName
-from sluice.core.ownership import Committed
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, checked_blob_id, stage_prefix
+from sluice.core.leases.ownership import Committed
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Kind, checked_blob_id, stage_prefix
 from sluice.core.waits import age
 
 log = logging.getLogger(__name__)

@@ -9,6 +9,10 @@ waits until it sees the claim renewed, and is refused then, or until the claim h
 may be frozen, and takes the claim. Sessions are limited to less than the lease in what they wait for, so a frozen holder blocks no one for
 longer.
 
+Terms grow with each holder, and are at least the database's time in seconds: a database that was restored from an older copy gives terms
+above those that containers know. On SQLite there are none: the lock is free only when no process has it, so there is no former coordinator
+whose answers could be mistaken for those of this one.
+
 A lost claim is taken again, unless another coordinator had it meanwhile: then the state in memory is out of date.
 """
 
@@ -68,8 +72,10 @@ _RENEW = text(
     "WHERE name = :name AND holder = :holder AND term = :term"
 )
 _SIGN = text(
-    "INSERT INTO claims (name, holder, term, expires_at) VALUES (:name, :holder, 1, clock_timestamp() + make_interval(secs => :seconds)) "
-    "ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, term = claims.term + 1, expires_at = excluded.expires_at RETURNING term"
+    "INSERT INTO claims (name, holder, term, expires_at) VALUES "
+    "(:name, :holder, floor(extract(epoch FROM clock_timestamp())), clock_timestamp() + make_interval(secs => :seconds)) "
+    "ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, term = greatest(claims.term + 1, excluded.term), "
+    "expires_at = excluded.expires_at RETURNING term"
 )
 
 
@@ -114,6 +120,12 @@ class Claim(Protocol):
         """Whether the claim was held when it was last checked."""
         ...
 
+    @property
+    def term(self) -> int:
+        """The number of the claim, higher than those of all former coordinators. 0: there are no terms, because a former coordinator cannot
+        run beside this one."""
+        ...
+
     async def take(self) -> bool:
         """Take the claim, or check it and take it again if it was lost. Returns whether it was taken again. Raises DatabaseInUse,
         StoreUnavailable."""
@@ -154,6 +166,10 @@ class FileClaim:
     @property
     def held(self) -> bool:
         return self._lock is not None or self._database is None
+
+    @property
+    def term(self) -> int:
+        return 0
 
     async def take(self) -> bool:
         if self._database is None or self._lock is not None:
@@ -215,6 +231,10 @@ class SessionClaim:
     @property
     def held(self) -> bool:
         return self._session is not None and not self._session.closed
+
+    @property
+    def term(self) -> int:
+        return self._term
 
     async def take(self) -> bool:
         again, self._wanted = bool(self._term), True
@@ -353,7 +373,7 @@ class SessionClaim:
     async def _check_signature(self, connection: AsyncConnection) -> None:
         row = (await connection.execute(_ROW, {"name": _NAME})).first()
         if row is None or (row.holder, row.term) != (self._holder, self._term):
-            holder = "the row is gone" if row is None else row.holder
+            holder = "the row does not exist" if row is None else row.holder
             raise DatabaseInUse(f"{self._where} was used by another coordinator meanwhile ({holder}): the state in memory is out of date.")
 
     async def _sign(self, connection: AsyncConnection) -> None:

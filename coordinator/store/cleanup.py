@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Row, bindparam, delete, func, select
 from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes
 from sluice.core.ids import JobName, StageKey, StageName, TaskName
-from sluice.core.snapshot import BlobId, BlobStoreName
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName
 
 
 class CleanupKind(StrEnum):
@@ -54,7 +54,7 @@ class CleanupRow:
 
 @dataclass(frozen=True, slots=True)
 class QueueTally:
-    """Of one kind in the queue: the number, the age of the oldest, and how many of them have failed at least once."""
+    """The items of one kind in the queue: the number, the age of the oldest, and how many of them have failed at least once."""
 
     kind: CleanupKind
     length: int

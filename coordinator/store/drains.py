@@ -13,7 +13,7 @@ from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes, offset_list, offsets_of
 from sluice.core.drain import DrainId, Mode, Phase, Step, Times, is_late
 from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageName, TaskName
-from sluice.core.snapshot import CommitId
+from sluice.core.snapshots.snapshot import CommitId
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class DrainReads(Reads):
         return [drain_row(found) for found in await self._connection.execute(query)]
 
     async def active(self) -> Sequence[DrainRow]:
-        """Those that have not ended, by job."""
+        """The drains that have not ended, by job."""
         table = tables.drains
         query = select(table).where(table.c.ended_at.is_(None)).order_by(table.c.job, table.c.seq)
         return [drain_row(found) for found in await self._connection.execute(query)]

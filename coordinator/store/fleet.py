@@ -12,6 +12,7 @@ from sqlalchemy import Row, bindparam, delete, func, or_, select, update
 
 from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes, offset_list, offsets_of
+from sluice.core.access.tokens import Digest
 from sluice.core.ids import (
     Epoch,
     ExecutionContainerId,
@@ -25,8 +26,8 @@ from sluice.core.ids import (
     StageName,
     TaskName,
 )
-from sluice.core.ownership import Committed, TaskOwner
-from sluice.core.snapshot import CommitId
+from sluice.core.leases.ownership import Committed, TaskOwner
+from sluice.core.snapshots.snapshot import CommitId
 
 
 class ContainerState(StrEnum):
@@ -58,6 +59,10 @@ class ContainerRow:
     model_version: int = 0
     adopted_at: datetime | None = None
     can_keep_state: bool = False
+    token: Digest | None = None
+    """Of the token that the container got when it registered; None for one that an earlier release registered."""
+    principal: str = ""
+    """Who registered it; "" without authentication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +110,8 @@ class StageStateRow:
 
     `head` is the snapshot that the next one follows and that a restore starts from: the newest reported, or one that an operator chose
     (`chosen`, until a new lineage begins with it). `former` is the lineage before this one. `starts`: where this lineage begins partitions,
-    if that is not where the run does: after what another task has read (`sluice.core.ownership.regrouped`). `late_rows`: of the last run in
-    which it dropped any."""
+    if that is not where the run does: after what another task has read (`sluice.core.leases.ownership.regrouped`). `late_rows`: of the last
+    run in which it dropped any."""
 
     job: JobName
     task: TaskName
@@ -145,7 +150,7 @@ class StageStateRow:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Of a run: its containers by state, the number of tasks that are owned under it, and its live containers by model version."""
+    """Counts of a run: its containers by state, the number of tasks that are owned under it, and its live containers by model version."""
 
     containers: Mapping[ContainerState, int]
     owned: int
@@ -187,7 +192,7 @@ class FleetReads(Reads):
         return [container_row(found) for found in await self._connection.execute(query)]
 
     async def tally(self, run_id: RunId, job: JobName) -> Tally:
-        """Of a run of the job, counted by the database."""
+        """The counts of a run of the job, made by the database."""
         states, owners = tables.containers.c.state, tables.holds.c
         by_state = select(states, func.count()).where(tables.containers.c.run_id == run_id).group_by(states)
         owned = select(func.count()).where(owners.job == job, owners.run_id == run_id, owners.released.is_(False))

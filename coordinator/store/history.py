@@ -1,4 +1,4 @@
-"""What is recorded of a job's past, and how it is deleted: queries over several tables. `sluice.core.history.pruning` has the rule."""
+"""What is recorded of a job's past, and how it is deleted: queries over several tables. `sluice.core.pruning` has the rule."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from coordinator.store import tables
 from coordinator.store.columns import Reads, Writes
 from coordinator.store.fleet import ContainerRow, container_row
 from sluice.core.drain import DrainId, Mode, Phase
-from sluice.core.history.pruning import PastContainer, PastDrain, PastRun
 from sluice.core.ids import ExecutionContainerId, JobName, RunId
+from sluice.core.pruning import PastContainer, PastDrain, PastRun
 
 _OF_A_JOB: Sequence[Table] = (
     tables.job_models,

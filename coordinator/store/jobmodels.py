@@ -11,9 +11,9 @@ from sqlalchemy import Row, delete, insert, select, update
 
 from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes
-from sluice.core.expansion import Verdict
-from sluice.core.grouping import Previous
 from sluice.core.ids import JobName, ProcessorId, RunId, Ssp, StreamId, TaskName
+from sluice.core.jobmodels.expansion import Verdict
+from sluice.core.jobmodels.grouping import Previous
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class MonitoredStreamRow:
 
 class JobModelReads(Reads):
     async def get(self, job: JobName, version: int | None = None) -> ModelRow | None:
-        """That version of the model, or the newest."""
+        """The given version of the model, or the newest."""
         query = select(tables.job_models).where(tables.job_models.c.job == job)
         if version is not None:
             query = query.where(tables.job_models.c.version == version)
@@ -100,7 +100,7 @@ class JobModelReads(Reads):
         )
 
     async def former_hosts(self, job: JobName) -> Mapping[ProcessorId, str]:
-        """Where the last container of each slot ran, of the runs before the current one."""
+        """Where the last container of each slot ran in the runs before the current one."""
         table = tables.localities
         found = await self._connection.execute(select(table.c.processor_id, table.c.host).where(table.c.job == job))
         return {ProcessorId(processor_id): host for processor_id, host in found}
@@ -116,7 +116,7 @@ class JobModelWrites(JobModelReads, Writes):
         await self._put(tables.watched_streams, [monitored_stream_columns(row) for row in watched])
 
     async def put_former_hosts(self, job: JobName, hosts: Mapping[ProcessorId, str]) -> None:
-        """Slots that are not among these keep theirs."""
+        """The acknowledged version of other slots does not change."""
         await self._put(tables.localities, ({"job": job, "processor_id": pid, "host": host} for pid, host in hosts.items()))
 
     async def put_assignment(self, job: JobName, assignment: Previous) -> None:

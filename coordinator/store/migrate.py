@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from alembic import command
@@ -19,11 +20,21 @@ _PLACES = (Path(__file__).parents[1] / "migrations", Path(__file__).parents[2] /
 """Inside the package if it was installed from a wheel, beside it in a checkout."""
 
 
-def alembic_config(connection: Connection) -> Config:
+def _config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(next(place for place in _PLACES if place.is_dir())).replace("%", "%%"))
+    return config
+
+
+def alembic_config(connection: Connection) -> Config:
+    config = _config()
     config.attributes["connection"] = connection
     return config
+
+
+def known_revisions() -> Collection[str]:
+    """The schemas that this version can migrate from."""
+    return {each.revision for each in ScriptDirectory.from_config(_config()).walk_revisions()}
 
 
 def _upgrade(connection: Connection) -> str:

@@ -9,7 +9,7 @@ from sqlalchemy import Row, select
 
 from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes
-from sluice.core.lease import LeaseBounds
+from sluice.core.leases.lease import LeaseBounds
 
 
 class PromiseReads(Reads):

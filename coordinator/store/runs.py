@@ -12,16 +12,18 @@ from sqlalchemy import Row, func, insert, literal, select, tuple_, update
 from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes
 from coordinator.store.runspec import spec_json, spec_of, streams_json
-from sluice.core.ids import JobName, RunId, Ssp
+from sluice.core.drain import KeptHistory
+from sluice.core.ids import JobName, RunId, Ssp, StageName
+from sluice.core.jobmodels.spec import RunSpec
 from sluice.core.lifecycle import RunState
-from sluice.core.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
     """One deployment. `spec` is its deploy request, with the streams as looked up and the number of containers as changed since.
     `first_run`: the first run of the history that it continues. `failing`: when its containers have stopped, the run ends as FAILED.
-    `backup`: the blob stores that its state is written to and restored from (`coordinator.blobpool.Backup`); None for the settings'."""
+    `backup`: the blob stores that its state is written to and restored from (`coordinator.blobpool.Backup`); None for the settings'.
+    `kept`: the earlier histories from whose state that history continued, newest first."""
 
     run_id: RunId
     job: JobName
@@ -36,6 +38,7 @@ class RunRow:
     reason: str = ""
     failing: bool = False
     backup: Mapping[str, Any] | None = None
+    kept: Sequence[KeptHistory] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +164,12 @@ def run_columns(row: RunRow) -> Columns:
         "spec": spec_json(row.spec),
         "streams": streams_json(row.spec),
         "backup": None if row.backup is None else dict(row.backup),
+        "kept": [[each.first_run, sorted(each.without)] for each in row.kept] or None,
     }
 
 
 def run_row(found: Row[Any]) -> RunRow:
     columns = found._asdict()
     spec, first_run = spec_of(columns.pop("spec"), columns.pop("streams")), columns.pop("origin")
-    return RunRow(**{**columns, "state": RunState(found.state), "first_run": first_run, "spec": spec})
+    kept = tuple(KeptHistory(RunId(of), frozenset(map(StageName, without))) for of, without in columns.pop("kept") or ())
+    return RunRow(**{**columns, "state": RunState(found.state), "first_run": first_run, "spec": spec, "kept": kept})

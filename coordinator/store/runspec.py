@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sluice.core.graph import Stage
 from sluice.core.ids import JobName, ProcessorId, StageName, StreamId
-from sluice.core.spec import Role, RunSpec, Start, StreamSpec, broadcast_partitions
+from sluice.core.jobmodels.graph import Stage
+from sluice.core.jobmodels.spec import JobKind, Role, RunSpec, Start, StreamSpec, broadcast_partitions
 
 _LISTS = {Role.INPUT: "inputs", Role.INTERMEDIATE: "intermediates", Role.OUTPUT: "outputs"}
 _STARTS = ("checkpoint", "drained", "earliest", "latest")
@@ -31,11 +31,13 @@ def spec_json(spec: RunSpec) -> dict[str, Any]:
         "maxEventSkewSeconds": spec.max_event_skew_seconds,
         "config": dict(spec.config),
         **({"slots": list(spec.scaled_to)} if spec.scaled_to else {}),
+        **({} if spec.kind is JobKind.STAGES else {"kind": spec.kind.value}),
     }
 
 
 def _declared(stage: Stage) -> dict[str, Any]:
-    """Without `stateful` unless it is false, so that a coordinator of 0.1 can read the database of a job that does not use it."""
+    """A stage as JSON. `stateful` is left out unless it is false, so that a coordinator of 0.1 can read the database of a job that does not
+    use it."""
     found: dict[str, Any] = {"name": stage.name, "reads": list(stage.reads), "writes": list(stage.writes)}
     return found if stage.stateful else found | {"stateful": False}
 
@@ -78,6 +80,7 @@ def spec_of(spec: Mapping[str, Any], streams: Sequence[Mapping[str, Any]]) -> Ru
         max_event_skew_seconds=spec.get("maxEventSkewSeconds"),
         config=spec.get("config", {}),
         scaled_to=tuple(map(ProcessorId, spec.get("slots", ()))),
+        kind=JobKind(spec.get("kind", JobKind.STAGES)),
     )
 
 

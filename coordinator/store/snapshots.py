@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
@@ -12,7 +12,7 @@ from sqlalchemy import Row, Select, delete, func, select
 from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes, offset_list, offsets_of
 from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageKey, StageName, TaskName
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class SnapshotReads(Reads):
         return snapshot_row(found) if found else None
 
     async def of_stage(self, key: StageKey) -> Sequence[SnapshotRow]:
-        """All of a stage, newest first."""
+        """All snapshots of a stage, newest first."""
         found = await self._connection.execute(_of_stage(key).order_by(tables.snapshots.c.seq.desc()))
         return [snapshot_row(each) for each in found]
 
@@ -111,6 +111,13 @@ class SnapshotReads(Reads):
         table = tables.snapshots
         query = select(table.c.task, table.c.stage).where(table.c.job == job).distinct().order_by(table.c.task, table.c.stage)
         return [StageKey(job, TaskName(found.task), StageName(found.stage)) for found in await self._connection.execute(query)]
+
+    async def runs_of_heads(self, job: JobName) -> Collection[RunId]:
+        """The runs of the snapshots from which the stages of the job continue."""
+        snapshots, states = tables.snapshots, tables.stores
+        same = (states.c.task == snapshots.c.task) & (states.c.stage == snapshots.c.stage) & (states.c.head == snapshots.c.checkpoint)
+        query = select(snapshots.c.run_id).join(states, (states.c.job == snapshots.c.job) & same).where(snapshots.c.job == job).distinct()
+        return {RunId(run_id) for run_id in await self._connection.scalars(query)}
 
     async def pins(self, job: JobName) -> Sequence[PinRow]:
         """The job's pins, including expired ones."""

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from coordinator.store.access import AccessReads, AccessWrites
 from coordinator.store.claim import Claim, FileClaim, SessionClaim, new_holder, session_settings
 from coordinator.store.cleanup import CleanupReads, CleanupWrites
 from coordinator.store.drains import DrainReads, DrainWrites
@@ -61,6 +62,7 @@ class ReadTransaction:
         self.cleanup = CleanupReads(connection)
         self.history = HistoryReads(connection)
         self.promises = PromiseReads(connection)
+        self.access = AccessReads(connection)
 
 
 class WriteTransaction(ReadTransaction):
@@ -74,6 +76,7 @@ class WriteTransaction(ReadTransaction):
     cleanup: CleanupWrites
     history: HistoryWrites
     promises: PromiseWrites
+    access: AccessWrites
 
     def __init__(self, connection: AsyncConnection) -> None:
         self.runs = RunWrites(connection)
@@ -84,6 +87,7 @@ class WriteTransaction(ReadTransaction):
         self.cleanup = CleanupWrites(connection)
         self.history = HistoryWrites(connection)
         self.promises = PromiseWrites(connection)
+        self.access = AccessWrites(connection)
 
 
 class Store:
@@ -183,6 +187,11 @@ class Store:
     def claimed(self) -> bool:
         """Whether the claim was held when it was last checked."""
         return self._claim.held
+
+    @property
+    def term(self) -> int:
+        """See `Claim.term`."""
+        return self._claim.term
 
     async def close(self) -> None:
         await self._claim.release()

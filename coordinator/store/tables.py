@@ -72,8 +72,10 @@ lease_bounds = Table(
     Column("grace", Float, nullable=False),
     Column("bare_lease", Float, nullable=False),
     Column("bare_grace", Float, nullable=False),
+    Column("outage", Float, nullable=False, server_default=text("0")),
 )
-"""One row: the longest leases that containers may have; see `sluice.core.lease.LeaseBounds`. Durations are in seconds."""
+"""One row: the longest leases that containers may have, and how long a coordinator without the claim renews them; see
+`sluice.core.leases.lease.LeaseBounds`. Durations are in seconds."""
 
 jobs = Table(
     "jobs",
@@ -100,6 +102,7 @@ runs = Table(
     Column("reason", Text, nullable=False),
     Column("failing", Boolean, nullable=False),
     Column("backup", JSON(none_as_null=True)),
+    Column("kept", JSON(none_as_null=True)),
     Index("ix_runs_job_age", "job", "created_at", "run_id"),
     Index("ix_runs_age", "created_at", "run_id"),
     Index("ix_runs_active", "created_at", "run_id", sqlite_where=_NOT_ENDED, postgresql_where=_NOT_ENDED),
@@ -184,6 +187,8 @@ containers = Table(
     Column("model_version", Integer, nullable=False, server_default=text("0")),
     Column("adopted_at", Utc),
     Column("can_keep_state", Boolean, nullable=False, server_default=text("false")),
+    Column("token", String(64)),
+    Column("principal", String(200), nullable=False, server_default=""),
     Index("uq_containers_slot_epoch", "run_id", "processor_id", "epoch", unique=True),
     Index("ix_containers_standing", "run_id", "execution_id", sqlite_where=_NOT_ENDED, postgresql_where=_NOT_ENDED),
 )
@@ -346,6 +351,37 @@ drain_stages = Table(
     Column("lineage", String(100)),
     Column("operators", JSON),
     Index("ix_drain_stages_step", "drain_id", "step"),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("token_id", String(32), primary_key=True),
+    Column("name", String(200), nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("roles", JSON, nullable=False),
+    Column("jobs", JSON, nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Column("created_by", String(200), nullable=False),
+    Column("expires_at", Utc),
+    Column("revoked_at", Utc),
+)
+"""Static tokens. `digest` is the SHA-256 of the whole token; the token itself is not stored."""
+
+audit_events = Table(
+    "audit_events",
+    metadata,
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", Utc, nullable=False),
+    Column("actor", String(300), nullable=False),
+    Column("authenticated", Boolean, nullable=False),
+    Column("source", String(300), nullable=False),
+    Column("action", String(300), nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("request_id", String(64), nullable=False),
+    Column("status", Integer),
+    Column("reason", Text, nullable=False),
+    Index("ix_audit_events_age", "at"),
 )
 
 notices = Table(

@@ -14,6 +14,7 @@ from examples.flights.data import BY_CARRIER, DELAYS, FLIGHTS, PARTITIONS, YEAR_
 from examples.flights.replay import flights_feed
 from examples.harness.demo import DemoDefinition, DemoOptions, DemoRun, fresh, run_and_exit, run_demo
 from examples.harness.streams import HOMES, Home, Streams, System
+from examples.harness.topics import Topics
 from sluice.wire.runs import RunDetail
 
 JOB_FILE = Path(__file__).with_name("job.py")
@@ -35,7 +36,12 @@ def progress_text(demo_run: DemoRun, detail: RunDetail) -> str:
 
 def checked(flights: list[Flight], home_of: Home, watermark: timedelta, streams: Streams) -> tuple[bool, str]:
     report = check(streams, flights, watermark=watermark, home_of=home_of)
-    return report.exact, summary(report)
+    if not isinstance(streams, Topics):
+        return report.exact, summary(report)
+    confirmed = {BY_CARRIER: streams.confirmed(BY_CARRIER), DELAYS: streams.confirmed(DELAYS)}
+    counted = ", ".join(f"{count:,} records in {stream}" for stream, count in confirmed.items())
+    exact = report.exact and list(confirmed.values()) == [report.flights, report.emitted]
+    return exact, f"{summary(report)}\na consumer of librdkafka reads {counted}"
 
 
 def main(

@@ -285,14 +285,14 @@ def _run_demo(definition: DemoDefinition, home: Path, options: DemoOptions, stre
 
 def drained(run: SluiceRun, watch: RunWatch, line: Line) -> int:
     """Drain the run, which then ends by itself. Returns its exit code. Raises TooSlow."""
-    asked = time.monotonic()
+    requested = time.monotonic()
     uuid = watch.drain()
     while (code := run.wait(_LOOK_SECONDS)) is None:
         if (reported := watch.draining(uuid)) is not None:
             line.show(f"drain {uuid}: {reported}")
-        if time.monotonic() > asked + 300:
+        if time.monotonic() > requested + 300:
             raise TooSlow(f"the drain: not within 300 s\n{run.tail()}")
-    line.end(f"drained and ended within {time.monotonic() - asked:.1f} s")
+    line.end(f"drained and ended within {time.monotonic() - requested:.1f} s")
     return code
 
 

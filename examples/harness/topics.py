@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.partitioner import murmur2
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as TopicOffset
 
 from sluice.core.ids import Lineage
 from sluice.streams.kafka import KafkaSystem
@@ -76,7 +78,8 @@ class Topics:
         return self._run(self._system.earliest(stream))
 
     def latest(self, stream: str) -> Offsets:
-        return self._run(self._system.latest(stream))
+        """After the transactions that are open now."""
+        return self._run(self._system.settled_ends(stream))
 
     def last_batch(self, stream: str, lineage: Lineage) -> int | None:
         """None: Kafka does not store the batches of a producer."""
@@ -105,7 +108,9 @@ class Topics:
 
     async def _fetch(self, where: TopicPartition, start: int, end: int) -> list[Row]:
         rows: list[Row] = []
-        async with AIOKafkaConsumer(bootstrap_servers=self.bootstrap, enable_auto_commit=False) as consumer:
+        async with AIOKafkaConsumer(
+            bootstrap_servers=self.bootstrap, enable_auto_commit=False, isolation_level="read_committed"
+        ) as consumer:
             consumer.assign([where])
             consumer.seek(where, start)
             while await consumer.position(where) < end:
@@ -115,6 +120,26 @@ class Topics:
                         number = self._headers.setdefault(entries, len(self._headers))
                         rows.append((found.offset, found.timestamp * 1000, found.key, found.value, number))
         return rows
+
+    def confirmed(self, stream: str) -> int:
+        """The number of committed records, counted by a consumer of another library (librdkafka)."""
+        ends, found = self.latest(stream), 0
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "confirm", "enable.partition.eof": True})
+        try:
+            consumer.assign([TopicOffset(stream, partition, 0) for partition in ends])
+            unread = len(ends)
+            while unread:
+                for message in consumer.consume(10_000, 0.5):
+                    error = message.error()
+                    if error is None:
+                        found += 1
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        unread -= 1
+                    else:
+                        raise KafkaException(error)
+        finally:
+            consumer.close()
+        return found
 
     def headers(self, stream: str) -> Mapping[int, Headers]:
         """Every set of headers that was read so far, by number."""

@@ -73,8 +73,8 @@ def parse(records: DataFrame, schema: str) -> DataFrame:
 def with_weather(departing: DataFrame, measured: DataFrame) -> DataFrame:
     """The columns of a departure and of its weather; `hour` is null if there is no weather.
 
-    The range tells Spark when it can drop a row. The condition of equal hours is redundant, but Spark finds state by equal keys: with the
-    origin alone it would compare each departure with all weather that it keeps of the airport, and each hour of weather with all
+    Spark derives from the range when it can drop a row. The condition of equal hours is redundant, but Spark finds state by equal keys:
+    with the origin alone it would compare each departure with all weather that it keeps of the airport, and each hour of weather with all
     departures.
     """
     there = measured.withColumnRenamed("origin", "place")

@@ -18,7 +18,7 @@ from sluice.blobs.counted import Requests
 from sluice.blobs.locations import wrapped
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.core.errors import BadName, BlobCorrupted, BlobDeleted, BlobMissing
-from sluice.core.snapshot import BlobId
+from sluice.core.snapshots.snapshot import BlobId
 
 ABOUT = About(Purpose.DATA, "flight-delays", "Partition 0", "route")
 DAY = timedelta(days=1)
@@ -164,7 +164,7 @@ class BlobStoreContract:
         assert await ids(store, "jobs/a/2") == ["jobs/a/2"]
         assert await ids(store, "jobs/c/") == []
 
-    async def test_a_list_goes_on_after_an_id(self, store: BlobStore) -> None:
+    async def test_a_list_continues_after_an_id(self, store: BlobStore) -> None:
         for blob in ("a/1", "a/1-1", "a/2", "b/1", "b/2"):
             await put(store, blob)
         assert await ids(store, after="a/1") == ["a/1-1", "a/2", "b/1", "b/2"]

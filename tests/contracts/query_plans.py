@@ -18,16 +18,19 @@ import pytest
 from sqlalchemy import Table, event, insert
 
 from coordinator.store import cleanup, drains, fleet, jobmodels, snapshots, tables
+from coordinator.store.access import EventRow, TokenRow
 from coordinator.store.fleet import ContainerState
 from coordinator.store.runs import RunRow, run_columns
 from coordinator.store.snapshots import SnapshotRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
+from sluice.core.access.roles import Role
+from sluice.core.access.tokens import Digest, Grant, TokenId
 from sluice.core.drain import DrainId, Phase, Step
-from sluice.core.grouping import Previous
 from sluice.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, Ssp, StageKey, StageName, StreamId, TaskName
-from sluice.core.lease import LeaseBounds
+from sluice.core.jobmodels.grouping import Previous
+from sluice.core.leases.lease import LeaseBounds
 from sluice.core.lifecycle import RunState
-from sluice.core.snapshot import BlobId
+from sluice.core.snapshots.snapshot import BlobId
 from tests.contracts.rows import (
     LOCAL,
     NOON,
@@ -148,6 +151,7 @@ def _everything() -> dict[Table, Iterator[Columns]]:
         tables.condemned: (
             cleanup.marked_blob_columns(marked_blob_row(f"jobs/j/t/s/data/{n:013}-0000000000000000")) for n in range(20_000)
         ),
+        tables.audit_events: (asdict(_event(seq)) for seq in range(1, 5_001)),
         tables.localities: ({"job": _job(n), "processor_id": str(s), "host": "h"} for n in jobs for s in range(50)),
         tables.baselines: ({"job": _job(n), "system": "log", "stream": f"s{s}", "partitions": 1} for n in jobs for s in range(50)),
     }
@@ -194,12 +198,21 @@ RUN_ROW = run_row(RUN, JOB, created_at=NOON + timedelta(minutes=1967))
 ASSIGNMENT = Previous({Ssp("log", "s", 1): TASK}, {StreamId("log", "s"): 1}, "g")
 
 
+TOKEN_ROW = TokenRow(TokenId("t"), "n", Digest("d"), Grant(frozenset({Role.VIEWER}), ("*",)), NOON, "admin")
+
+
+def _event(seq: int) -> EventRow:
+    at = NOON + timedelta(minutes=seq)
+    return EventRow(at, "somebody", True, "127.0.0.1", "POST /runs", "job-07", f"r-{seq}", None, "", seq)
+
+
 async def _until_nothing(drop: Callable[[], Awaitable[int]]) -> None:
     while await drop():
         pass
 
 
 READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
+    "access.events": [lambda tx: tx.access.events(None, 50), lambda tx: tx.access.events(4_000, 50)],
     "runs.get": [lambda tx: tx.runs.get(RUN)],
     "runs.page": [
         lambda tx: tx.runs.page(None, None, 50),
@@ -240,6 +253,7 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
         lambda tx: tx.snapshots.page(JOB, TASK, STAGE, None, 50),
     ],
     "snapshots.stages": [lambda tx: tx.snapshots.stages(JOB)],
+    "snapshots.runs_of_heads": [lambda tx: tx.snapshots.runs_of_heads(JOB)],
     "snapshots.pins": [lambda tx: tx.snapshots.pins(JOB)],
     "snapshots.pin": [lambda tx: tx.snapshots.pin("pin-7-120")],
     "cleanup.due": [lambda tx: tx.cleanup.due(NOON + timedelta(hours=50), 20)],
@@ -274,6 +288,10 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
     "runs.notices": [lambda tx: tx.runs.notices(RUN, 7)],
 }
 WRITES: dict[str, Sequence[Callable[[WriteTransaction], Awaitable[object]]]] = {
+    "access.add_event": [lambda tx: tx.access.add_event(_event(0))],
+    "access.set_outcome": [lambda tx: tx.access.set_outcome(4_000, 200, "")],
+    "access.delete_events": [lambda tx: tx.access.delete_events(NOON + timedelta(minutes=100), 50)],
+    "access.put_token": [lambda tx: tx.access.put_token(TOKEN_ROW)],
     "runs.put": [lambda tx: tx.runs.put(RUN_ROW), lambda tx: tx.runs.put(replace(RUN_ROW, run_id=RunId("new")))],
     "jobmodels.add": [lambda tx: tx.jobmodels.add(model_row(1_000, JOB))],
     "jobmodels.put_monitored": [lambda tx: tx.jobmodels.put_monitored(JOB, [monitored_stream_row(job=JOB)])],
@@ -304,7 +322,7 @@ WRITES: dict[str, Sequence[Callable[[WriteTransaction], Awaitable[object]]]] = {
     "history.drop_of_run": [lambda tx: _until_nothing(partial(tx.history.drop_of_run, RunId("run-0007"), 500))],
     "runs.add_notice": [lambda tx: tx.runs.add_notice(RUN, "STOP", NOON, {})],
 }
-WHOLE = {"history.rows_of_job", "runs.jobs", "snapshots.jobs", "cleanup.tally", "drains.outcomes"}
+WHOLE = {"access.tokens", "history.rows_of_job", "runs.jobs", "snapshots.jobs", "cleanup.tally", "drains.outcomes"}
 """What lists a whole table because that is what is asked for: by people, at a start, and by chores every few seconds or minutes."""
 
 RARE = {"history.drop_job"}

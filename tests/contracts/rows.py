@@ -13,13 +13,13 @@ from coordinator.store.jobmodels import ModelRow, MonitoredStreamRow
 from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import MarkerRow, PinRow, SnapshotRow
 from sluice.core.drain import DrainId, Mode, Phase
-from sluice.core.expansion import Verdict
-from sluice.core.graph import Stage
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
+from sluice.core.jobmodels.expansion import Verdict
+from sluice.core.jobmodels.graph import Stage
+from sluice.core.jobmodels.spec import Role, RunSpec, StreamSpec
+from sluice.core.leases.ownership import TaskOwner
 from sluice.core.lifecycle import RunState
-from sluice.core.ownership import TaskOwner
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
-from sluice.core.spec import Role, RunSpec, StreamSpec
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 JOB = JobName("flight-delays")

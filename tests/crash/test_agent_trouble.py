@@ -14,8 +14,8 @@ import pytest
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.engine import StageStart
 from containers.errors import EXIT_REPEATED_FAILURE, DiskFull, JavaMissing, SparkGone, StateElsewhere
-from sluice.cli.console.overview import overview
 from sluice.core.errors import BadJobFile, SluiceError
+from sluice.status import overview
 from tests.support.agents import Place, place
 from tests.support.engines import FakeEngine, FakeQuery, soon
 from tests.support.fakes import FakeClock
@@ -80,7 +80,7 @@ async def test_a_stop_while_the_coordinator_is_waited_for_is_a_stop_and_no_failu
     assert (ending.exit_code, ending.reason) == (EXIT_OK, "stop requested")
 
 
-async def test_queries_go_on_while_the_coordinator_is_away_and_the_newest_progress_is_told_when_it_is_back(there: Place) -> None:
+async def test_queries_continue_while_the_coordinator_is_away_and_the_newest_progress_is_reported_afterwards(there: Place) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1")
     queries = await container.engine.all_started(4)
@@ -96,7 +96,7 @@ async def test_queries_go_on_while_the_coordinator_is_away_and_the_newest_progre
     assert len(container.engine.acting) == 4
 
 
-async def test_a_container_that_reaches_nobody_ends_with_its_own_lease(there: Place) -> None:
+async def test_a_container_that_cannot_reach_the_coordinator_ends_with_its_lease(there: Place) -> None:
     run_id = await there.deploy()
     clock = FakeClock()
     container = there.start(run_id, "c1", clock=clock)

@@ -16,8 +16,8 @@ from coordinator.snapshots.operations import Progress
 from coordinator.store.cleanup import CleanupKind, QueueTally
 from sluice.blobs.port import BlobStore
 from sluice.core.errors import BlobUnavailable, LeaseLost, SnapshotConflict
-from sluice.core.retention import Retention, split
-from sluice.core.snapshot import BlobId, Kind, batch_of
+from sluice.core.snapshots.retention import Retention, split
+from sluice.core.snapshots.snapshot import BlobId, Kind, batch_of
 from tests.support.backups import ABOUT, KEY, LOCAL, TTL, World, new_world
 from tests.support.faults import Fault, FaultyBlobs, Killed, Plan, at, every, healthy
 
@@ -102,7 +102,7 @@ async def test_a_failure_of_any_operation_is_got_over_without_a_restart(fault: F
         await check_settled(world)
 
 
-async def test_while_ttls_cannot_be_removed_nothing_is_swept_and_it_is_told() -> None:
+async def test_while_ttls_cannot_be_removed_nothing_is_swept_and_a_warning_is_logged() -> None:
     world = await lived()
     inner: BlobStore = world.blobs
     world.wire(FaultyBlobs(inner, every("remove_ttl", Fault.FAIL)))
@@ -133,7 +133,7 @@ async def test_an_item_that_fails_is_tried_again_ever_later_and_counted() -> Non
     assert queue[CleanupKind.KEEP] == QueueTally(CleanupKind.KEEP, 2, queue[CleanupKind.KEEP].oldest, 2)
 
 
-async def test_what_a_commit_shares_with_the_one_before_is_not_asked_for_again() -> None:
+async def test_what_a_commit_shares_with_the_one_before_is_not_read_again() -> None:
     world = new_world()
     await world.begin()
     agent = await world.acquired()
@@ -230,7 +230,7 @@ async def test_a_dry_run_writes_nothing_and_says_what_would_be_done() -> None:
     assert (await world.collection.run_once())["deleted"] == 6
 
 
-async def test_nothing_is_collected_that_the_registry_knows_too_little_of() -> None:
+async def test_nothing_is_collected_of_which_the_catalog_knows_too_little() -> None:
     world = await lived()
     await world.tidy()
     strange = BlobId("jobs/nobodys-job/Partition_0/s/data/0000000000001-0000000000000001")
@@ -245,7 +245,7 @@ async def test_nothing_is_collected_that_the_registry_knows_too_little_of() -> N
     assert await world.listed() == before
 
 
-async def test_a_registry_that_was_made_anew_collects_nothing_of_the_old_one() -> None:
+async def test_a_catalog_that_was_created_again_collects_nothing_of_the_old_one() -> None:
     old = await lived()
     new = World(old.blobs, old.clock, new_world().store, Retention(2))
     new.number = count(1000)

@@ -12,12 +12,12 @@ import pytest
 
 from containers.engine import StageStart
 from containers.settings import ContainerSettings
-from containers.state.commit import StageCommits, commit, open_commits
+from containers.state.commits.commit import CommitState, commit, open_commits
 from containers.state.context import StateContext
 from sluice import Job
 from sluice.client import CoordinatorClient
 from sluice.core.ids import Generation, Lineage, RunId, TaskName
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
 from sluice.wire.runs import RunDetail
 from sluice.wire.snapshots import SnapshotRequest
 from tests.support.fakes import FakeClock
@@ -85,7 +85,7 @@ class Scene:
         self.blobs = FaultyBlobs(MemoryBlobs(self.clock))
         self.coordinator = Coordinator()
 
-    async def start(self) -> StageCommits:
+    async def start(self) -> CommitState:
         """Start the process. It has only what the coordinator has recorded."""
         settings = ContainerSettings(
             coordinator_url="http://c",
@@ -121,7 +121,7 @@ def entry(batch: int) -> str:
     return f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{{}}}}\n{{"in":{{"0":{batch + 1}}}}}'
 
 
-async def scene_at(root: Path) -> tuple[Scene, StageCommits]:
+async def scene_at(root: Path) -> tuple[Scene, CommitState]:
     """Batch 0 is durable, and batch 1 is on the disk."""
     scene = Scene(root)
     stage = await scene.start()
@@ -132,7 +132,7 @@ async def scene_at(root: Path) -> tuple[Scene, StageCommits]:
     return scene, stage
 
 
-async def goes_on(scene: Scene, stage: StageCommits) -> None:
+async def goes_on(scene: Scene, stage: CommitState) -> None:
     scene.coordinator.fails_before = scene.coordinator.fails_after = False
     await commit(stage, scene.state)
     assert [each.batch_id for each in scene.coordinator.recorded] == [0, 1]

@@ -9,7 +9,7 @@ import pytest
 
 from containers.state.files import LocalFiles
 from sluice.blobs.port import About, Purpose
-from sluice.core.snapshot import BlobId
+from sluice.core.snapshots.snapshot import BlobId
 from tests.support.fakes import FakeClock
 from tests.support.faults import Fault, FaultyBlobs, FaultyFiles, Killed, at
 from tests.support.memory import MemoryBlobs
@@ -135,7 +135,7 @@ async def restore_again_and_check(place: Place, blobs: FaultyBlobs) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.KILL_AFTER, Fault.KILL_PART])
-async def test_a_restore_killed_at_any_request_goes_on_and_ends_with_the_snapshot(tmp_path: Path, fault: Fault) -> None:
+async def test_a_restore_killed_at_any_request_continues_and_ends_with_the_snapshot(tmp_path: Path, fault: Fault) -> None:
     place, blobs = await restorable(tmp_path / "whole")
     await place.restore()
     count = len(blobs.operations)
@@ -149,7 +149,7 @@ async def test_a_restore_killed_at_any_request_goes_on_and_ends_with_the_snapsho
 
 
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.KILL_AFTER, Fault.KILL_PART])
-async def test_a_restore_killed_at_any_change_of_the_disk_goes_on_and_ends_with_the_snapshot(tmp_path: Path, fault: Fault) -> None:
+async def test_a_restore_killed_at_any_change_of_the_disk_continues_and_ends_with_the_snapshot(tmp_path: Path, fault: Fault) -> None:
     place, _ = await restorable(tmp_path / "whole")
     counting = place.files = FaultyFiles()
     await place.restore()

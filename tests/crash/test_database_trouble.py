@@ -51,7 +51,7 @@ async def ready(caller: Caller) -> tuple[int, str]:
     return answer.status_code, answer.text
 
 
-async def test_while_the_server_is_away_heartbeats_go_on_and_afterwards_everything_does(
+async def test_while_the_server_is_away_heartbeats_continue_and_afterwards_everything_does(
     url: str, server: Postgres, home: Path, clock: FakeClock
 ) -> None:
     async with calling(home, clock, database_url=url) as caller:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from coordinator.store.claim import CLAIM_SECONDS as REAL_CLAIM_SECONDS
 from coordinator.store.claim import SessionClaim, new_holder
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import Store, new_engine
@@ -20,6 +21,7 @@ from sluice.streams.log import Log
 from tests.contracts.rows import run_row
 from tests.support.api import run_body
 from tests.support.coordinators import GENEROUS, Running, refused, running
+from tests.support.databases import another_client
 from tests.support.postgresproxy import postgres_proxy
 from tests.support.servers import Postgres
 
@@ -131,10 +133,20 @@ async def test_a_replaced_coordinator_does_not_take_the_claim_from_its_frozen_su
 
 
 async def test_terms_grow_with_each_holder(url: str, new_store: Claimants) -> None:
-    for term in (1, 2):
-        store = await claimed(new_store(url))
-        async with store.engine.connect() as connection:
-            assert await connection.scalar(text("SELECT term FROM claims")) == term
+    first, second, third = [(await claimed(new_store(url))).term for _ in range(3)]
+    assert 0 < first < second < third
+
+
+@pytest.mark.parametrize(("stored", "grows"), [("2", False), ("term + 1000", True)])
+async def test_a_restored_database_has_higher_terms_than_before_and_a_clock_that_went_back_lowers_none(
+    url: str, new_store: Claimants, stored: str, grows: bool
+) -> None:
+    before = (await claimed(new_store(url))).term
+    async with new_store(url).engine.begin() as connection:
+        await connection.execute(text(f"UPDATE claims SET term = {stored}"))
+    after = (await claimed(new_store(url))).term
+    assert after >= before
+    assert (after == before + 1001) is grows
 
 
 # --- processes ---
@@ -143,6 +155,14 @@ async def test_terms_grow_with_each_holder(url: str, new_store: Claimants) -> No
 def alive(coordinator: Running, execution_id: str) -> bool:
     answer = coordinator.http.get("/containerHeartbeat", params={"executionContainerId": execution_id}, headers={"Sluice-Epoch": "1"})
     return bool(answer.json()["alive"])
+
+
+async def claim_of(url: str) -> tuple[str, int, float]:
+    """Holder, term, and the seconds by the database's time until the claim runs out."""
+    async with another_client(url) as other:
+        row = str(await other.ask("SELECT concat_ws('|', holder, term, extract(epoch FROM expires_at - clock_timestamp())) FROM claims"))
+    holder, term, left = row.split("|")
+    return holder, int(term), float(left)
 
 
 def test_a_replacement_that_starts_while_a_coordinator_is_frozen_serves_its_containers(url: str, tmp_path: Path) -> None:
@@ -157,7 +177,12 @@ def test_a_replacement_that_starts_while_a_coordinator_is_frozen_serves_its_cont
         assert "Another coordinator uses this database." in refused("--home", str(two), "--port", "0", "--database-url", url)
 
         first.process.send_signal(signal.SIGSTOP)
+        _, term, left = asyncio.run(claim_of(url))
+        assert left <= REAL_CLAIM_SECONDS  # the replacement waits until then, and for nothing else
         with running(two, "--database-url", url, "--log-dir", str(one / "log")) as second:
+            holder, next_term, _ = asyncio.run(claim_of(url))
+            assert f"pid {second.process.pid} " in holder
+            assert next_term > term
             assert alive(second, "c1")
             assert second.http.post(f"/runs/{run_id}/tasks/Partition 0/acquire", json=acquire).json()["generation"] == 1
             assert second.http.post("/containers/c1/exit", json={"exitCode": 0, "reason": ""}).status_code == 200

@@ -14,13 +14,13 @@ import pytest
 
 from containers.errors import DiskFull
 from containers.state.checkpoint import Checkpoints, check_writable, inspect
-from containers.state.freeze import freeze
+from containers.state.commits.freeze import freeze
 from sluice.blobs.filesystem import FilesystemBlobs
 from sluice.blobs.port import About, Purpose
 from sluice.clock import SystemClock
 from sluice.core.errors import BlobMissing, BlobUnavailable, StreamUnavailable
 from sluice.core.ids import Generation, Lineage
-from sluice.core.snapshot import BlobId
+from sluice.core.snapshots.snapshot import BlobId
 from sluice.streams.log import Log, Record, Writer
 from tests.support.api import calling, problem_slug, run_body
 from tests.support.disks import SmallDisk, small_disk
@@ -121,7 +121,7 @@ def test_a_full_disk_does_not_keep_a_checkpoint_from_being_frozen(disk: SmallDis
     assert freeze(made, checkpoints.frozen("Partition 0", "first") / "c").lineage == "l"
 
 
-async def test_a_coordinator_whose_disk_is_full_says_so_keeps_leases_and_goes_on_when_there_is_room(
+async def test_a_coordinator_whose_disk_is_full_says_so_keeps_leases_and_continues_when_there_is_room(
     disk: SmallDisk, clock: FakeClock
 ) -> None:
     limits = {"disk_low_bytes": 2 << 20, "disk_full_bytes": 64 << 10, "log_dir": disk.root / "log"}

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from containers.state.commit import StageCommits, commit, open_commits
-from containers.state.prepare import prepare_checkpoint
+from containers.state.commits.commit import CommitState, commit, open_commits
+from containers.state.recovery.prepare import prepare_checkpoint
 from sluice.core.ids import Lineage
-from sluice.core.snapshot import BlobId, CommitId, Snapshot
+from sluice.core.snapshots.snapshot import BlobId, CommitId, Snapshot
 from tests.crash.test_commit import LOCAL, START, Coordinator, Scene
 from tests.support.faults import Fault, Killed, Plan, at, healthy
 from tests.support.memory import MemoryBlobs
@@ -86,7 +86,7 @@ def index_of(scene: Scene) -> str:
     return head.markers[LOCAL]
 
 
-async def acquired(scene: Scene) -> StageCommits:
+async def acquired(scene: Scene) -> CommitState:
     """A process acquires the task, makes the checkpoint ready and commits it."""
     catalog = scene.coordinator
     assert isinstance(catalog, Catalog)

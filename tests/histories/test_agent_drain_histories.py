@@ -380,14 +380,14 @@ def settings_of(seed: int) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
-async def test_whatever_happens_what_comes_out_is_what_went_in(tmp_path: Path, seed: int) -> None:
+async def test_every_record_is_counted_once_under_any_faults(tmp_path: Path, seed: int) -> None:
     async with place(tmp_path / "home", **BACKED_UP, heartbeat_seconds=0.2) as there:
         history = History(there, random.Random(seed), settings_of(seed), 2 * seed)
         await history.lives()
 
 
 @pytest.mark.parametrize("seed", range(ON_KAFKA))
-async def test_whatever_happens_nothing_is_lost_on_kafka_and_only_whole_batches_are_repeated(
+async def test_under_any_faults_nothing_is_lost_on_kafka_and_only_whole_batches_are_repeated(
     tmp_path: Path, kafka_server: str, seed: int
 ) -> None:
     streams = (f"{tmp_path.name}-in", f"{tmp_path.name}-mid", f"{tmp_path.name}-out")

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from coordinator.snapshots.catalog import Wanted
 from sluice.core.errors import LeaseLost, SnapshotConflict, TaskHeld
-from sluice.core.retention import Retention
-from sluice.core.snapshot import BlobId, CommitId, Kind, SnapshotIndex, offsets_blob_id
+from sluice.core.snapshots.retention import Retention
+from sluice.core.snapshots.snapshot import BlobId, CommitId, Kind, SnapshotIndex, offsets_blob_id
 from tests.contracts.rows import JOB
 from tests.support.backups import GRACE, KEY, TASK, TTL, Agent, World, new_world
 

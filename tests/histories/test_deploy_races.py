@@ -21,7 +21,7 @@ from coordinator.store.runs import RunRow
 from coordinator.store.sql import Store
 from sluice.core.errors import RunIsDraining, StaleRun
 from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId
-from sluice.core.lease import LeasePolicy
+from sluice.core.leases.lease import LeasePolicy
 from sluice.core.lifecycle import RunState
 from sluice.streams.port import Offsets
 from sluice.wire import runs as wire_runs
@@ -128,7 +128,7 @@ async def test_a_drain_that_begins_meanwhile_is_not_cut_short(world: World) -> N
     assert current.stop_requested_at is None
 
 
-async def test_a_run_that_is_drained_meanwhile_is_not_gone_on_from(world: World) -> None:
+async def test_no_run_continues_from_one_that_is_drained_meanwhile(world: World) -> None:
     first = await world.deploy()
 
     async def drained() -> None:

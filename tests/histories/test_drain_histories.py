@@ -36,9 +36,9 @@ from coordinator.store.sql import Store
 from sluice.core.drain import DrainId, Mode, Phase, Step, Times
 from sluice.core.errors import Bug, LeaseLost, SluiceError
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
-from sluice.core.lease import LeasePolicy
+from sluice.core.leases.lease import LeasePolicy
 from sluice.core.lifecycle import RunState
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId
 from sluice.wire import runs as wire_runs
 from tests.support.api import chained_body
 from tests.support.databases import temporary_store
@@ -233,7 +233,7 @@ def test_a_run_is_drained_by_all_its_stages_or_not_at_all(events: list[Event], m
     asyncio.run(history(events, mode))
 
 
-def test_a_history_without_trouble_ends_drained() -> None:
+def test_a_history_without_faults_ends_drained() -> None:
     async def whole() -> None:
         world = World()
         await world.deploy()

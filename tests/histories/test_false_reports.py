@@ -27,7 +27,7 @@ from coordinator.runs.trim import TrimStreams
 from coordinator.store.sql import Store
 from sluice.core.errors import FalseReport, LeaseLost
 from sluice.core.ids import ExecutionContainerId, Generation, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
-from sluice.core.lease import LeasePolicy
+from sluice.core.leases.lease import LeasePolicy
 from sluice.streams.port import Offsets
 from sluice.wire import runs as wire_runs
 from tests.support.api import chained_body
@@ -204,5 +204,5 @@ STEPS = [write, read, read, foreign, beyond, huge, backwards, stale, survey, tri
 
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 1), st.integers(1, 5)), max_size=15))
-def test_no_false_report_deletes_what_is_not_read_or_keeps_the_truth_out(steps: list[tuple[Step, int, int]]) -> None:
+def test_no_false_report_deletes_unread_records_or_blocks_true_reports(steps: list[tuple[Step, int, int]]) -> None:
     asyncio.run(played(steps))

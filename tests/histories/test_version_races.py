@@ -27,9 +27,9 @@ from coordinator.runs.runs import Runs
 from coordinator.store.runs import RunRow
 from coordinator.store.sql import Store, WriteTransaction
 from sluice.core.errors import RunIsDraining, StaleRun, StreamUnavailable, VersionConflict
-from sluice.core.grouping import Previous
 from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, TaskName
-from sluice.core.lease import LeasePolicy
+from sluice.core.jobmodels.grouping import Previous
+from sluice.core.leases.lease import LeasePolicy
 from sluice.core.lifecycle import RunState
 from sluice.streams.port import Offsets
 from sluice.wire import runs as wire_runs
@@ -244,7 +244,7 @@ async def test_a_run_that_is_replaced_meanwhile_does_not_grow_and_the_next_one_h
         assert set(await tx.runs.start_offsets(second.run_id)) == {Ssp("log", "flights", p) for p in range(4)}
 
 
-async def test_a_deployment_during_which_the_former_run_grows_is_planned_anew(world: World) -> None:
+async def test_a_deployment_during_which_the_former_run_grows_is_planned_again(world: World) -> None:
     run = await world.deploy()
     world.system.meanwhile = lambda: world.grow(run)
     second = await world.deploy()
@@ -255,7 +255,7 @@ async def test_a_deployment_during_which_the_former_run_grows_is_planned_anew(wo
     assert (second.model_version, (await world.row(run)).model_version) == (2, 2)
 
 
-async def test_a_system_that_fails_before_the_store_is_asked_changes_nothing(world: World) -> None:
+async def test_a_system_that_fails_before_the_store_is_read_changes_nothing(world: World) -> None:
     run = await world.deploy()
     before = await world.everything(run)
 

@@ -5,21 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 
-from tests.processes.stage import Stage
+from tests.processes.stage import FIRST, Stage
 
-WINDOWS = """
-from sluice import Job
+WINDOWS = (
+    FIRST
+    + """
 from pyspark.sql import functions as F
-
-job = Job("toy")
-numbers = job.input("numbers")
-middle = job.intermediate("middle", partitions=2)
-out = job.output("out")
-
-
-@job.stage(reads=numbers, writes=middle)
-def first(task):
-    return task.write(task.read(numbers).selectExpr("cast(value as string) v"), middle, key="v", value="v")
 
 
 @job.stage(reads=middle, writes=out)
@@ -28,7 +19,8 @@ def by_hour(task):
     hours = rows.withWatermark("at", "100 days").groupBy(F.window("at", "1 hour")).count()
     return task.write(hours.selectExpr("unix_seconds(window.start) as hour", "count as n"), out, key="hour")
 """
-"""Number n is minute n; every window stays open until somebody drains."""
+)
+"""Number n is minute n; every window stays open until the run is drained."""
 
 
 def counted(scene: Stage) -> Counter[int]:
@@ -60,23 +52,14 @@ HALVES = WINDOWS.replace('F.window("at", "1 hour")', 'F.window("at", "30 minutes
 )
 """The same sums from windows of another size, whose state the other version could not read."""
 
-ONCE = """
-from sluice import Job
-
-job = Job("toy")
-numbers = job.input("numbers")
-middle = job.intermediate("middle", partitions=2)
-out = job.output("out")
-
-
-@job.stage(reads=numbers, writes=middle)
-def first(task):
-    return task.write(task.read(numbers).selectExpr("cast(value as string) v"), middle, key="v", value="v")
-
+ONCE = (
+    FIRST
+    + """
 
 @job.stage(reads=middle, writes=out)
 def once(task):
     rows = task.read(middle).selectExpr("cast(value as string) v", "timestamp_seconds(cast(cast(value as string) as int) * 60 + 60) at")
     return task.write(rows.withWatermark("at", "100 days").dropDuplicatesWithinWatermark(["v"]), out, value="v")
 """
+)
 """Each number passes once, however often it is sent."""

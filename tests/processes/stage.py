@@ -16,7 +16,7 @@ from sluice.wire import runs as wire_runs
 from tests.support.coordinators import Cluster
 from tests.support.processes import tail, wait_for
 
-TOY = """
+FIRST = """
 from sluice import Job
 
 job = Job("toy")
@@ -28,12 +28,18 @@ out = job.output("out")
 @job.stage(reads=numbers, writes=middle)
 def first(task):
     return task.write(task.read(numbers).selectExpr("cast(value as string) v"), middle, key="v", value="v")
+"""
+"""The head of a job file: `first` copies `numbers` to `middle`. Tests add what reads `middle`."""
 
+TOY = (
+    FIRST
+    + """
 
 @job.stage(reads=middle, writes=out)
 def second(task):
     return task.write(task.read(middle).selectExpr("cast(value as string) v"), out, value="v")
 """
+)
 
 
 class Stage(Cluster):

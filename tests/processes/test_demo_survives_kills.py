@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
+from containers.local.kafka import Broker
 from examples.flights.data import BY_CARRIER, PARTITIONS
+from examples.harness.topics import Topics
 from sluice.core.errors import StreamUnavailable, UnknownStream
 from sluice.streams.log import Log
 from tests.support.processes import kill_whole, wait_for
@@ -22,10 +24,12 @@ MONTHS = 3
 FLIGHTS = 80_789
 """Of January to March 2013."""
 
+FLIGHTS_OF_JANUARY = 27_004
+
 
 @contextmanager
-def demo(home: Path) -> Iterator[subprocess.Popen[str]]:
-    arguments = ["--month-limit", str(MONTHS), "--seconds-per-month", "12", "--home", str(home), "--keep"]
+def demo(home: Path, months: int = MONTHS, system: str = "log") -> Iterator[subprocess.Popen[str]]:
+    arguments = ["--month-limit", str(months), "--seconds-per-month", "12", "--home", str(home), "--keep", "--system", system]
     process = subprocess.Popen(
         [sys.executable, "-m", "examples.flights.demo", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -70,3 +74,24 @@ def test_kill_9_of_a_container_and_of_the_coordinator_changes_no_total(tmp_path:
     assert f"{FLIGHTS:,}" in output
     assert sum(log.latest("flights").values()) == FLIGHTS
     assert len(log.latest("flights")) == PARTITIONS
+
+
+def test_on_kafka_kill_9_of_containers_changes_no_total(tmp_path: Path) -> None:
+    home, broker = tmp_path / "demo", Broker(tmp_path / "demo" / "kafka")
+    with ExitStack() as stack:
+        process = stack.enter_context(demo(home, 1, "kafka"))
+        running = wait_for("the broker", lambda: broker.running() if process.poll() is None else None, 240)
+        topics = stack.enter_context(closing(Topics(running.bootstrap)))
+
+        def written() -> int:
+            try:
+                return sum(topics.latest(BY_CARRIER).values())
+            except (UnknownStream, StreamUnavailable):
+                return 0
+
+        for least in (FLIGHTS_OF_JANUARY // 8, FLIGHTS_OF_JANUARY // 4):
+            wait_for("flights", lambda least=least: written() > least or process.poll() is not None, 240)  # type: ignore[misc]
+            wait_for("a driver", lambda: member(process, "containers.driver"), 60).kill()
+        output, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, output
+    assert f"{FLIGHTS_OF_JANUARY:,} records in {BY_CARRIER}" in output

@@ -50,7 +50,7 @@ def test_deployed_again_it_ends_the_run_before(scene: Stage) -> None:
     assert not scene.detail().state.ended
 
 
-def test_a_refusal_is_told_and_the_exit_code_is_1(scene: Stage) -> None:
+def test_a_refusal_is_printed_and_the_exit_code_is_1(scene: Stage) -> None:
     done = deploy(scene)
     assert done.returncode == 1
     assert done.stdout == ""
@@ -65,7 +65,7 @@ def test_a_coordinator_that_is_not_there_is_named(scene: Stage) -> None:
     assert f"http://127.0.0.1:{port}" in done.stderr
 
 
-def test_a_file_that_is_no_job_is_refused_without_a_word_to_the_coordinator(scene: Stage) -> None:
+def test_a_file_that_is_no_job_is_refused_without_a_request_to_the_coordinator(scene: Stage) -> None:
     scene.job_file.write_text("x = 1\n")
     done = deploy(scene, port=free_port())
     assert done.returncode == 1

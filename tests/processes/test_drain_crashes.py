@@ -63,7 +63,7 @@ def reach(scene: Stage, uuid: str, wanted: str) -> str:
     return found
 
 
-def test_whoever_is_killed_in_a_drain_it_is_completed_and_the_totals_are_exact(scene: Stage) -> None:
+def test_a_drain_is_completed_and_totals_are_exact_when_a_process_is_killed(scene: Stage) -> None:
     for number, victims in enumerate(ROUNDS, 1):
         scene.job_file.write_text([WINDOWS, HALVES][number % 2])
         scene.deploy()

@@ -137,7 +137,7 @@ class TestAJobOnKafka:
         assert watchdog.poll() is None
         assert scene.stage.incarnation(execution_id).state == "LIVE"
 
-    def test_it_stops_in_order_and_the_next_run_goes_on_from_the_checkpoint(self, scene: KafkaScene) -> None:
+    def test_it_stops_in_order_and_the_next_run_continues_from_the_checkpoint(self, scene: KafkaScene) -> None:
         before = len(scene.out())
         scene.stage.http.post(f"/runs/{scene.stage.run_id}/stop")
         assert self.container[1].wait(90) == 0

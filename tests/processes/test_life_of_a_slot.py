@@ -91,7 +91,7 @@ class TestLifeOfASlot:
         _, late = scene.start_container()
         assert late.wait(60) == 0
 
-    def test_the_next_run_goes_on_from_the_checkpoint(self, scene: Stage) -> None:
+    def test_the_next_run_continues_from_the_checkpoint(self, scene: Stage) -> None:
         scene.deploy()
         scene.feed(100)
         scene.start_container()

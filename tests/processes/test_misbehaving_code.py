@@ -124,7 +124,7 @@ def test_user_code_that_ends_the_process_is_a_failure_whatever_exit_code_it_chos
     assert reason_of(scene, "ends_the_process").startswith("its driver exited with code 0 without a reason: user code ended the process")
 
 
-def test_a_stage_that_does_not_begin_is_told_with_the_line_of_the_job_file(scene: Stage) -> None:
+def test_the_error_of_a_stage_that_does_not_start_has_the_line_of_the_job_file(scene: Stage) -> None:
     reason = reason_of(scene, "does_not_begin", 4)
     begin = line('raise LookupError("nothing to begin with")')
     assert reason.startswith(f"{scene.job_file}:{begin} in only: LookupError: nothing to begin with\n")

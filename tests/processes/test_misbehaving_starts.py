@@ -71,7 +71,7 @@ def test_a_container_in_the_wrong_place_ends_at_once_and_says_what_is_wrong(tmp_
         assert all(task.holder is None for task in scene.detail().tasks)
 
 
-def test_a_container_waits_while_its_disk_is_full_also_after_its_start_and_goes_on_when_there_is_room(
+def test_a_container_waits_while_its_disk_is_full_also_after_its_start_and_continues_when_there_is_room(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     root = tmp_path_factory.mktemp("full")

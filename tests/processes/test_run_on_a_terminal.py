@@ -65,7 +65,7 @@ def test_elsewhere_there_are_plain_lines(command: list[str]) -> None:
     assert "\x1b" not in "".join(said)
 
 
-def test_a_failure_is_told_below_the_table_and_leaves_the_terminal_as_it_was(command: list[str]) -> None:
+def test_a_failure_is_printed_below_the_table_and_restores_the_terminal(command: list[str]) -> None:
     with at_terminal(command) as terminal:
         terminal.until("container-1")
         url, run_id = (

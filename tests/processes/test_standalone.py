@@ -88,7 +88,7 @@ class TestOnAStandaloneCluster:
         _, alive = psutil.wait_procs(left, 60)
         assert alive == []
 
-    def test_the_next_container_goes_on_and_stops_in_order(self, scene: Stage, master: str) -> None:
+    def test_the_next_container_continues_and_stops_in_order(self, scene: Stage, master: str) -> None:
         execution_id, watchdog = scene.start_container(SLUICE_SPARK_MASTER=master)
         scene.feed(200)
         scene.await_all_written(300)

@@ -17,8 +17,8 @@ from containers.spark.flush import ROUNDS, Flusher
 from containers.spark.gate import PausedQuery, pause
 from containers.spark.systems.port import Grant
 from containers.spark.task import StageTask
-from containers.state import offsetlog
 from containers.state.checkpoint import inspect, read_offset_log
+from containers.state.offsets import offsetlog
 from sluice.core.ids import Ssp
 from sluice.job import Input, Output
 from tests.spark.conftest import SOON, Bench

@@ -16,8 +16,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.spark.task import StageTask
 from containers.state.checkpoint import inspect
-from containers.state.freeze import FrozenCheckpoint, changelog_chain_of, freeze, needed
-from containers.state.upload import CommitSettings
+from containers.state.commits.freeze import FrozenCheckpoint, changelog_chain_of, freeze, needed
+from containers.state.commits.upload import CommitSettings
 from sluice.core.ids import StageName
 from sluice.job import Input
 from tests.spark.conftest import Bench
@@ -128,7 +128,7 @@ def goes_on(bench: Bench, directory: Path, name: str) -> Totals:
     return totals
 
 
-def test_every_cut_of_a_running_query_starts_and_goes_on_exactly(bench: Bench, tmp_path: Path, small: object) -> None:
+def test_every_cut_of_a_running_query_starts_and_continues_exactly(bench: Bench, tmp_path: Path, small: object) -> None:
     (tmp_path / "cuts").mkdir()
     cuts = cuts_of_a_running_query(bench, tmp_path / "cuts")
     assert len(cuts) > BATCHES / 2
@@ -143,7 +143,7 @@ def test_every_cut_of_a_running_query_starts_and_goes_on_exactly(bench: Bench, t
         assert len(totals.seen) == KEYS or read_until(cut) == BATCHES * 10
 
 
-async def test_a_cut_that_went_through_a_blob_store_starts_and_goes_on_exactly(bench: Bench, tmp_path: Path, small: object) -> None:
+async def test_a_cut_that_went_through_a_blob_store_starts_and_continues_exactly(bench: Bench, tmp_path: Path, small: object) -> None:
     (tmp_path / "cuts").mkdir()
     cuts = cuts_of_a_running_query(bench, tmp_path / "cuts")
     clock = FakeClock()

@@ -19,8 +19,8 @@ from containers.spark.listener import Listener, QueryEnded
 from containers.spark.operators import check_stateless, operators_of
 from containers.spark.task import StageTask
 from sluice.core.errors import BadJobFile
-from sluice.core.graph import Stage
 from sluice.core.ids import StageName
+from sluice.core.jobmodels.graph import Stage
 from sluice.job import Input
 from tests.spark.conftest import Bench
 

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from containers.spark.flush import Flushed
 from containers.spark.task import StageTask
 from containers.state.checkpoint import write_offset_log
-from containers.state.offsetlog import END_OF_TIME
+from containers.state.offsets.offsetlog import END_OF_TIME
 from tests.spark.conftest import Bench
 from tests.spark.drainworld import OUT, Drained, events, windowed
 

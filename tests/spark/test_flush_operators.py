@@ -157,7 +157,7 @@ def test_a_timer_fires_before_the_state_of_another_key_expires(either: Bench) ->
     assert (flushed.rounds, flushed.rows_left) == (3, 0)
 
 
-def test_timers_that_never_end_are_given_up_and_told(either: Bench) -> None:
+def test_timers_that_never_end_are_given_up_and_reported(either: Bench) -> None:
     pytest.importorskip("google.protobuf.descriptor", reason="Spark's transformWithState needs protobuf")
     either.feed(EVENTS, batch=0)
     drained = Drained(either, transformed(Counting(every=600, again=1_000_000), "ProcessingTime")).runs_once()

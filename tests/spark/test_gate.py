@@ -15,7 +15,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from containers.spark.flush import Flushed
 from containers.spark.gate import pause
 from containers.spark.task import StageTask
-from containers.state.offsetlog import END_OF_TIME
+from containers.state.offsets.offsetlog import END_OF_TIME
 from tests.spark.conftest import SOON, Bench
 from tests.spark.drainworld import IN, Drained, windowed
 from tests.spark.operators import BY_KEY, EVENTS, grouped, joined
@@ -85,7 +85,7 @@ def test_a_query_that_never_ran_a_batch_reads_the_rest_in_place(either: Bench) -
     assert drained.counted() == 25
 
 
-def test_a_store_that_was_flushed_in_place_is_one_that_spark_goes_on_from(either: Bench) -> None:
+def test_a_store_that_was_flushed_in_place_is_one_that_spark_continues_from(either: Bench) -> None:
     either.feed(EVENTS, batch=0)
     drained = Drained(either, windowed)
     held = drained.pauses()
@@ -153,7 +153,7 @@ def test_a_query_is_held_after_its_running_batch(either: Bench) -> None:
 
 
 @pytest.mark.parametrize("hurry", ["the deadline", "forced"])
-def test_a_query_that_cannot_be_held_in_time_goes_on(either: Bench, hurry: str) -> None:
+def test_a_query_that_cannot_be_held_in_time_continues(either: Bench, hurry: str) -> None:
     sink, forced = Sink(), Event()
     drained = Drained(either, sink.stage)
     either.feed(EVENTS, batch=0)

@@ -22,14 +22,17 @@ from containers.spark.gate import pause
 from containers.spark.query import start_query, stop_between_batches
 from containers.spark.replay import Replay
 from containers.spark.systems.kafka import KafkaTaskSystem
+from containers.spark.systems.kafka_transactions import ProducerFenced
 from containers.spark.systems.port import Grant
+from containers.spark.systems.row_transfer import transfer
 from containers.spark.task import Bound, StageTask
 from containers.state.checkpoint import Checkpoints
-from containers.state.offsetlog import positions_of
+from containers.state.offsets.offsetlog import positions_of
 from examples.harness.topics import Topics, topic_partition_of
 from sluice.clock import SystemClock
+from sluice.core.errors import BadJobFile, LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
-from sluice.job import Input, Intermediate, Output
+from sluice.job import Delivery, Input, Intermediate, Output
 from sluice.streams.kafka_properties import KafkaProperties
 from sluice.streams.log import Record, Writer
 from tests.support.fakes import FakeClock
@@ -128,7 +131,7 @@ def test_every_record_is_read_once_across_a_restart(bench: KafkaBench) -> None:
     assert bench.numbers("out") == list(range(900))
 
 
-def test_a_task_reads_its_own_partitions_from_where_it_is_told(bench: KafkaBench) -> None:
+def test_a_task_reads_its_own_partitions_from_their_starts(bench: KafkaBench) -> None:
     bench.feed(range(100))
     bench.run_until_read(bench.grant("in", partitions=[1], start=10), copy)
     assert bench.numbers("out") == list(range(21, 100, 2))
@@ -141,7 +144,7 @@ def test_a_topic_that_grew_is_read_from_the_beginning_of_its_new_partitions(benc
     assert bench.numbers("out") == list(range(100))
 
 
-def test_a_new_partition_that_has_lost_its_first_records_is_read_from_where_it_is_told(bench: KafkaBench) -> None:
+def test_a_new_partition_that_has_lost_its_first_records_is_read_from_its_start(bench: KafkaBench) -> None:
     bench.feed(range(100))
     bench.run_until_read(bench.grant("in", partitions=[0]), copy)
     bench.topics._run(bench.topics._system.trim(bench.topic("in"), {1: 10}))
@@ -208,7 +211,7 @@ def test_records_of_other_runs_and_control_records_never_reach_user_code(bench: 
     assert bench.numbers("out") == list(range(10))
 
 
-def test_progress_tells_what_there_was_beyond_each_batch_as_the_log_does(bench: KafkaBench) -> None:
+def test_progress_has_what_there_was_beyond_each_batch_as_with_the_log(bench: KafkaBench) -> None:
     bench.max_rows = 100
     bench.feed(range(250))
     query = bench.run_until_read(bench.grant("in"), copy)
@@ -219,7 +222,7 @@ def test_progress_tells_what_there_was_beyond_each_batch_as_the_log_does(bench: 
     assert [sum(positions_of([str(each.endOffset)], [stream]).values()) for each in reported] == [100, 200, 250]
 
 
-def test_progress_tells_offsets_as_the_log_does(bench: KafkaBench) -> None:
+def test_progress_has_offsets_as_with_the_log(bench: KafkaBench) -> None:
     bench.feed(range(30))
     query = bench.run_until_read(bench.grant("in"), copy)
     progress = query.lastProgress
@@ -229,7 +232,7 @@ def test_progress_tells_offsets_as_the_log_does(bench: KafkaBench) -> None:
     assert positions_of(spelled, [stream]) == {Ssp("kafka", stream.stream, 0): 15, Ssp("kafka", stream.stream, 1): 15}
 
 
-def test_records_that_are_gone_fail_the_query_instead_of_being_passed_over(bench: KafkaBench) -> None:
+def test_deleted_records_fail_the_query_and_are_not_skipped(bench: KafkaBench) -> None:
     bench.feed(range(100))
     grant = bench.grant("in")
     bench.run_until_read(grant, copy)
@@ -275,3 +278,97 @@ def test_a_drain_reads_the_rest_up_to_its_end_and_flushes(bench: KafkaBench, in_
     assert flusher.flush().rows_left == 0
     assert held is None or held.end(timedelta(seconds=60), Event())
     assert bench.numbers("out") == [10] * 6
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_both_deliveries_place_keys_alike(bench: KafkaBench, delivery: Delivery) -> None:
+    """The partition of each key is that of Java's producer, for ten thousand keys and odd ones."""
+    keys = F.concat_ws("-", F.lit("key"), F.col("id"), F.expr("cast(id * 7919 as string)"))
+    odd = bench.spark.createDataFrame([("",), ("Grüße, 東京",), ("\U0001f600",), (" ",)], "key string")
+    rows = bench.spark.range(10_000).select(keys.alias("key")).unionAll(odd)
+    records = rows.select(F.col("key").cast("binary").alias("key"), F.lit(b"1").alias("value"))
+    system = KafkaTaskSystem(bench.spark, bench.topics.bootstrap, KafkaProperties({}))
+    system.append(bench.grant("in"), records, 0, bench.topic("mid"), {}, delivery=delivery)
+    system.close()
+    found = bench.rows("mid")
+    assert len(found) == 10_004
+    assert [partition for partition, *_ in found] == [topic_partition_of(key or b"", 2) for _, key, *_ in found]
+
+
+def test_records_without_a_key_are_spread_over_the_partitions(bench: KafkaBench) -> None:
+    records = bench.spark.range(1000).select(F.lit(None).cast("binary").alias("key"), F.lit(b"1").alias("value"))
+    system = KafkaTaskSystem(bench.spark, bench.topics.bootstrap, KafkaProperties({}))
+    system.append(bench.grant("in"), records, 0, bench.topic("mid"), {})
+    system.close()
+    found = bench.rows("mid")
+    assert (len(found), {key for _, key, *_ in found}, {partition for partition, *_ in found}) == (1000, {None}, {0, 1})
+
+
+def test_a_batch_that_runs_again_is_not_sent_again_and_its_state_continues(bench: KafkaBench) -> None:
+    """The commit log lacks the batch, as after a kill between the transaction and the commit log."""
+
+    def counted(task: StageTask) -> DataStreamWriter:
+        counts = task.read(IN).select((F.col("value").cast("string").cast("int") % 5).alias("k")).groupBy("k").count()
+        return task.write(counts, OUT, value=F.col("count").cast("string")).outputMode("update")
+
+    grant = bench.grant("in")
+    bench.feed(range(50))
+    bench.run_until_read(grant, counted)
+    commits = bench.stores.directory(grant.task, grant.stage) / "commits"
+    max(commits.glob("[0-9]*"), key=lambda file: int(file.name)).unlink()
+    bench.run_until_read(grant, counted)
+    assert bench.numbers("out") == [10] * 5
+    bench.feed(range(50))
+    bench.run_until_read(grant, counted)
+    assert bench.numbers("out") == [10] * 5 + [20] * 5
+
+
+def test_an_action_that_fails_leaves_no_record_and_the_batch_can_be_written_again(bench: KafkaBench) -> None:
+    system = KafkaTaskSystem(bench.spark, bench.topics.bootstrap, KafkaProperties({}))
+    grant, numbers = bench.grant("in"), bench.spark.range(0, 30_000, 1, 3).select(F.lit(b"k").alias("key"), F.col("id"))
+    broken = F.when(F.col("id") == 29_999, F.raise_error(F.lit("a broken row"))).otherwise(F.col("id").cast("string")).cast("binary")
+    with pytest.raises(Exception, match="a broken row"):
+        system.append(grant, numbers.select("key", broken.alias("value")), 0, bench.topic("out"), {})
+    system.append(grant, numbers.select("key", F.col("id").cast("string").cast("binary").alias("value")), 0, bench.topic("out"), {})
+    system.close()
+    assert bench.numbers("out") == list(range(30_000))
+
+
+def test_a_batch_of_a_fenced_generation_adds_nothing_and_loses_its_lease(bench: KafkaBench) -> None:
+    lost: list[LeaseLost] = []
+
+    def outdated() -> None:
+        raise LeaseLost("generation 1 does not hold it any more")
+
+    rows = bench.spark.range(10).select(F.lit(b"k").alias("key"), F.col("id").cast("string").cast("binary").alias("value"))
+    former = KafkaTaskSystem(bench.spark, bench.topics.bootstrap, KafkaProperties({}), lost.append)
+    former.fence(bench.grant("in"), bench.topic("out"), Delivery.EXACTLY_ONCE)
+    present = KafkaTaskSystem(bench.spark, bench.topics.bootstrap, KafkaProperties({}))
+    present.append(replace(bench.grant("in"), generation=Generation(2)), rows, 0, bench.topic("out"), {})
+    with pytest.raises((LeaseLost, ProducerFenced)):
+        former.append(replace(bench.grant("in"), confirm_owner=outdated), rows, 0, bench.topic("out"), {})
+    present.close()
+    former.close()
+    assert bench.numbers("out") == list(range(10))
+    assert len(lost) == 1
+
+
+def test_a_stage_that_names_another_delivery_is_refused(bench: KafkaBench) -> None:
+    task = bench.task(bench.grant("in"))
+    with pytest.raises(BadJobFile, match=r"delivery='twice'.*exactly-once, at-least-once"):
+        task.write(task.read(IN), OUT, value="value", delivery="twice")
+
+
+def test_a_batch_reaches_the_driver_in_pieces_and_whole(bench: KafkaBench) -> None:
+    rows = bench.spark.range(0, 100_000, 1, 4).select(F.col("id").cast("string").cast("binary").alias("value"))
+    pieces: list[int] = []
+    assert transfer(rows, lambda piece: pieces.append(piece.num_rows)) == 100_000
+    assert (sum(pieces), max(pieces) <= 10_000) == (100_000, True)
+
+
+def test_an_error_of_the_driver_ends_the_action_and_is_raised(bench: KafkaBench) -> None:
+    def refuse(piece: object) -> None:
+        raise ValueError("no room")
+
+    with pytest.raises(ValueError, match="no room"):
+        transfer(bench.spark.range(0, 100_000, 1, 4).select(F.col("id").cast("string").cast("binary").alias("value")), refuse)

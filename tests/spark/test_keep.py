@@ -26,7 +26,7 @@ def once(task: StageTask) -> DataStreamWriter:
     return task.write(events(task, "1 hour").dropDuplicatesWithinWatermark(["t"]).select(F.unix_timestamp("t").alias("t")), OUT)
 
 
-def test_a_held_query_reads_the_rest_keeps_its_state_and_goes_on_with_it(bench: Bench) -> None:
+def test_a_held_query_reads_the_rest_keeps_its_state_and_continues_with_it(bench: Bench) -> None:
     bench.feed(EVENTS, batch=0)
     drained = Drained(bench, once, max_rows=10)
     held, (query,) = drained.pauses(), bench.queries

@@ -103,7 +103,7 @@ def test_records_with_one_key_share_a_partition_and_rows_become_json(bench: Benc
     assert seen == 50
 
 
-def test_an_older_generation_cannot_append_and_is_told_that_its_lease_is_lost(bench: Bench) -> None:
+def test_an_older_generation_cannot_append_and_its_lease_is_lost(bench: Bench) -> None:
     old = bench.grant("in")
     bench.feed(range(10), batch=0)
     bench.run_until_read(old, copy)
@@ -140,7 +140,7 @@ def test_what_one_stage_writes_the_next_one_reads(bench: Bench) -> None:
     assert sorted(json.loads(value)["n"] for value in bench.values("out")) == list(range(30))
 
 
-def test_fencing_tells_the_last_batch_that_the_lineage_wrote(bench: Bench) -> None:
+def test_fencing_returns_the_last_batch_that_the_lineage_wrote(bench: Bench) -> None:
     grant = bench.grant("in")
     bench.feed(range(10), batch=0)
     bench.run_until_read(grant, copy)

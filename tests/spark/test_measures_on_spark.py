@@ -12,7 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.spark.listener import BatchDone, Listener
 from containers.spark.task import StageTask
-from containers.state.offsetlog import positions_of
+from containers.state.offsets.offsetlog import positions_of
 from sluice.core.ids import Ssp, StreamId
 from sluice.job import Input, Output
 from tests.spark.conftest import Bench
@@ -53,7 +53,7 @@ def counted(task: StageTask) -> DataStreamWriter:
     return task.write(rows.groupBy(F.window("at", "1 minute")).count(), OUT)
 
 
-def test_a_batch_tells_what_there_was_beyond_it(bench: Bench, heard: Heard) -> None:
+def test_a_batch_reports_what_there_was_beyond_it(bench: Bench, heard: Heard) -> None:
     bench.max_rows = 100
     bench.feed(range(250), batch=0)
     bench.run_until_read(bench.grant("in"), copy)
@@ -72,14 +72,14 @@ def test_the_parts_of_a_batch_s_duration_add_up_to_it(bench: Bench, heard: Heard
     assert 0.8 * done.duration_ms <= sum(done.parts_ms.values()) <= done.duration_ms + 10
 
 
-def test_a_stage_without_state_or_watermark_tells_none(bench: Bench, heard: Heard) -> None:
+def test_a_stage_without_state_or_watermark_reports_none(bench: Bench, heard: Heard) -> None:
     bench.feed(range(10), batch=0)
     bench.run_until_read(bench.grant("in"), copy)
     done = heard.batch()
     assert (done.state, done.watermark, done.event_time_max) == (None, None, None)
 
 
-def test_a_stage_with_state_tells_its_size_and_its_watermark(bench: Bench, heard: Heard) -> None:
+def test_a_stage_with_state_reports_its_size_and_its_watermark(bench: Bench, heard: Heard) -> None:
     grant = bench.grant("in")
     bench.feed([0, 30, 70], batch=0)
     bench.run_until_read(grant, counted)

@@ -64,14 +64,14 @@ def hung_up() -> None:
         ("exit 143", "ended with exit code 143"),
     ],
 )
-def test_a_jvm_that_has_ended_is_told_by_how_it_ended(end: str, expected: str) -> None:
+def test_a_jvm_that_has_ended_is_reported_with_its_exit_code(end: str, expected: str) -> None:
     with subprocess.Popen(["/bin/sh", "-c", end]) as jvm:
         gone = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=hung_up), _gateway=SimpleNamespace(proc=jvm)))
         with pytest.raises(SparkGone, match=f"^Spark's JVM {expected}$"):
             check_alive(gone)  # type: ignore[arg-type]
 
 
-def test_a_jvm_that_somebody_else_started_is_told_by_the_error() -> None:
+def test_a_jvm_that_another_process_started_is_reported_with_the_error() -> None:
     gone = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=hung_up), _gateway=SimpleNamespace(proc=None)))
     with pytest.raises(SparkGone, match=r"no longer answers: .*Answer from Java side is empty"):
         check_alive(gone)  # type: ignore[arg-type]

@@ -89,7 +89,7 @@ def test_the_lineage_that_is_written_beforehand_becomes_the_id_of_the_query(benc
     assert found.lineage == grant.lineage
 
 
-def test_state_is_in_rocksdb_with_changelogs_and_goes_on_after_a_restart(bench: Bench) -> None:
+def test_state_is_in_rocksdb_with_changelogs_and_continues_after_a_restart(bench: Bench) -> None:
     def totals(task: StageTask) -> DataStreamWriter:
         rows = task.read(IN).groupBy((F.col("value").cast("string").cast("int") % 2).alias("parity")).count()
         return task.write(rows, OUT).outputMode("update")

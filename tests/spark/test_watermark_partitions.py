@@ -21,7 +21,7 @@ from containers.spark.operators import watermarks_of
 from containers.spark.query import start_query
 from containers.spark.task import StageTask, event_time_of
 from containers.spark.watermark import Capping, GatedStarts
-from containers.state.offsetlog import from_millis
+from containers.state.offsets.offsetlog import from_millis
 from sluice.clock import SystemClock
 from sluice.core.ids import Ssp, StreamId
 from sluice.core.watermarks import FeederProgress, ProgressSource

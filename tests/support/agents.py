@@ -26,6 +26,7 @@ from sluice.core.ids import Instant, RunId
 from sluice.deploy import deploy_request
 from sluice.streams.log import Log
 from sluice.wire import runs as wire_runs
+from tests.support.api import NAMED
 from tests.support.engines import FakeEngine, FakeQuery, soon
 from tests.support.fakes import FakeClock
 
@@ -203,7 +204,7 @@ async def place(home: Path, **settings: Any) -> AsyncIterator[Place]:
     clock = FakeClock()
     terms = {"lease_seconds": 30, "margin_seconds": 3, "grace_seconds": 5, "heartbeat_seconds": 0.02, "crash_loop_backoff_seconds": 0}
     no_backups: dict[str, Any] = {"backup_stores": (), "restore_from": ()}  # a `FakeEngine` has no directories
-    coordinator = build(read_settings(home=home, **{**terms, **no_backups, **settings}), clock=clock)
+    coordinator = build(read_settings(home=home, **{**NAMED, **terms, **no_backups, **settings}), clock=clock)
     app = httpx.ASGITransport(coordinator.asgi)
     async with coordinator.api.router.lifespan_context(coordinator.api):
         log = Log(home / "log")

@@ -23,6 +23,9 @@ from tests.support.fakes import FakeClock
 
 Json = dict[str, Any]
 
+NAMED = {"allowed_hosts": ("c",)}
+"""Settings of a coordinator whose clients call it http://c."""
+
 INPUT = {"name": "flights", "system": "log"}
 OUTPUT = {"name": "delays", "system": "log"}
 
@@ -116,7 +119,7 @@ class Caller:
 @asynccontextmanager
 async def calling(home: Path, clock: FakeClock, **settings: object) -> AsyncIterator[Caller]:
     """A coordinator with this home, from its start to its end. Its chores run only when a test calls them."""
-    coordinator = build(read_settings(home=home, **{"lease_seconds": 30, **settings}), clock=clock)
+    coordinator = build(read_settings(home=home, **{**NAMED, "lease_seconds": 30, **settings}), clock=clock)
     transport = httpx.ASGITransport(coordinator.asgi, raise_app_exceptions=False)
     async with (
         coordinator.api.router.lifespan_context(coordinator.api),

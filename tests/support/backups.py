@@ -27,13 +27,13 @@ from coordinator.store.sql import ReadTransaction, Store
 from coordinator.waits import DeletionHold
 from sluice import Job
 from sluice.blobs.port import About, BlobStore, Purpose
-from sluice.core.grouping import Previous
 from sluice.core.ids import Generation, Lineage, ProcessorId, RunId, StageKey, StageName, TaskName
-from sluice.core.indexjson import decoded, encoded
+from sluice.core.jobmodels.grouping import Previous
+from sluice.core.jobmodels.model import JobModel, job_model
 from sluice.core.lifecycle import RunState
-from sluice.core.model import JobModel, job_model
-from sluice.core.retention import Retention
-from sluice.core.snapshot import (
+from sluice.core.snapshots.indexjson import decoded, encoded
+from sluice.core.snapshots.retention import Retention
+from sluice.core.snapshots.snapshot import (
     BlobId,
     BlobStoreName,
     CommitId,

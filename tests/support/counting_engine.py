@@ -26,7 +26,7 @@ import httpx
 from containers.engine import Batch, Emptied, Kept, StageStart
 from containers.errors import StateElsewhere
 from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect, mark_emptied, read_offset_log, write_offset_log
-from containers.state.offsetlog import advance
+from containers.state.offsets.offsetlog import advance
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Lineage, Ssp
 from sluice.streams.log import Headers, Log, Record, Writer
@@ -306,9 +306,9 @@ class CountingEngine(DiskEngine):
         self._step()
         changed = Counter({key: -amount for key, amount in out.items()})
         changed.update(added)
-        _write(directory / "state" / f"{batch}.changelog", json.dumps({"version": self.version, "added": changed}))
+        write_whole(directory / "state" / f"{batch}.changelog", json.dumps({"version": self.version, "added": changed}))
         self._step()
-        _write(directory / "commits" / str(batch), 'v1\n{"nextBatchWatermarkMs":0}')
+        write_whole(directory / "commits" / str(batch), 'v1\n{"nextBatchWatermarkMs":0}')
         self._step()
         assert self._callbacks is not None
         self._callbacks.on_batch(Batch(start.query, batch, 1, 1, {ssp: end[ssp.partition] for ssp in start.starts}))
@@ -374,16 +374,23 @@ class CountingEngine(DiskEngine):
 
     def _counts(self, start: StageStart, before: int) -> Counter[str]:
         """The state before that batch. Raises if it is state of another version of the job, or has gaps."""
-        found: Counter[str] = Counter()
-        for batch in range(before):
-            file = self.directory(start) / "state" / f"{batch}.changelog"
+        return self._added(start, Counter(), 0, before)
+
+    def _added(self, start: StageStart, state: Counter[str], batch: int, before: int) -> Counter[str]:
+        """The state, and what the batches from `batch` on have added to it."""
+        directory = self.directory(start) / "state"
+        for each in range(batch, before):
+            file = directory / f"{each}.changelog"
             if not file.exists():
-                raise self.ledger.fault(f"{start.query} has state up to batch {before - 1}, but not that of batch {batch}")
+                raise self.ledger.fault(f"{start.query} has state up to batch {before - 1}, but not that of batch {each}")
             reply = json.loads(file.read_text())
-            if reply["version"] != self.version:
-                raise self.ledger.fault(f"{start.query} of version {self.version} reads state of version {reply['version']}")
-            found.update(reply["added"])
-        return +found
+            self._check_version(start, reply["version"])
+            state.update(reply["added"])
+        return +state
+
+    def _check_version(self, start: StageStart, version: str) -> None:
+        if version != self.version:
+            raise self.ledger.fault(f"{start.query} of version {self.version} reads state of version {version}")
 
     # --- threads ---------------------------------------------------------------------------------------------------
 
@@ -429,7 +436,7 @@ class CountingEngine(DiskEngine):
         self._loop.call_soon_threadsafe(self._news.set)
 
 
-def _write(file: Path, text: str) -> None:
+def write_whole(file: Path, text: str) -> None:
     """Write the whole file or nothing, as Spark does."""
     draft = file.with_name(f".{file.name}.tmp")
     draft.write_text(text)

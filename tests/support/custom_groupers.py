@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from sluice.core.grouping import Previous
 from sluice.core.ids import Ssp, TaskName
+from sluice.core.jobmodels.grouping import Previous
 
 
 class ByParity:

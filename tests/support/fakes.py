@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from coordinator.blobpool import Backup, BlobStores
 from sluice.core.ids import Instant
-from sluice.core.snapshot import BlobStoreName
+from sluice.core.snapshots.snapshot import BlobStoreName
 from tests.support.memory import MemoryBlobs
 
 

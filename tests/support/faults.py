@@ -21,11 +21,11 @@ from typing import TypeVar
 
 from containers.state.diff import Identity, LocalDir
 from containers.state.files import LocalFiles
-from containers.state.restore_plan import Staged
+from containers.state.recovery.restore_plan import Staged
 from sluice.blobs.port import About, BlobStore, Listed, Sink
 from sluice.core.errors import BlobStoreUnusable, BlobUnavailable
-from sluice.core.fingerprint import Fingerprint
-from sluice.core.snapshot import BlobId
+from sluice.core.snapshots.fingerprint import Fingerprint
+from sluice.core.snapshots.snapshot import BlobId
 
 _T = TypeVar("_T")
 

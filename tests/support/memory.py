@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from sluice.blobs.port import REMEMBER, About, Listed, Sink
 from sluice.clock import Clock
 from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobStoreUnusable
-from sluice.core.snapshot import BlobId, checked_blob_id, checked_prefix
+from sluice.core.snapshots.snapshot import BlobId, checked_blob_id, checked_prefix
 
 _PAGE = 1000
 

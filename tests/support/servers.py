@@ -21,6 +21,7 @@ from containers.local.kafka import Broker
 from tests.support.processes import ProcessFailed, free_port, serving
 
 _SOURCES: Mapping[str, str] = {
+    "chromium": "apt install chromium",
     "prometheus": "apt install prometheus",
     "rclone": "apt install rclone",
     "restic": "apt install restic",

@@ -29,6 +29,16 @@ class TwoPartitions:
     async def latest(self, stream: str) -> Offsets:
         return {0: 0, 1: 0}
 
+    @property
+    def transactional(self) -> bool:
+        return False
+
+    async def abort(self, stream: str, job: str, stage: str, task: str) -> None:
+        """There are no transactions."""
+
+    async def readable(self, stream: str) -> Offsets:
+        return await self.latest(stream)
+
     async def at_time(self, stream: str, when: datetime) -> Offsets:
         return {0: 0, 1: 0}
 

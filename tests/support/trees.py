@@ -11,14 +11,14 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from containers.state.commits.freeze import FrozenCheckpoint
+from containers.state.commits.upload import CommitSettings, Marker, Uploader
 from containers.state.files import LocalFiles
-from containers.state.freeze import FrozenCheckpoint
 from containers.state.meters import Transfers
-from containers.state.restore import Restored, Restorer, RestoreSettings
-from containers.state.upload import CommitSettings, Marker, Uploader
+from containers.state.recovery.restore import Restored, Restorer, RestoreSettings
 from sluice.blobs.port import BlobStore
 from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName
-from sluice.core.snapshot import BlobId, CommitId, SnapshotIndex
+from sluice.core.snapshots.snapshot import BlobId, CommitId, SnapshotIndex
 from tests.support.fakes import FakeClock
 
 KEY = StageKey(JobName("delays"), TaskName("Partition 0"), StageName("hourly"))

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from coordinator.store.cleanup import CleanupKind, QueueTally
 from coordinator.store.sql import Store
-from sluice.core.snapshot import BlobId, BlobStoreName
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName
 from tests.contracts.rows import (
     LOCAL,
     NOON,

@@ -9,9 +9,9 @@ from coordinator.store.fleet import ContainerState
 from coordinator.store.history import References
 from coordinator.store.sql import Store
 from sluice.core.drain import DrainId, Phase
-from sluice.core.history.pruning import PastContainer, PastDrain, PastRun
 from sluice.core.ids import ExecutionContainerId, RunId, Ssp
 from sluice.core.lifecycle import RunState
+from sluice.core.pruning import PastContainer, PastDrain, PastRun
 from tests.contracts.rows import (
     JOB,
     NOON,

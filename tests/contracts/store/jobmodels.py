@@ -6,9 +6,9 @@ from dataclasses import fields
 
 from coordinator.store.jobmodels import ModelHead, ModelRow
 from coordinator.store.sql import Store
-from sluice.core.expansion import Verdict
-from sluice.core.grouping import Previous
 from sluice.core.ids import ProcessorId, Ssp, StreamId, TaskName
+from sluice.core.jobmodels.expansion import Verdict
+from sluice.core.jobmodels.grouping import Previous
 from tests.contracts.rows import (
     JOB,
     NOON,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from coordinator.store.sql import Store
-from sluice.core.lease import LeasePolicy
+from sluice.core.leases.lease import LeasePolicy
 
 
 class PromisesContract:

@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 
 from coordinator.store.runs import JobRow, NoticeRow
 from coordinator.store.sql import Store
-from sluice.core.ids import JobName, RunId, Ssp
+from sluice.core.drain import KeptHistory
+from sluice.core.ids import JobName, RunId, Ssp, StageName
 from sluice.core.lifecycle import RunState
 from tests.contracts.rows import (
     JOB,
@@ -27,6 +28,7 @@ class RunsContract:
             ended_at=NOON + timedelta(seconds=3),
             reason="a é \n reason",
             failing=True,
+            kept=(KeptHistory(RunId("r-1"), frozenset({StageName("é"), StageName("s")})), KeptHistory(RunId("r-2"))),
         )
         async with store.begin() as tx:
             await tx.runs.put(full)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from coordinator.store.snapshots import MarkerRow
 from coordinator.store.sql import Store
-from sluice.core.ids import Generation, StageKey, StageName, TaskName
-from sluice.core.snapshot import BlobId, BlobStoreName
+from sluice.core.ids import Generation, RunId, StageKey, StageName, TaskName
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName
 from tests.contracts.rows import (
     JOB,
     LOCAL,
@@ -17,6 +18,7 @@ from tests.contracts.rows import (
     cleanup_row,
     pin_row,
     snapshot_row,
+    stage_state_row,
 )
 
 KEY = StageKey(JOB, TaskName("Partition 0"), StageName("route"))
@@ -50,6 +52,18 @@ class SnapshotsContract:
         async with store.read() as tx:
             assert await tx.snapshots.get(KEY, full.checkpoint) == full
             assert await tx.snapshots.last_seq(JOB) == 2**33
+
+    async def test_the_runs_of_the_snapshots_from_which_stages_continue(self, store: Store) -> None:
+        async with store.begin() as tx:
+            for seq, task in ((1, "a"), (2, "a"), (3, "b"), (4, "c")):
+                await tx.snapshots.put(snapshot_row(seq, task, run_id=RunId(f"r{seq}")))
+            await tx.snapshots.put(snapshot_row(1, "a", job=OTHER, run_id=RunId("other")))
+            for task, head in (("a", 1), ("b", 3), ("c", 3)):
+                await tx.fleet.put_stage_state(replace(stage_state_row(task), head=checkpoint_of(head)))
+            await tx.fleet.put_stage_state(stage_state_row("d"))
+        async with store.read() as tx:
+            assert await tx.snapshots.runs_of_heads(JOB) == {"r1", "r3"}
+            assert await tx.snapshots.runs_of_heads(OTHER) == set()
 
     async def test_snapshots_come_newest_first_in_pages_of_a_job_a_task_or_a_stage(self, store: Store) -> None:
         async with store.begin() as tx:

@@ -8,8 +8,8 @@ import pytest
 
 from coordinator.store.fleet import ContainerState
 from coordinator.store.sql import Store
-from sluice.core.grouping import Previous
 from sluice.core.ids import ExecutionContainerId, RunId, TaskName
+from sluice.core.jobmodels.grouping import Previous
 from tests.contracts.rows import (
     JOB,
     NOON,

@@ -72,7 +72,7 @@ def reads(query: FakeQuery) -> dict[str, list[int]]:
 # --- growth ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_that_grows_twice_is_read_by_the_tasks_that_have_its_keys_and_their_stores_go_on(there: Place) -> None:
+async def test_a_stream_that_grows_twice_is_read_by_the_tasks_that_have_its_keys_and_their_stores_continue(there: Place) -> None:
     run_id = await there.deploy(job=counting())
     container = start(there, run_id, "c1")
     disk, first = disk_of(container), await acting(container.engine, 2)
@@ -134,7 +134,7 @@ async def test_a_stage_that_joins_two_streams_gets_a_longer_list_of_each(there: 
     assert await all_on(there, run_id) == 2
 
 
-async def test_a_version_of_which_no_notice_comes_is_heard_of_by_the_heart(there: Place) -> None:
+async def test_a_version_without_a_notice_is_noticed_by_heartbeats(there: Place) -> None:
     run_id = await there.deploy(job=counting())
     deaf = there.new_wire()
     deaf.hold("/notices")
@@ -163,7 +163,7 @@ async def test_a_version_that_comes_while_another_is_adopted_is_adopted_next(the
     assert len(container.engine.acting) == 2
 
 
-async def test_a_container_that_was_told_of_a_version_late_starts_with_the_one_after_it_and_says_so(there: Place) -> None:
+async def test_a_container_that_learns_of_a_version_late_starts_with_the_one_after_it_and_logs_that(there: Place) -> None:
     run_id = await there.deploy(job=counting())
     wire = there.new_wire()
     held = wire.hold("/containers")
@@ -225,7 +225,7 @@ async def test_tasks_move_with_their_state_when_a_run_is_scaled_up_and_down(ther
     assert await all_on(there, run_id) == 3
 
 
-async def test_a_task_that_moves_within_a_host_goes_on_with_the_disk_that_it_has_there(there: Place) -> None:
+async def test_a_task_that_moves_within_a_host_continues_with_the_disk_that_it_has_there(there: Place) -> None:
     run_id = await four_tasks(there)
     zero = start(there, run_id, "c0")
     for query in (await acting(zero.engine, 4)).values():
@@ -264,7 +264,7 @@ async def test_no_query_of_a_task_starts_before_its_former_container_has_stopped
     assert await all_on(there, run_id) == 2
 
 
-async def test_a_coordinator_that_is_away_in_the_middle_is_told_when_it_is_back(there: Place) -> None:
+async def test_an_adoption_is_reported_after_the_coordinator_was_away(there: Place) -> None:
     run_id = await four_tasks(there)
     zero = start(there, run_id, "c0")
     await acting(zero.engine, 4)
@@ -322,7 +322,7 @@ async def test_a_container_killed_between_its_stop_and_its_release_is_followed_b
     assert sorted([*again.engine.acting, *one.engine.acting]) == sorted(queries)
 
 
-async def test_a_task_that_moves_on_before_it_was_acquired_is_let_go(there: Place) -> None:
+async def test_a_task_that_moves_again_before_it_was_acquired_is_released(there: Place) -> None:
     run_id = await four_tasks(there)
     zero = start(there, run_id, "c0")
     await acting(zero.engine, 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ import pytest
 
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.state.backup import Backup
-from containers.state.batch_waits import BatchInterrupted
-from containers.state.recovery import OffsetLogEntry
-from containers.state.wal import OffsetLog, PlanReplaced
+from containers.state.offsets.batch_waits import BatchInterrupted
+from containers.state.offsets.wal import OffsetLog, PlanReplaced
+from containers.state.recovery.decision import OffsetLogEntry
 from coordinator.app import prepare, stores_of_blobs
 from coordinator.settings import read_settings
 from coordinator.snapshots.operations import Progress
@@ -27,7 +27,7 @@ from sluice.blobs.port import About, Purpose
 from sluice.clock import SystemClock
 from sluice.core.errors import BlobUnavailable
 from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageKey, StageName
-from sluice.core.snapshot import CommitId
+from sluice.core.snapshots.snapshot import CommitId
 from sluice.job import Job
 from sluice.streams.log import Record, Writer
 from sluice.wire.snapshots import MarkerBody, SnapshotRequest
@@ -101,7 +101,7 @@ async def test_with_no_interval_the_last_batch_is_durable_though_no_other_follow
     assert [each["batchId"] for each in await snapshots(there)] == [0]
 
 
-async def test_with_no_interval_each_batch_of_a_sink_that_waits_for_nothing_is_backed_up_and_that_is_told(
+async def test_without_an_interval_each_batch_of_a_sink_that_does_not_wait_is_backed_up_and_that_is_logged(
     there: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_id = await there.deploy(job=one_stage())
@@ -143,7 +143,7 @@ async def test_a_disk_that_was_lost_before_the_first_commit_runs_everything_agai
     assert disk2.outputs[query2.start.query] == disk.outputs[query.start.query]
 
 
-async def test_a_container_on_its_own_disk_goes_on_without_restoring(there: Place) -> None:
+async def test_a_container_on_its_own_disk_continues_without_restoring(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     first = start(there, run_id, "c1", "disk1", **EVERY_BATCH)
     disk, query = await began(first)
@@ -175,7 +175,7 @@ async def test_a_batch_that_another_holder_has_planned_runs_as_that_one_planned_
     assert disk.outputs[query.start.query][1:] == [(1, theirs)]
 
 
-async def test_state_of_which_no_snapshot_can_be_read_is_never_begun_anew(there: Place) -> None:
+async def test_state_without_a_readable_snapshot_is_never_started_fresh(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     first = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(first)
@@ -222,7 +222,7 @@ async def until_backed_up_to(container: Incarnation, names: list[str]) -> None:
     raise AssertionError(f"backed up to {container.agent._backups.destinations.to}, not to {names}")
 
 
-async def test_while_the_blob_store_is_away_batches_wait_and_go_on_when_it_is_back(there: Place) -> None:
+async def test_while_the_blob_store_is_away_batches_wait_and_continue_when_it_is_back(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     blobs = FaultyBlobs(open_blob_store((there.home / "blobs").as_uri()))
     disk, query = await began(start(there, run_id, "c1", "disk1", open_blobs=lambda url: blobs, **EVERY_BATCH))
@@ -318,7 +318,7 @@ async def test_a_report_whose_answer_was_lost_until_the_commit_was_given_up_is_m
     await stopped(container)
 
 
-async def test_a_drain_that_interrupts_a_commit_at_its_report_goes_on_from_that_snapshot(there: Place) -> None:
+async def test_a_drain_that_interrupts_a_commit_at_its_report_continues_from_that_snapshot(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **(NEVER | {"max_replay": 1}))
     disk, query = await began(container)
@@ -331,7 +331,7 @@ async def test_a_drain_that_interrupts_a_commit_at_its_report_goes_on_from_that_
     assert [each["batchId"] for each in await snapshots(there)] == [1, 0]
 
 
-async def test_a_snapshot_that_somebody_else_reported_ends_the_container_also_after_a_lost_answer(there: Place) -> None:
+async def test_a_snapshot_that_another_container_reported_ends_the_container_also_after_a_lost_answer(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **EVERY_BATCH_OR_LATE)
     disk, query = await began(container)
@@ -393,7 +393,7 @@ async def test_when_one_of_several_uploads_fails_the_others_end_before_the_commi
         assert written == set(done)
 
 
-async def test_a_blob_store_that_is_dropped_and_taken_back_between_two_commits_is_gone_on_with(tmp_path: Path) -> None:
+async def test_a_blob_store_that_is_removed_and_added_again_between_two_commits_continues(tmp_path: Path) -> None:
     stores = {name: (tmp_path / name).as_uri() for name in ("one", "two")}
     async with place(tmp_path / "home", blob_stores=stores, backup_stores=tuple(stores), restore_from=("one",)) as there:
         run_id = await there.deploy(job=one_stage())
@@ -416,7 +416,7 @@ async def test_a_blob_store_that_is_dropped_and_taken_back_between_two_commits_i
 # --- batches that are given up ---------------------------------------------------------------------------------------
 
 
-async def test_a_store_whose_batches_were_abandoned_goes_on_when_it_is_revived(there: Place) -> None:
+async def test_a_store_whose_batches_were_abandoned_continues_when_it_is_revived(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     blobs = FaultyBlobs(open_blob_store((there.home / "blobs").as_uri()))
     disk, query = await began(start(there, run_id, "c1", "disk1", open_blobs=lambda url: blobs, **EVERY_BATCH))
@@ -454,7 +454,7 @@ async def test_a_batch_that_comes_to_write_twice_may_and_one_that_another_has_fo
         await asyncio.to_thread(backup.before_write, 0)
 
 
-async def test_a_batch_whose_plan_was_replaced_may_not_write_what_it_has_computed_however_often_it_asks(there: Place) -> None:
+async def test_a_batch_whose_plan_was_replaced_may_never_write_what_it_has_computed(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     disk, query = await began(start(there, run_id, "c1", "disk1", **NEVER))
     blobs = open_blob_store((there.home / "blobs").as_uri())
@@ -492,7 +492,7 @@ async def rebuilt(home: Path) -> None:
         await store.close()
 
 
-async def test_after_a_rebuild_a_new_run_of_the_job_goes_on_on_an_empty_disk_with_every_batch(tmp_path: Path) -> None:
+async def test_after_a_rebuild_a_new_run_of_the_job_continues_on_an_empty_disk_with_every_batch(tmp_path: Path) -> None:
     home = tmp_path / "home"
     async with place(home, **BACKED_UP) as there:
         run_id = await there.deploy(job=one_stage())
@@ -628,7 +628,50 @@ async def test_a_rebuild_does_not_continue_the_snapshots_of_a_history_that_the_j
         assert [queries[f"Partition {p}/first"].start.reported for p in (0, 1)] == [0, None]
 
 
-async def test_a_run_tells_of_each_stage_when_it_was_backed_up_last(there: Place) -> None:
+async def test_a_rebuild_continues_state_that_drains_have_kept_of_tasks_that_have_run_no_batch_since(tmp_path: Path) -> None:
+    """Two drains keep the state. One task runs a batch after each, the other one only before the first. Two losses of the database."""
+    home = tmp_path / "home"
+
+    async def started(there: Place, name: str, disk: str) -> tuple[Incarnation, Mapping[str, FakeQuery]]:
+        root = tmp_path / disk
+        run_id = await there.deploy(job=two_stages())
+        made = there.start(run_id, name, engine=DiskEngine(root=root), job=two_stages(), state_dir=root, **NEVER)
+        disk_of(made).operators = ("counts by key",)
+        return made, await acting(made.engine, 4)
+
+    lineages, state = {}, {}
+    async with place(home, **BACKED_UP) as there:
+        for number in range(3):
+            container, queries = await started(there, f"c{number}", "disk")
+            disk = disk_of(container)
+            await disk.runs(queries["Partition 0/first"], number, {0: 5 + number})
+            if number == 0:
+                await disk.runs(queries["Partition 1/first"], 0, {1: 7})
+            for name in ("Partition 0/first", "Partition 1/first"):
+                lineages[name], state[name] = queries[name].start.lineage, disk.state(queries[name].start)
+            if number < 2:
+                async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
+                    run_id = queries["Partition 0/first"].start.first_run
+                    assert (await http.post("/drain", json={"runId": run_id, "drainMode": "KEEP_STATE"})).status_code < 300
+                assert (await container.ending()).exit_code == EXIT_OK
+            else:
+                await stopped(container)
+    for number in range(2):
+        for each in home.glob("coordinator.db*"):
+            each.unlink()
+        await rebuilt(home)
+        async with place(home, **BACKED_UP) as there:
+            container, queries = await started(there, f"d{number}", f"disk{number}")
+            disk = disk_of(container)
+            for name, last in (("Partition 0/first", 2 + number), ("Partition 1/first", 0)):
+                start = queries[name].start
+                assert (start.lineage, start.reported, disk.state(start)) == (lineages[name], last, state[name])
+            await disk.runs(queries["Partition 0/first"], 3 + number, {0: 9 + number})
+            state["Partition 0/first"] = disk.state(queries["Partition 0/first"].start)
+            await stopped(container)
+
+
+async def test_a_run_shows_when_each_stage_was_last_backed_up(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     disk, query = await began(start(there, run_id, "c1", "disk1", **NEVER))
     await disk.runs(query, 0, {0: 1, 1: 0})

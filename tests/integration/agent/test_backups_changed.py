@@ -13,8 +13,8 @@ import pytest
 from containers.agent.lifecycle import EXIT_FAILED
 from coordinator.snapshots.degraded import PATIENCE
 from sluice.blobs.locations import open_blob_store
-from sluice.cli.console.overview import overview
 from sluice.core.ids import RunId
+from sluice.status import overview
 from tests.contracts.rows import NOON
 from tests.support.agents import Place, place
 from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, one_stage, start, stopped
@@ -46,7 +46,7 @@ async def test_batches_of_a_run_without_backups_wait_for_none(tmp_path: Path, se
             await soon(disk.runs(query, batch, {0: batch + 1, 1: 0}))
 
 
-async def test_a_batch_that_waits_for_a_backup_goes_on_when_backups_are_switched_off(tmp_path: Path) -> None:
+async def test_a_batch_that_waits_for_a_backup_continues_when_backups_are_switched_off(tmp_path: Path) -> None:
     async with place(tmp_path / "home", **BACKED_UP) as there:
         run_id = await there.deploy(job=one_stage())
         blobs = FaultyBlobs(open_blob_store((there.home / "blobs").as_uri()))

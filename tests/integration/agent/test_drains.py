@@ -18,8 +18,8 @@ from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
 from containers.engine import StageStart
 from containers.errors import EXIT_REPEATED_FAILURE
 from sluice import Job
-from sluice.cli.console.overview import overview
 from sluice.core.ids import RunId
+from sluice.status import overview
 from tests.support.agents import Place, place, two_stages
 from tests.support.backups import BACKED_UP, began, disk_of, one_stage, start
 from tests.support.engines import DiskEngine, soon
@@ -129,7 +129,7 @@ async def test_a_container_killed_in_a_drain_comes_back_on_an_empty_disk_and_com
     assert await there.state(run_id) == "DRAINED"
 
 
-async def test_a_drain_that_is_cancelled_in_time_lets_the_queries_go_on(there: Place) -> None:
+async def test_a_drain_that_is_cancelled_in_time_lets_the_queries_continue(there: Place) -> None:
     run_id = await there.deploy(job=one_stage(), containers=1)
     first = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(first)
@@ -165,7 +165,7 @@ def one_stage_over_two_tasks() -> Job:
     return job
 
 
-async def test_a_task_whose_batch_outlasts_a_cancelled_drain_goes_on_as_well(there: Place) -> None:
+async def test_a_task_whose_batch_outlasts_a_cancelled_drain_continues_as_well(there: Place) -> None:
     run_id, root = await there.deploy(job=one_stage_over_two_tasks()), there.home.parent / "disk1"
     container = there.start(run_id, "c1", engine=DiskEngine(root=root), job=one_stage_over_two_tasks(), state_dir=root, **NEVER)
     disk, batch_ends = disk_of(container), threading.Event()
@@ -184,7 +184,7 @@ async def test_a_task_whose_batch_outlasts_a_cancelled_drain_goes_on_as_well(the
 # --- when a drain is not as it seemed ---------------------------------------------------------------------------------
 
 
-async def test_a_drain_that_fails_before_anything_was_flushed_lets_the_queries_go_on(there: Place) -> None:
+async def test_a_drain_that_fails_before_anything_was_flushed_lets_the_queries_continue(there: Place) -> None:
     run_id = await there.deploy(job=one_stage(), containers=1)
     container = start(there, run_id, "c1", "disk1", **NEVER)
     stopping, go = threading.Event(), threading.Event()
@@ -362,7 +362,7 @@ async def unsaved(tmp_path: Path) -> AsyncIterator[Place]:
         yield made
 
 
-async def test_without_backups_a_container_killed_in_a_flush_goes_on_with_it_on_its_disk(unsaved: Place) -> None:
+async def test_without_backups_a_container_killed_in_a_flush_continues_with_it_on_its_disk(unsaved: Place) -> None:
     run_id = await unsaved.deploy(job=one_stage())
     first = start(unsaved, run_id, "c1", "disk1")
     disk, query = await began(first)
@@ -419,7 +419,7 @@ async def test_without_backups_a_store_that_a_failed_drain_has_emptied_is_not_st
 # --- drains that keep the state ---------------------------------------------------------------------------------------
 
 
-async def test_a_drain_that_keeps_the_state_empties_nothing_and_a_container_on_an_empty_disk_goes_on_with_it(there: Place) -> None:
+async def test_a_drain_that_keeps_the_state_empties_nothing_and_a_container_on_an_empty_disk_continues_with_it(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(container)
@@ -449,7 +449,7 @@ async def test_a_drain_that_keeps_the_state_empties_nothing_and_a_container_on_a
     assert sorted(disk.state(after.start)) == [0, 1, 2, 3]
 
 
-async def test_a_drain_that_keeps_the_state_is_cancelled_after_a_stage_has_read_its_rest_and_the_query_goes_on(there: Place) -> None:
+async def test_a_drain_that_keeps_the_state_is_cancelled_after_a_stage_has_read_its_rest_and_the_query_continues(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(container)
@@ -465,7 +465,7 @@ async def test_a_drain_that_keeps_the_state_is_cancelled_after_a_stage_has_read_
     assert await there.state(run_id) == "RUNNING"
 
 
-async def test_a_drain_that_keeps_the_state_fails_at_its_deadline_and_the_query_goes_on(there: Place) -> None:
+async def test_a_drain_that_keeps_the_state_fails_at_its_deadline_and_the_query_continues(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(container)

@@ -72,7 +72,7 @@ async def test_no_query_starts_before_its_task_was_acquired(there: Place) -> Non
     await container.engine.all_started(4)
 
 
-async def test_the_lease_is_told_to_the_watchdog_from_the_registration_on(there: Place) -> None:
+async def test_the_watchdog_gets_the_lease_from_the_registration_on(there: Place) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1")
     await container.wire.after("containerHeartbeat", 3)
@@ -94,7 +94,7 @@ async def test_what_a_query_commits_is_seen_in_the_run(there: Place) -> None:
     assert found["Partition 0", "second"] == (None, [])
 
 
-async def test_the_next_incarnation_is_told_the_last_batch_that_was_reported(there: Place) -> None:
+async def test_the_next_incarnation_gets_the_last_batch_that_was_reported(there: Place) -> None:
     run_id = await there.deploy()
     first = there.start(run_id, "c1")
     queries = await first.engine.all_started(4)
@@ -203,7 +203,7 @@ async def test_a_run_or_slot_that_is_not_there_is_a_failure_that_names_it(there:
     assert expected in ending.reason
 
 
-async def test_queries_start_again_while_others_go_on(there: Place) -> None:
+async def test_queries_start_again_while_others_continue(there: Place) -> None:
     def fails_once(start: StageStart) -> None:
         if start.query == "Partition 0/second" and [s.query for s in engine.tries].count(start.query) == 1:
             raise ValueError("once")

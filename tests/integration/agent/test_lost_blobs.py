@@ -10,19 +10,28 @@ import httpx
 import pytest
 
 from containers.agent.lifecycle import EXIT_FAILED
-from sluice.cli.console.overview import overview
 from sluice.core.ids import RunId
+from sluice.status import overview
 from tests.contracts.rows import NOON
 from tests.support.agents import Place, place
 from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, one_stage, start, stopped
 from tests.support.engines import DiskEngine, FakeQuery
+from tests.support.s3servers import S3Server
 
 OFTEN = {"commit_interval_seconds": 0.01}
 
 
-@pytest.fixture
-async def there(tmp_path: Path) -> AsyncIterator[Place]:
+@pytest.fixture(params=["filesystem", "s3"])
+async def there(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    """Two blob stores. Those on S3 are two buckets, whose objects are files under `tmp_path`, too."""
     stores = {name: (tmp_path / name).as_uri() for name in ("one", "two")}
+    if request.param == "s3":
+        server: S3Server = request.getfixturevalue("s3")
+        assert server.directory is not None
+        for name in stores:
+            bucket = server.new_bucket()
+            (tmp_path / name).symlink_to(server.directory / "s3" / bucket)
+            stores[name] = f"s3://{bucket}?endpoint={server.endpoint}&region=us-east-1"
     async with place(tmp_path / "home", **BACKED_UP, blob_stores=stores) as made:
         yield made
 

@@ -78,7 +78,7 @@ async def test_a_batch_is_reported_with_its_measures(there: Place) -> None:
     assert measures.rows_per_second > 0
 
 
-async def test_a_stage_with_nothing_to_read_goes_on_telling_and_its_rate_is_0(there: Place) -> None:
+async def test_a_stage_with_nothing_to_read_continues_to_report_and_its_rate_is_0(there: Place) -> None:
     run_id = await there.deploy()
     container, queries = await running(there, run_id)
     query = queries["Partition 0/first"]
@@ -95,7 +95,7 @@ async def test_a_stage_with_nothing_to_read_goes_on_telling_and_its_rate_is_0(th
     assert (after.batch_id, after.offsets, after.reported_at) == (4, before.offsets, before.reported_at)
 
 
-async def test_a_container_that_goes_on_with_nothing_to_read_tells_of_the_batch_that_it_found(there: Place) -> None:
+async def test_a_container_that_continues_with_nothing_to_read_reports_the_batch_that_it_found(there: Place) -> None:
     run_id = await there.deploy()
     first, queries = await running(there, run_id)
     await commits(queries["Partition 0/first"], 4)
@@ -115,7 +115,7 @@ async def test_a_container_that_goes_on_with_nothing_to_read_tells_of_the_batch_
 # --- to Prometheus ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_container_shows_its_metrics_where_it_told_the_coordinator(there: Place) -> None:
+async def test_a_container_serves_its_metrics_at_the_address_that_it_registered(there: Place) -> None:
     run_id = await there.deploy()
     _, queries = await running(there, run_id)
     for batch in range(3):
@@ -128,7 +128,7 @@ async def test_a_container_shows_its_metrics_where_it_told_the_coordinator(there
     assert any(line.startswith("sluice_container_lease_seconds_left ") for line in lines)
 
 
-async def test_a_query_that_is_started_again_keeps_its_counts_and_tells_the_restart(there: Place) -> None:
+async def test_a_query_that_is_started_again_keeps_its_counts_and_counts_the_restart(there: Place) -> None:
     run_id = await there.deploy()
     container, queries = await running(there, run_id)
     await commits(queries["Partition 0/first"], 0)
@@ -180,7 +180,7 @@ async def test_on_all_addresses_it_is_known_by_its_host_s_name(there: Place) -> 
     assert await scraped(f"127.0.0.1:{address.rpartition(':')[2]}")
 
 
-async def test_a_host_name_that_nobody_could_find_is_not_told(there: Place) -> None:
+async def test_a_host_name_that_cannot_be_resolved_is_not_registered(there: Place) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1", metrics_host="0.0.0.0", SLUICE_CONTAINER_HOST="the third from the left")
     await container.engine.all_started(4)

@@ -122,7 +122,7 @@ async def test_a_copy_that_is_behind_gives_what_it_has_to_the_restore(there: Pla
     assert disk_of(zero).state(taken.start) == disk_of(one).state(query.start)
 
 
-async def test_a_container_that_comes_again_goes_on_with_its_copies(there: Place) -> None:
+async def test_a_container_that_comes_again_continues_with_its_copies(there: Place) -> None:
     run_id, zero, one, query = await two_hosts(there)
     await disk_of(one).runs(query, 0, {1: 10})
     await until(at_batch(there, 0), zero)
@@ -135,7 +135,7 @@ async def test_a_container_that_comes_again_goes_on_with_its_copies(there: Place
     assert fetched.retained_files > 0
 
 
-async def test_no_copies_are_kept_on_the_host_of_the_task_or_of_a_job_that_asks_for_none(there: Place) -> None:
+async def test_no_copies_are_kept_on_the_host_of_the_task_or_of_a_job_without_standby(there: Place) -> None:
     for host, config in (("host0", STANDBY), ("host1", {})):
         run_id = await there.deploy(2, job=counting(), config=config)
         zero = start(there, run_id, "0", f"zero on {host}".replace(" ", "-"))

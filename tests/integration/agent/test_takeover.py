@@ -54,7 +54,7 @@ async def test_a_second_incarnation_of_the_slot_ends_the_first_at_once_with_ever
     assert first.wire.answered["exit"] == 0
 
 
-async def test_the_second_waits_while_the_first_may_act_and_goes_on_when_its_exit_is_reported(there: Place) -> None:
+async def test_the_second_waits_while_the_first_may_act_and_continues_when_its_exit_is_reported(there: Place) -> None:
     run_id = await there.deploy()
     first, second = await replaced(there, run_id)
     await second.wire.after("acquire", 2)
@@ -66,7 +66,7 @@ async def test_the_second_waits_while_the_first_may_act_and_goes_on_when_its_exi
     assert {start.lineage for start in starts} == {start.lineage for start in first.engine.tries}
 
 
-async def test_the_second_goes_on_when_lease_and_grace_of_a_silent_first_have_passed(there: Place) -> None:
+async def test_the_second_continues_when_lease_and_grace_of_a_silent_first_have_passed(there: Place) -> None:
     run_id = await there.deploy()
     _, second = await replaced(there, run_id)
     await second.wire.after("acquire", 2)
@@ -79,7 +79,7 @@ async def test_the_second_goes_on_when_lease_and_grace_of_a_silent_first_have_pa
     assert not second.life.done()
 
 
-async def test_the_first_incarnation_s_late_word_changes_nothing(there: Place) -> None:
+async def test_a_late_report_of_the_first_incarnation_changes_nothing(there: Place) -> None:
     run_id = await there.deploy()
     _, second = await replaced(there, run_id)
     await there.client.exited(ExecutionContainerId("c1"), 3, "lease lost")
@@ -102,7 +102,7 @@ async def test_a_query_that_met_a_fence_ends_its_container(there: Place) -> None
     assert container.engine.stops == []
 
 
-async def test_progress_under_a_generation_that_is_gone_ends_its_container(there: Place) -> None:
+async def test_progress_under_a_former_generation_ends_its_container(there: Place) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1")
     query = await container.engine.started()

@@ -67,10 +67,12 @@ class Exits(BaseHTTPRequestHandler):
     """The part of a coordinator that receives exit reports."""
 
     reports: Reports
+    authorizations: list[str | None]
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.reports.put((self.path, body))
+        self.authorizations.append(self.headers.get("Authorization"))
         self.send_response(200)
         self.end_headers()
 
@@ -81,14 +83,17 @@ class Exits(BaseHTTPRequestHandler):
 class Coordinator:
     url: str
     reports: Reports
+    authorizations: list[str | None]
 
 
 @pytest.fixture
 def coordinator() -> Iterator[Coordinator]:
     reported: Reports = Queue()
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Exits", (Exits,), {"reports": reported})) as server:
+    authorizations: list[str | None] = []
+    received = {"reports": reported, "authorizations": authorizations}
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Exits", (Exits,), received)) as server:
         Thread(target=server.serve_forever).start()
-        yield Coordinator(f"http://127.0.0.1:{server.server_port}", reported)
+        yield Coordinator(f"http://127.0.0.1:{server.server_port}", reported, authorizations)
         server.shutdown()
 
 
@@ -168,7 +173,7 @@ def last_of(session: int) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, 3])
-async def test_the_driver_s_exit_code_is_the_container_s_and_is_told_with_its_last_words(
+async def test_the_driver_s_exit_code_is_the_container_s_and_is_logged_with_its_last_output(
     kennel: Kennel, coordinator: Coordinator, code: int
 ) -> None:
     process = await kennel.start(f"leave({code}, 'first line\\0 zweite Zeile: ü')")
@@ -176,8 +181,15 @@ async def test_the_driver_s_exit_code_is_the_container_s_and_is_told_with_its_la
     assert coordinator.reports.get(timeout=5) == ("/containers/c%2F1/exit", {"exitCode": code, "reason": "first line\n zweite Zeile: ü"})
 
 
+async def test_the_exit_is_reported_with_the_token_that_the_driver_got(kennel: Kennel, coordinator: Coordinator) -> None:
+    process = await kennel.start("tell('token sluice-i.secret.name\\n'); leave(0)")
+    assert await exit_code(process) == 0
+    assert coordinator.reports.get(timeout=5)[1]["exitCode"] == 0
+    assert coordinator.authorizations == ["Bearer sluice-i.secret.name"]
+
+
 @pytest.mark.parametrize("code", [0, 3, 7])
-async def test_a_driver_that_ends_without_last_words_has_failed_whatever_its_exit_code(
+async def test_a_driver_that_ends_without_a_last_report_has_failed_with_any_exit_code(
     kennel: Kennel, coordinator: Coordinator, code: int
 ) -> None:
     process = await kennel.start(f"lease(600); os._exit({code})")
@@ -187,13 +199,13 @@ async def test_a_driver_that_ends_without_last_words_has_failed_whatever_its_exi
     assert reported["reason"].startswith(f"its driver exited with code {code} without a reason: ")
 
 
-async def test_last_words_that_another_end_overtakes_do_not_count(kennel: Kennel, coordinator: Coordinator) -> None:
+async def test_a_last_report_that_another_end_overtakes_does_not_count(kennel: Kennel, coordinator: Coordinator) -> None:
     process = await kennel.start("tell('end 0 stop requested\\n'); os._exit(9)")
     assert await exit_code(process) == 1
     assert coordinator.reports.get(timeout=5)[1]["reason"].startswith("its driver exited with code 9 ")
 
 
-async def test_last_words_are_heard_while_a_forked_child_holds_the_pipe(kennel: Kennel, coordinator: Coordinator) -> None:
+async def test_the_last_output_is_read_while_a_forked_child_holds_the_pipe(kennel: Kennel, coordinator: Coordinator) -> None:
     process = await kennel.start("if not os.fork(): time.sleep(600)\nleave(0, 'stop requested')")
     assert await exit_code(process) == 0
     assert coordinator.reports.get(timeout=5)[1]["reason"] == "stop requested"
@@ -211,7 +223,7 @@ async def test_a_driver_that_was_killed_is_a_failure_that_names_the_signal(
     assert coordinator.reports.get(timeout=5)[1] == {"exitCode": 1, "reason": f"its driver was killed by {name}"}
 
 
-async def test_an_exit_that_nobody_hears_of_is_still_an_exit(kennel: Kennel) -> None:
+async def test_an_exit_that_cannot_be_reported_is_still_an_exit(kennel: Kennel) -> None:
     process = await kennel.start("leave(3)", SLUICE_COORDINATOR_URL="http://127.0.0.1:9")
     assert await exit_code(process) == 3
 
@@ -282,7 +294,7 @@ async def test_a_driver_that_is_stopped_like_a_frozen_machine_is_killed_too(kenn
     assert await exit_code(process) == 3
 
 
-async def test_a_driver_is_killed_at_its_lease_s_end_although_nobody_reads_what_the_watchdog_would_log(kennel: Kennel) -> None:
+async def test_a_driver_is_killed_at_its_lease_s_end_although_the_watchdog_s_log_is_not_read(kennel: Kennel) -> None:
     fills = "import threading\nthreading.Thread(target=lambda: os.write(2, bytes(1 << 20)), daemon=True).start()\n"
     process, driver = await kennel.ready(IGNORES + fills + "lease(1); ready()\n" + HANGS, unread_log=True)
     await soon(asyncio.to_thread(last_of, driver))
@@ -316,7 +328,7 @@ async def test_a_signal_to_stop_reaches_the_driver_as_sigterm(kennel: Kennel, wh
     assert await exit_code(process) == 0
 
 
-async def test_a_driver_that_is_stopped_before_it_can_hear_of_it_has_not_failed(kennel: Kennel, coordinator: Coordinator) -> None:
+async def test_a_driver_that_is_stopped_before_it_handles_signals_has_not_failed(kennel: Kennel, coordinator: Coordinator) -> None:
     process, _ = await kennel.ready(WAITS)
     process.terminate()
     assert await exit_code(process) == 0
@@ -383,7 +395,7 @@ async def test_the_end_of_standard_input_means_nothing_where_nothing_was_agreed(
     assert await exit_code(process) == 5
 
 
-async def test_a_driver_hears_of_the_end_of_its_watchdog(kennel: Kennel) -> None:
+async def test_a_driver_notices_the_end_of_its_watchdog(kennel: Kennel) -> None:
     process, _ = await kennel.ready("ready()\nos.read(0, 1)\nprint('alone', flush=True)\n")
     process.kill()
     assert await line(process) == "alone"

@@ -85,7 +85,7 @@ async def test_the_basic_view_is_never_older_than_the_request(caller: Caller) ->
     assert (view["reason"], view["drain"], view["stopRequestedAt"] is None) == ("enough", None, False)
 
 
-async def test_containers_that_ask_at_once_share_the_reads_of_their_run(caller: Caller) -> None:
+async def test_concurrent_requests_of_containers_share_the_reads_of_their_run(caller: Caller) -> None:
     run_id = await deployed(caller)
     with asked_of_the_database(caller) as heard:
         views = await asyncio.gather(*(basic(caller, run_id) for _ in range(100)))

@@ -50,7 +50,7 @@ async def test_the_first_waits_for_one_whose_container_has_not_started(caller: C
     assert await said(caller, run_id, 0, None) == {"wait": True, "hold": True, "leadSeconds": None, "waitsFor": ["Partition 1"]}
 
 
-async def test_once_all_have_been_heard_they_begin(caller: Caller, clock: FakeClock, run_id: str) -> None:
+async def test_tasks_begin_once_all_have_reported(caller: Caller, clock: FakeClock, run_id: str) -> None:
     await said(caller, run_id, 0, None)
     await the_other_starts(caller, run_id)
     clock.advance(2)
@@ -70,7 +70,7 @@ async def test_one_too_far_ahead_waits_until_the_other_has_come_near(caller: Cal
     assert not (await said(caller, run_id, 0, 9))["wait"]
 
 
-async def test_nobody_waits_for_a_task_that_has_read_everything(caller: Caller, clock: FakeClock, run_id: str) -> None:
+async def test_no_task_waits_for_one_that_has_read_everything(caller: Caller, clock: FakeClock, run_id: str) -> None:
     await the_other_starts(caller, run_id)
     lineage = {stage["stage"]: stage["lineage"] for stage in (await caller.acquired(run_id, "c1", task="Partition 1"))["stages"]}["route"]
     offsets = [{"system": "log", "stream": "flights", "partition": 1, "offset": 10}]
@@ -80,7 +80,7 @@ async def test_nobody_waits_for_a_task_that_has_read_everything(caller: Caller, 
     assert not (await said(caller, run_id, 0, 30))["wait"]
 
 
-async def test_one_whose_container_is_gone_is_waited_for(caller: Caller, clock: FakeClock, run_id: str) -> None:
+async def test_a_task_whose_container_has_ended_is_waited_for(caller: Caller, clock: FakeClock, run_id: str) -> None:
     await the_other_starts(caller, run_id)
     for partition in (0, 1):
         await said(caller, run_id, partition, 5)
@@ -97,7 +97,7 @@ async def test_event_time_never_falls_and_is_kept_through_a_restart_of_the_stage
     assert (await said(caller, run_id, 0, 3))["leadSeconds"] == 7 * DAY
 
 
-async def test_a_run_shows_who_waits_for_whom(caller: Caller, run_id: str) -> None:
+async def test_a_run_shows_which_task_waits_for_which(caller: Caller, run_id: str) -> None:
     await said(caller, run_id, 0, 3)
     stages = (await caller.run(run_id))["tasks"][0]["stages"]
     pace = {stage["stage"]: stage["alignment"] for stage in stages}
@@ -109,7 +109,7 @@ async def test_a_run_shows_who_waits_for_whom(caller: Caller, run_id: str) -> No
     )
 
 
-async def test_who_does_not_hold_the_task_is_told_so(caller: Caller, run_id: str) -> None:
+async def test_a_container_that_does_not_own_the_task_is_refused(caller: Caller, run_id: str) -> None:
     assert problem_slug(await say(caller, run_id, 0, 1, generation=2)) == (409, "lease-lost")
     assert problem_slug(await say(caller, run_id, 1, 1)) == (404, "unknown-task")
 
@@ -128,7 +128,7 @@ async def test_a_skew_that_is_no_time_is_refused(caller: Caller, seconds: object
     assert answer.status_code == 422
 
 
-async def test_a_system_that_was_taken_out_of_the_settings_is_told_of_and_passes(caller: Caller, run_id: str) -> None:
+async def test_a_system_that_was_removed_from_the_settings_is_named_and_can_be_added_again(caller: Caller, run_id: str) -> None:
     systems: dict[str, Any] = caller.coordinator.api.state.parts.systems
     log = systems.pop("log")
     answer = await say(caller, run_id, 0, 1)

@@ -17,8 +17,9 @@ async def run_id(caller: Caller) -> str:
     return str((await caller.deploy())["runId"])
 
 
-async def test_a_registration_tells_epoch_and_terms_and_makes_the_run_running(caller: Caller, run_id: str) -> None:
+async def test_a_registration_answers_with_epoch_and_terms_and_makes_the_run_running(caller: Caller, run_id: str) -> None:
     reply = await caller.registered(run_id, "c1")
+    assert reply.pop("token").startswith("sluice-i.")
     assert reply == {
         "epoch": 1,
         "leaseSeconds": 30.0,
@@ -32,7 +33,9 @@ async def test_a_registration_tells_epoch_and_terms_and_makes_the_run_running(ca
 
 
 async def test_the_same_registration_again_is_answered_alike(caller: Caller, run_id: str) -> None:
-    assert await caller.registered(run_id, "c1") == await caller.registered(run_id, "c1")
+    first, second = [await caller.registered(run_id, "c1") for _ in range(2)]
+    assert first.pop("token") != second.pop("token")
+    assert first == second
     assert len((await caller.run(run_id))["incarnations"]) == 1
 
 
@@ -111,7 +114,7 @@ async def test_a_bare_container_is_kept_by_heartbeats_without_epoch(caller: Call
         assert await caller.alive("c1")
 
 
-async def test_a_container_of_an_ended_run_is_told_how_it_ended(caller: Caller, run_id: str) -> None:
+async def test_a_container_of_an_ended_run_gets_the_reason_of_its_end(caller: Caller, run_id: str) -> None:
     await caller.registered(run_id, "c1")
     await caller.stop(run_id)
     assert await caller.alive("c1", 1)
@@ -121,7 +124,7 @@ async def test_a_container_of_an_ended_run_is_told_how_it_ended(caller: Caller, 
     assert "sluice-run-state" not in (await caller.beat("stranger")).headers
 
 
-async def test_an_exit_may_be_reported_twice_and_the_first_word_stands(caller: Caller, run_id: str) -> None:
+async def test_an_exit_may_be_reported_twice_and_the_first_report_counts(caller: Caller, run_id: str) -> None:
     await caller.registered(run_id, "c1")
     first = await caller.exited("c1", code=3)
     assert first["state"] == "EXITED"
@@ -188,7 +191,7 @@ async def test_after_a_restart_a_replaced_container_is_still_waited_for(home: Pa
         assert (await after.acquired(run_id, "c2", 2))["generation"] == 2
 
 
-async def test_after_a_restart_generations_models_and_epochs_go_on(home: Path, clock: FakeClock) -> None:
+async def test_after_a_restart_generations_models_and_epochs_continue(home: Path, clock: FakeClock) -> None:
     async with calling(home, clock) as before:
         before.log.create("flights", 2)
         run = await before.deploy()

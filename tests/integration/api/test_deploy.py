@@ -30,7 +30,7 @@ async def starts(caller: Caller, run_id: str, execution_id: str, stage: str = "h
     return found
 
 
-async def test_a_deployed_run_tells_all_that_was_decided(caller: Caller) -> None:
+async def test_a_deployed_run_shows_all_that_was_decided(caller: Caller) -> None:
     run = await caller.deploy(chained_body(config={"a": "b"}))
     assert (run["job"], run["state"], run["jobModelVersion"], run["firstRun"]) == ("flight-delays", "CREATED", 1, run["runId"])
     assert [(s["name"], s["role"], s["partitions"]) for s in run["streams"]] == [
@@ -68,7 +68,7 @@ async def test_a_run_lists_its_tasks_with_their_slots(caller: Caller) -> None:
     ]
 
 
-async def test_jobs_tell_their_current_run_and_how_many_there_were(caller: Caller) -> None:
+async def test_jobs_show_their_current_run_and_the_number_of_runs(caller: Caller) -> None:
     await caller.deploy()
     second = await caller.deploy()
     assert (await caller.http.get("/jobs")).json() == {

@@ -150,7 +150,7 @@ async def test_a_drain_that_fails_after_it_flushed_goes_back_to_what_was_pinned(
     assert datetime.fromisoformat(pin["expiresAt"]) - clock.now() == timedelta(days=30)
 
 
-async def test_after_a_late_failure_a_stage_without_any_batch_begins_anew(caller: Caller) -> None:
+async def test_after_a_late_failure_a_stage_without_any_batch_starts_fresh(caller: Caller) -> None:
     run = await running(caller)
     await run.asked()
     await run.phase_after("stopped", 0, batchId=None, offsets=[])
@@ -208,7 +208,7 @@ async def test_a_stop_after_a_drain_changes_nothing(caller: Caller) -> None:
 # --- who is late ------------------------------------------------------------------------------------------------------
 
 
-async def test_the_soft_deadline_tells_who_is_late_and_fails_nothing(caller: Caller, clock: FakeClock) -> None:
+async def test_the_soft_deadline_names_what_is_late_and_fails_nothing(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
     asked = await run.asked(softDeadlineSeconds=20, hardDeadlineSeconds=1000)
     assert datetime.fromisoformat(asked["softDeadlineAt"]) == clock.now() + timedelta(seconds=20)
@@ -233,7 +233,7 @@ async def test_each_phase_has_a_budget_of_its_own(caller: Caller, clock: FakeClo
     assert phases == {"REQUESTED": (0, None, False), "STOPPING": (12, 5, True), "FLUSHING": (12, 100, False)}
 
 
-async def test_metrics_tell_of_drains(caller: Caller, clock: FakeClock) -> None:
+async def test_drains_have_metrics(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
     await run.asked(hardDeadlineSeconds=20)
     reply = len(await caller.notices(run.run_id))

@@ -44,7 +44,7 @@ async def test_a_run_drains_phase_by_phase_and_ends(caller: Caller) -> None:
     assert (reported["remaining"], reported["total"], reported["blockedBy"]) == (0, 2, [])
 
 
-async def test_a_drain_tells_what_is_done_what_remains_and_who_blocks(caller: Caller) -> None:
+async def test_a_drain_shows_what_is_done_what_remains_and_what_blocks(caller: Caller) -> None:
     run = await running(caller, chained=True)
     await run.asked()
     await run.all_take("stopped", ["route", "hourly"])
@@ -64,7 +64,7 @@ async def test_a_drain_tells_what_is_done_what_remains_and_who_blocks(caller: Ca
     assert (left["leftoverRows"], left["leftoverOperators"], left["generation"]) == (3, ["flatMapGroupsWithState"], 1)
 
 
-async def test_when_the_last_task_has_flushed_a_stage_its_followers_are_told(caller: Caller) -> None:
+async def test_when_the_last_task_has_flushed_a_stage_the_stages_after_it_are_notified(caller: Caller) -> None:
     run = await running(caller, chained=True)
     await run.asked()
     await run.all_take("stopped", ["route", "hourly"])
@@ -90,7 +90,7 @@ async def test_in_flushing_notices_and_answers_say_which_stages_every_task_has_f
 # --- every state of a run ---------------------------------------------------------------------------------------------
 
 
-async def test_before_any_container_a_drain_waits_and_goes_on_when_they_come(caller: Caller, clock: FakeClock) -> None:
+async def test_before_any_container_a_drain_waits_and_continues_when_they_come(caller: Caller, clock: FakeClock) -> None:
     run = await deployed(caller, containers=2)
     assert (await run.asked())["phase"] == "REQUESTED"
     clock.advance(10_000)
@@ -126,7 +126,7 @@ async def test_the_same_run_again_gives_the_same_drain(caller: Caller) -> None:
             await run.all_take(step)
 
 
-async def test_a_run_that_was_asked_to_stop_is_not_drained(caller: Caller) -> None:
+async def test_a_run_that_is_stopping_is_not_drained(caller: Caller) -> None:
     run = await running(caller)
     await caller.stop(run.run_id)
     assert problem_slug(await run.ask()) == (409, "stale-run")
@@ -207,7 +207,7 @@ async def test_a_drain_is_cancelled_before_any_container_came(caller: Caller) ->
     assert (await caller.run(run.run_id))["state"] == "RUNNING"
 
 
-async def test_after_a_cancelled_drain_another_may_be_asked_for(caller: Caller) -> None:
+async def test_after_a_cancelled_drain_another_may_be_requested(caller: Caller) -> None:
     run = await running(caller)
     first = (await run.asked())["uuid"]
     await run.phase_after("stopped", 0)
@@ -231,7 +231,7 @@ async def test_nothing_is_cancelled_once_anything_may_have_been_flushed(caller: 
     assert (await run.drain_status())["phase"] == "DRAINED"
 
 
-async def test_a_drain_that_nobody_knows_is_not_found(caller: Caller) -> None:
+async def test_an_unknown_drain_is_not_found(caller: Caller) -> None:
     await running(caller)
     nowhere = Drained(caller, "x", "no-such-drain")
     assert problem_slug(await nowhere.cancel()) == (404, "unknown-drain")
@@ -289,7 +289,7 @@ async def test_only_the_holder_of_a_task_reports_its_steps(caller: Caller) -> No
     assert await run.all_take("committed", generation=2) == "DRAINED"
 
 
-async def test_a_container_that_comes_in_the_middle_is_told_how_far_its_stages_were(caller: Caller) -> None:
+async def test_a_container_that_joins_a_drain_gets_the_steps_of_its_stages(caller: Caller) -> None:
     run = await running(caller)
     assert (await caller.acquired(run.run_id, "c1"))["drain"] is None
     await run.asked()
@@ -326,7 +326,7 @@ async def test_nothing_is_deployed_over_a_run_that_drains(caller: Caller) -> Non
     assert (await caller.http.post("/runs", json=run_body())).status_code == 201
 
 
-async def test_a_coordinator_that_restarts_in_the_middle_goes_on(home: Path, clock: FakeClock) -> None:
+async def test_a_coordinator_that_restarts_in_the_middle_continues(home: Path, clock: FakeClock) -> None:
     async with calling(home, clock) as caller:
         caller.log.create("flights", 2)
         run = await running(caller)
@@ -383,7 +383,7 @@ async def test_the_next_run_begins_at_the_drained_offsets_with_empty_state(calle
     assert lineage not in {stage["lineage"] for task in detail["tasks"] for stage in task["stages"]}
 
 
-async def test_a_container_of_the_drained_run_keeps_its_tasks_until_it_is_gone(caller: Caller) -> None:
+async def test_a_container_of_the_drained_run_keeps_its_tasks_until_it_has_ended(caller: Caller) -> None:
     run = await running(caller)
     await run.asked()
     await run.to_drained()
@@ -439,7 +439,7 @@ async def test_a_job_that_was_never_drained_has_no_drained_start(caller: Caller)
     assert problem_slug(await caller.http.post("/runs", json=run_body(start="drained"))) == (422, "never-drained")
 
 
-async def test_the_run_after_the_next_goes_on_where_that_was_left(caller: Caller) -> None:
+async def test_the_run_after_the_next_continues_where_the_next_one_ended(caller: Caller) -> None:
     await drained(caller)
     after, _ = await starts_of_next(caller)
     await caller.exited("d1")
@@ -447,7 +447,7 @@ async def test_the_run_after_the_next_goes_on_where_that_was_left(caller: Caller
     assert (await caller.run(third.run_id))["firstRun"] == after.run_id
 
 
-async def test_readers_of_one_partition_are_told_how_far_to_catch_up(caller: Caller) -> None:
+async def test_readers_of_one_partition_get_the_offsets_up_to_which_they_catch_up(caller: Caller) -> None:
     stages = [{"name": name, "reads": ["flights"], "writes": []} for name in ("hourly", "daily")]
     run = await running(caller, stages=stages, outputs=[])
     await run.asked()

@@ -141,7 +141,7 @@ async def test_a_slot_that_never_had_a_container_is_waited_for_as_long(caller: C
     assert list(await slots_of(caller)) == ["0", "2"]
 
 
-async def test_nothing_is_given_away_while_no_other_container_lives(caller: Caller, clock: FakeClock) -> None:
+async def test_no_task_is_reassigned_while_no_other_container_lives(caller: Caller, clock: FakeClock) -> None:
     run_id = await running(caller, 2)
     await caller.exited("c0", 1)
     await caller.exited("c1", 1)
@@ -151,7 +151,7 @@ async def test_nothing_is_given_away_while_no_other_container_lives(caller: Call
 
 
 @pytest.mark.parametrize("changes", [UNSAVED, {"config": {"failover.after.seconds": "0"}}])
-async def test_a_run_that_is_not_backed_up_or_does_not_want_it_fails_over_to_nobody(
+async def test_a_run_without_backup_or_with_fail_over_off_does_not_fail_over(
     caller: Caller, clock: FakeClock, changes: dict[str, object]
 ) -> None:
     run_id = await running(caller, 2, **changes)
@@ -161,7 +161,7 @@ async def test_a_run_that_is_not_backed_up_or_does_not_want_it_fails_over_to_nob
     assert (await caller.run(run_id))["jobModelVersion"] == 1
 
 
-async def test_tasks_stay_where_they_went_if_the_job_says_so_until_somebody_asks(caller: Caller, clock: FakeClock) -> None:
+async def test_tasks_stay_where_they_moved_if_the_job_says_so_until_a_request(caller: Caller, clock: FakeClock) -> None:
     run_id = await running(caller, 2, config={"failover.give.back": "false"})
     await caller.exited("c1", 1)
     await beat(caller, clock, AFTER, "c0")
@@ -279,7 +279,7 @@ async def test_a_copy_is_of_the_snapshot_that_the_task_would_be_restored_from(ca
 
 
 @pytest.mark.parametrize("changes", [{}, {"config": {"standby.replicas": "0"}}])
-async def test_a_job_that_asks_for_none_has_no_copies(caller: Caller, changes: Json) -> None:
+async def test_a_job_without_standby_has_no_copies(caller: Caller, changes: Json) -> None:
     run_id = await running(caller, 2, **changes)
     (task, *_) = (await slots_of(caller))["0"]
     await backed_up(caller, run_id, "c0", task)
@@ -301,7 +301,7 @@ async def test_a_container_that_the_run_does_not_have_keeps_nothing(caller: Call
 # --- held back -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_slot_that_fails_again_and_again_is_held_back_longer_and_longer_and_the_run_tells(caller: Caller, clock: FakeClock) -> None:
+async def test_a_slot_that_fails_repeatedly_is_held_back_longer_and_longer_and_the_run_shows_it(caller: Caller, clock: FakeClock) -> None:
     run_id = str((await caller.deploy(run_body(containers=2)))["runId"])
     for number in range(4):
         await caller.registered(run_id, f"c{number}", "0")
@@ -324,7 +324,7 @@ async def test_a_slot_that_fails_again_and_again_is_held_back_longer_and_longer_
     await caller.registered(run_id, "c6", "0")
 
 
-async def test_ends_in_order_and_replacements_hold_nobody_back(caller: Caller) -> None:
+async def test_orderly_ends_and_replacements_hold_no_slot_back(caller: Caller) -> None:
     run_id = str((await caller.deploy())["runId"])
     for number in range(10):
         await caller.registered(run_id, f"c{number}")

@@ -112,7 +112,7 @@ async def test_a_grouper_that_cannot_be_used_is_refused_and_nothing_is_changed(c
     assert (await model(caller), (await caller.http.get("/runs")).json(), caller.log.streams()) == before
 
 
-async def test_a_coordinator_allows_none_unless_it_is_told(home: Path, clock: FakeClock) -> None:
+async def test_a_coordinator_allows_no_grouper_by_default(home: Path, clock: FakeClock) -> None:
     async with calling(home, clock) as caller:
         caller.log.create("flights", 2)
         refused = await caller.http.post("/runs", json=run_body(grouper=BY_PARITY))
@@ -121,7 +121,7 @@ async def test_a_coordinator_allows_none_unless_it_is_told(home: Path, clock: Fa
         assert (await caller.http.get("/jobs")).json()["jobs"] == []
 
 
-async def test_heartbeats_go_on_while_a_grouper_thinks(caller: Caller) -> None:
+async def test_heartbeats_continue_while_a_grouper_runs(caller: Caller) -> None:
     run = await caller.deploy()
     await caller.registered(run["runId"], "c1")
     Endless.released.clear()

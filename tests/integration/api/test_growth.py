@@ -83,7 +83,7 @@ async def test_a_doubled_stream_gives_each_task_another_partition_and_its_contai
     ]
 
 
-async def test_a_poll_that_waits_hears_of_it_at_once(caller: Caller, run_id: str) -> None:
+async def test_a_waiting_poll_gets_the_new_version_at_once(caller: Caller, run_id: str) -> None:
     waiting = asyncio.create_task(caller.notices(run_id, wait=20))
     while not caller.coordinator.notices.waiting(RunId(run_id)):  # noqa: ASYNC110 – nothing is notified when a poll begins
         await asyncio.sleep(0)
@@ -136,7 +136,7 @@ async def test_a_chain_of_growths_keeps_every_partition_where_it_was(caller: Cal
 
 
 @pytest.mark.parametrize("more", [1, 3])
-async def test_growth_to_no_multiple_is_refused_and_shown_and_the_job_goes_on_as_it_was(
+async def test_growth_to_no_multiple_is_refused_and_shown_and_the_job_continues_as_it_was(
     caller: Caller, run_id: str, more: int, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caller.log.grow("flights", 2 + more)
@@ -214,7 +214,7 @@ async def test_a_stream_that_vanishes_keeps_no_other_back_and_may_come_back(call
 
 
 @pytest.mark.parametrize("partitions", [2, 4])
-async def test_a_stream_that_was_deleted_and_made_anew_is_seen_whatever_its_count(caller: Caller, run_id: str, partitions: int) -> None:
+async def test_a_stream_that_was_deleted_and_created_again_is_noticed_with_any_count(caller: Caller, run_id: str, partitions: int) -> None:
     for file in caller.log.directory.glob("flights.db*"):
         file.unlink()
     caller.log.create("flights", partitions)
@@ -228,7 +228,7 @@ async def test_a_stream_that_was_deleted_and_made_anew_is_seen_whatever_its_coun
     assert watched(await caller.run(again))["verdict"] == "UNCHANGED"
 
 
-async def test_a_run_that_goes_on_with_a_stream_made_anew_between_runs_is_told(caller: Caller, run_id: str) -> None:
+async def test_a_run_that_continues_with_a_stream_created_again_between_runs_is_reported(caller: Caller, run_id: str) -> None:
     await caller.stop(run_id)
     for file in caller.log.directory.glob("flights.db*"):
         file.unlink()
@@ -249,7 +249,7 @@ async def test_a_stream_that_shrinks_is_refused(caller: Caller, run_id: str) -> 
     assert "a running job cannot give partitions up" in reply["reason"]
 
 
-async def test_systems_that_fail_or_keep_silent_are_told_and_hide_no_other(home: Path, clock: FakeClock) -> None:
+async def test_systems_that_fail_or_do_not_answer_are_reported_and_hide_no_other(home: Path, clock: FakeClock) -> None:
     class Silent(LogSystem):
         async def identity(self, stream: str) -> str | None:
             if stream == "weather.hourly" and self.silent:
@@ -343,7 +343,7 @@ async def test_an_operator_need_not_wait_for_the_monitor(caller: Caller, run_id:
 # --- adoption --------------------------------------------------------------------------------------------------------
 
 
-async def test_containers_tell_which_version_they_run_and_the_run_tells_when_it_is_all_of_them(caller: Caller, clock: FakeClock) -> None:
+async def test_containers_report_their_versions_and_the_run_shows_when_all_have_adopted_one(caller: Caller, clock: FakeClock) -> None:
     run_id = (await caller.deploy(run_body(containers=2)))["runId"]
     for slot in ("0", "1"):
         await caller.registered(run_id, f"c/{slot}", slot)
@@ -369,7 +369,7 @@ async def test_containers_tell_which_version_they_run_and_the_run_tells_when_it_
     assert (await adopted(caller, run_id, "c/1", 1))["version"] == 2
 
 
-async def test_a_fleet_that_adopts_at_once_is_heard_whole(caller: Caller) -> None:
+async def test_every_adoption_of_a_fleet_that_adopts_at_once_is_recorded(caller: Caller) -> None:
     caller.log.grow("flights", 40)
     run_id = (await caller.deploy(run_body(containers=40)))["runId"]
     await asyncio.gather(*(caller.registered(run_id, f"c{slot}", str(slot)) for slot in range(40)))
@@ -381,14 +381,14 @@ async def test_a_fleet_that_adopts_at_once_is_heard_whole(caller: Caller) -> Non
     assert (await caller.run(run_id))["adoption"]["allOn"] == 2
 
 
-async def test_a_container_that_comes_later_counts_for_the_version_that_it_was_told(caller: Caller, run_id: str) -> None:
+async def test_a_container_that_registers_later_counts_for_the_version_of_its_registration(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 4)
     await look(caller)
     assert (await caller.registered(run_id, "c2"))["jobModelVersion"] == 2
     assert (await caller.run(run_id))["adoption"]["allOn"] == 2
 
 
-async def test_a_version_that_there_is_not_and_the_word_of_another_incarnation_are_refused(caller: Caller, run_id: str) -> None:
+async def test_an_unknown_version_and_a_report_of_another_incarnation_are_refused(caller: Caller, run_id: str) -> None:
     async def adopted_by(execution_id: str, version: int, epoch: int, run: str = run_id) -> tuple[int, str]:
         answer = await caller.http.post(f"/runs/{run}/containers/{execution_id}/adopted", json={"version": version, "epoch": epoch})
         return problem_slug(answer)

@@ -64,13 +64,13 @@ async def test_load_balancers_may_probe_with_head(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-async def test_a_method_that_the_model_does_not_have_is_told_which_it_has(caller: Caller, method: str) -> None:
+async def test_the_refusal_of_a_method_names_the_allowed_ones(caller: Caller, method: str) -> None:
     answer = await caller.http.request(method, MODEL)
     assert problem_slug(answer) == (405, "http-405")
     assert "GET" in answer.headers["allow"]
 
 
-async def test_localities_tell_the_host_of_the_newest_incarnation(caller: Caller) -> None:
+async def test_localities_show_the_host_of_the_newest_incarnation(caller: Caller) -> None:
     run = await caller.deploy(run_body(containers=2))
     await caller.registered(run["runId"], "c1", "0")
     await caller.registered(run["runId"], "c2", "0")
@@ -89,7 +89,7 @@ async def test_the_locality_of_a_processor_that_there_is_not_is_unknown(caller: 
     assert problem_slug(await caller.http.get("/locality?processorId=9")) == (404, "unknown-slot")
 
 
-async def test_with_several_jobs_the_locality_asks_which(caller: Caller) -> None:
+async def test_with_several_jobs_a_request_of_localities_must_name_one(caller: Caller) -> None:
     await caller.deploy()
     await caller.deploy(run_body(job="other", outputs=[{"name": "delays", "system": "log", "stream": "other"}]))
     assert problem_slug(await caller.http.get("/locality")) == (422, "bad-request")
@@ -116,7 +116,7 @@ async def test_without_its_log_the_coordinator_lives_and_is_not_ready(caller: Ca
     assert (await caller.http.get("/livez")).status_code == 200
 
 
-async def test_a_system_that_keeps_silent_is_told_as_such_and_holds_up_no_answer(caller: Caller) -> None:
+async def test_a_system_that_does_not_answer_is_reported_and_delays_no_answer(caller: Caller) -> None:
     class Silent(LogSystem):
         async def partitions(self, stream: str) -> int:
             await asyncio.Event().wait()
@@ -128,7 +128,7 @@ async def test_a_system_that_keeps_silent_is_told_as_such_and_holds_up_no_answer
     assert reported["system log"] == (False, "no answer within 0.02 s")
 
 
-async def test_trouble_with_the_log_says_when_to_try_again(caller: Caller) -> None:
+async def test_an_unavailable_log_answers_with_retry_after(caller: Caller) -> None:
     (caller.log.directory / "flights.db").write_bytes(b"not a database, whatever its name says" * 100)
     answer = await caller.http.post("/runs", json=chained_body())
     assert problem_slug(answer) == (503, "stream-unavailable")

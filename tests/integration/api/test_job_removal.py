@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinator.runs.removal import Removal
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.ids import JobName
-from sluice.core.snapshot import BlobId, BlobStoreName
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName
 from tests.support.api import Caller, Json, held, index_id, problem_slug, report, report_body, run_body
 from tests.support.fakes import FakeClock
 
@@ -60,7 +60,7 @@ async def test_a_job_that_runs_is_not_removed_and_the_refusal_says_what_to_do(ca
     assert (await caller.run(run_id))["state"] == "RUNNING"
 
 
-async def test_a_later_job_of_the_same_name_begins_anew_under_higher_generations(caller: Caller) -> None:
+async def test_a_later_job_of_the_same_name_starts_fresh_under_higher_generations(caller: Caller) -> None:
     lineage = await finished(caller)
     await written(caller)
     await removed(caller)

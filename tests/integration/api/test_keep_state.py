@@ -53,7 +53,7 @@ async def start_of(caller: Caller, run_id: str, container: str, task: int = 0, *
     return dict((await caller.acquired(run_id, container, epoch, f"Partition {task}"))["stages"][0])
 
 
-async def test_a_run_after_a_drain_that_keeps_the_state_continues_with_it_and_is_told_its_operators(caller: Caller) -> None:
+async def test_a_run_after_a_drain_that_keeps_the_state_continues_with_it_and_gets_its_operators(caller: Caller) -> None:
     run = await keeping(caller)
     await kept(caller, run)
     before = [task["stages"][0]["lineage"] for task in (await caller.run(run.run_id))["tasks"]]
@@ -67,7 +67,7 @@ async def test_a_run_after_a_drain_that_keeps_the_state_continues_with_it_and_is
     assert (again["stages"][0]["batchId"], again["stages"][0]["keptOperators"]) == (8, None)
 
 
-async def test_a_drain_that_keeps_the_state_may_be_cancelled_or_fail_in_any_phase_and_the_run_goes_on(caller: Caller) -> None:
+async def test_a_drain_that_keeps_the_state_may_be_cancelled_or_fail_in_any_phase_and_the_run_continues(caller: Caller) -> None:
     run = await keeping(caller)
     for phase, steps in (("STOPPING", []), ("FLUSHING", ["stopped"]), ("COMMITTING", ["stopped", "flushed"])):
         await run.asked(**KEEP)
@@ -129,7 +129,7 @@ async def test_a_container_of_the_release_before_does_not_come_into_a_drain_that
 # --- what the next run must have ---------------------------------------------------------------------------------------
 
 
-async def test_a_version_without_the_stage_that_has_state_is_refused_and_the_old_one_goes_on(caller: Caller) -> None:
+async def test_a_version_without_the_stage_that_has_state_is_refused_and_the_old_one_continues(caller: Caller) -> None:
     run = await keeping(caller)
     await kept(caller, run)
     renamed = run_body(**UNSAVED, stages=[{"name": "daily", "reads": ["flights"], "writes": ["delays"]}])

@@ -44,7 +44,7 @@ async def test_snapshots_come_in_pages_newest_first(caller: Caller) -> None:
     assert len((await listed(caller, **STORE))["snapshots"]) == 5
 
 
-async def test_a_snapshot_tells_all_that_was_reported(caller: Caller) -> None:
+async def test_a_snapshot_shows_all_that_was_reported(caller: Caller) -> None:
     run_id, lineage = await reported(caller, 1)
     found = (await caller.http.get(f"{JOB}/snapshots/{checkpoint_id(1)}", params=STORE)).json()
     assert (found["runId"], found["lineage"], found["batchId"], found["head"], found["chosen"]) == (run_id, lineage, 10, True, False)
@@ -52,7 +52,7 @@ async def test_a_snapshot_tells_all_that_was_reported(caller: Caller) -> None:
     assert found["retainedBy"] == ["head", "last"]
 
 
-async def test_a_pin_tells_what_it_keeps_and_until_when(caller: Caller, clock: FakeClock) -> None:
+async def test_a_pin_shows_what_it_keeps_and_until_when(caller: Caller, clock: FakeClock) -> None:
     await reported(caller, 2)
     body = {**STORE, "checkpointId": checkpoint_id(1), "pinId": "keep", "reason": "an é", "expiresSeconds": 3600}
     made = await caller.http.post(f"{JOB}/pins", json=body)
@@ -90,14 +90,14 @@ async def test_a_pin_that_makes_no_sense_is_refused(caller: Caller, body: Json, 
     assert (await caller.http.get(f"{JOB}/pins")).json()["pins"] == []
 
 
-async def test_what_is_asked_about_a_job_that_is_not_there_is_unknown(caller: Caller) -> None:
+async def test_every_request_about_a_missing_job_is_answered_with_unknown_job(caller: Caller) -> None:
     for path in ("/jobs/nobody/snapshots", "/jobs/nobody/pins"):
         assert problem_slug(await caller.http.get(path)) == (404, "unknown-job")
     assert problem_slug(await caller.http.get("/operations/nothing")) == (404, "unknown-errand")
     assert problem_slug(await caller.http.get("/gc/explain", params={"blob": "../x"})) == (422, "bad-name")
 
 
-async def test_a_chosen_snapshot_is_restored_and_gone_on_from_under_a_new_lineage(caller: Caller) -> None:
+async def test_a_chosen_snapshot_is_restored_and_continued_under_a_new_lineage(caller: Caller) -> None:
     run_id, lineage = await reported(caller, 3)
     assert problem_slug(await choose(caller, 1)) == (409, "task-held")
     await caller.release(run_id, 1)

@@ -79,7 +79,7 @@ async def test_more_tasks_begin_new_lineages_where_fewer_have_stopped(caller: Ca
     assert after["Partition 0"]["stages"][0]["lineage"] != acquired["Partition 0"]["stages"][0]["lineage"]
 
 
-async def test_tasks_that_come_back_go_on_where_those_in_between_have_stopped(caller: Caller) -> None:
+async def test_tasks_that_come_back_continue_where_those_in_between_have_stopped(caller: Caller) -> None:
     await four_tasks(caller)
     await caller.exited("c1")
     run_id, acquired = await begun(caller, body(maxTasks=2), "c2")

@@ -113,7 +113,7 @@ async def test_an_input_that_returns_begins_where_its_history_began_if_it_was_ne
     assert [each["offset"] for each in of_ra["starts"]] == [5]
 
 
-async def test_an_input_that_was_made_anew_while_it_was_left_out_is_told(caller: Caller) -> None:
+async def test_an_input_that_was_created_again_while_it_was_left_out_is_reported(caller: Caller) -> None:
     await worked(caller, BOTH, "c1")
     await worked(caller, RB_ALONE, "c2")
     (caller.log.directory / "ra.db").unlink()

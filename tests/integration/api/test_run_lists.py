@@ -32,7 +32,7 @@ async def test_runs_are_listed_newest_first(caller: Caller, clock: FakeClock) ->
     assert await listed(caller) == other + ours[::-1]
 
 
-async def test_a_listed_run_tells_how_it_is_and_not_how_it_is_made(caller: Caller, clock: FakeClock) -> None:
+async def test_a_listed_run_shows_its_state_and_not_its_specification(caller: Caller, clock: FakeClock) -> None:
     (run_id,) = await deployed(caller, clock, 1, config={"password": "hunter2"})
     await caller.stop(run_id, reason="enough")
     (reply,) = (await caller.http.get("/runs")).json()["runs"]
@@ -63,7 +63,7 @@ async def test_a_page_that_ends_with_the_oldest_run_is_the_last(caller: Caller, 
 
 
 @pytest.mark.parametrize(("query", "refusal"), [({"job": "nowhere"}, "unknown-job"), ({"before": "nothing"}, "unknown-run")])
-async def test_what_is_not_there_is_not_found(caller: Caller, query: dict[str, str], refusal: str) -> None:
+async def test_an_unknown_run_is_not_found(caller: Caller, query: dict[str, str], refusal: str) -> None:
     assert problem_slug(await caller.http.get("/runs", params=query)) == (404, refusal)
 
 
@@ -72,7 +72,7 @@ async def test_a_query_out_of_bounds_is_refused(caller: Caller, query: dict[str,
     assert (await caller.http.get("/runs", params=query)).status_code == 422
 
 
-async def test_the_detail_of_a_run_tells_when_and_how_much_of_each_lease_is_left(caller: Caller, clock: FakeClock) -> None:
+async def test_the_detail_of_a_run_shows_the_rest_of_each_lease_and_the_time(caller: Caller, clock: FakeClock) -> None:
     run_id = (await caller.deploy(run_body(containers=2)))["runId"]
     await caller.registered(run_id, "c1")
     clock.advance(10)

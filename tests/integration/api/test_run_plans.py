@@ -19,7 +19,7 @@ async def runs(caller: Caller) -> list[str]:
     return [each["runId"] for each in (await caller.http.get("/runs")).json()["runs"]]
 
 
-async def test_a_plan_tells_tasks_and_streams_and_makes_none_of_them(caller: Caller) -> None:
+async def test_a_plan_shows_tasks_and_streams_and_creates_none_of_them(caller: Caller) -> None:
     found = await plan(caller, chained_body(containers=2))
     assert (found["job"], found["replaces"], found["creates"]) == ("flight-delays", None, ["by-carrier", "delays"])
     assert [(each["name"], each["partitions"]) for each in found["streams"]] == [("flights", 2), ("by-carrier", 4), ("delays", 1)]
@@ -65,7 +65,7 @@ async def test_a_start_after_a_drain_is_planned_before_there_is_a_drain(caller: 
     assert (await plan(caller, drained))["replaces"] == job.run_id
 
 
-async def test_after_a_drain_a_stream_may_have_grown_to_what_a_history_that_goes_on_may_not_read(caller: Caller) -> None:
+async def test_after_a_drain_a_stream_may_have_grown_to_what_a_history_that_continues_may_not_read(caller: Caller) -> None:
     await caller.deploy(run_body(**UNSAVED))
     caller.log.grow("flights", 3)
     assert problem_slug(await caller.http.post("/runs/plan", json=run_body(**UNSAVED))) == (422, "incompatible-expansion")

@@ -36,7 +36,7 @@ async def test_a_run_that_nothing_ever_ran_of_stops_at_once(caller: Caller) -> N
     assert (answer.status_code, answer.json()["state"], answer.json()["reason"]) == (202, "STOPPED", "enough")
 
 
-async def test_a_stopping_run_is_stopped_when_its_last_container_is_gone(caller: Caller, run_id: str) -> None:
+async def test_a_stopping_run_is_stopped_when_its_last_container_has_ended(caller: Caller, run_id: str) -> None:
     await caller.stop(run_id)
     await caller.exited("c0")
     assert await state(caller, run_id) == "RUNNING"
@@ -95,7 +95,7 @@ async def test_a_stop_needs_no_body(caller: Caller, run_id: str) -> None:
     assert (await caller.http.post(f"/runs/{run_id}/stop")).status_code == 202
 
 
-async def test_a_run_whose_containers_all_exit_goes_on_until_it_is_stopped(caller: Caller, run_id: str) -> None:
+async def test_a_run_whose_containers_all_exit_continues_until_it_is_stopped(caller: Caller, run_id: str) -> None:
     await caller.exited("c0")
     await caller.exited("c1")
     assert await state(caller, run_id) == "RUNNING"
@@ -107,7 +107,7 @@ async def test_no_container_registers_for_a_run_that_is_to_end(caller: Caller, r
     assert problem_slug(await caller.register(run_id, "c2")) == (409, "stale-run")
 
 
-async def test_a_deployment_over_a_live_run_asks_that_one_to_stop(caller: Caller, run_id: str) -> None:
+async def test_a_deployment_over_a_live_run_stops_that_one(caller: Caller, run_id: str) -> None:
     second = await caller.deploy()
     (notice,) = await caller.notices(run_id)
     assert (notice["kind"], notice["detail"]) == ("STOP", {"reason": f"replaced by run {second['runId']}"})
@@ -116,7 +116,7 @@ async def test_a_deployment_over_a_live_run_asks_that_one_to_stop(caller: Caller
     assert (await state(caller, run_id), await state(caller, second["runId"])) == ("STOPPED", "CREATED")
 
 
-async def test_a_run_replaces_only_the_one_that_it_is_said_to(caller: Caller, clock: FakeClock) -> None:
+async def test_a_run_replaces_only_the_run_that_the_request_names(caller: Caller, clock: FakeClock) -> None:
     first = await caller.deploy()
     clock.advance(1)  # runs created at the same time are listed by their random suffix
     second = await caller.http.post("/runs", json=run_body(), headers={"Sluice-Replaces": first["runId"]})
@@ -176,7 +176,7 @@ async def test_a_poll_gets_what_came_after_the_number_that_it_knows(caller: Call
     assert await caller.notices(run_id, after=2**31 - 1) == []
 
 
-async def test_a_poll_without_news_ends_empty(caller: Caller, run_id: str) -> None:
+async def test_a_poll_without_a_notice_ends_empty(caller: Caller, run_id: str) -> None:
     assert await caller.notices(run_id, wait=0.01) == []
     assert not caller.coordinator.notices.waiting(RunId(run_id))
 

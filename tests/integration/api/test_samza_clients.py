@@ -149,7 +149,7 @@ async def test_a_container_with_an_epoch_may_use_the_url_of_its_job(caller: Call
     assert answers[0].headers["sluice-lease-seconds"] == "30"
 
 
-async def test_its_registration_tells_the_terms_of_such_a_client(caller: Caller) -> None:
+async def test_the_registration_of_such_a_client_answers_with_its_lease_terms(caller: Caller) -> None:
     run_id = str((await caller.deploy())["runId"])
     reply = await caller.registered(run_id, "c1", bare=True)
     assert (reply["leaseSeconds"], reply["heartbeatSeconds"]) == (160, 60)
@@ -283,7 +283,7 @@ async def test_single_partitions_of_an_input_are_broadcast(caller: Caller) -> No
 
 
 @pytest.mark.parametrize("text", ["#", "0", "#[3-1]", "#[0-", "#0#1", "#1000000", "flags#0"])
-async def test_a_spelling_of_partitions_that_means_nothing_is_refused(caller: Caller, text: str) -> None:
+async def test_an_invalid_spelling_of_partitions_is_refused(caller: Caller, text: str) -> None:
     answer = await caller.http.post("/runs", json=run_body(inputs=[{"name": "flights", "system": "log", "broadcast": text}]))
     assert problem_slug(answer) == (422, "invalid-request")
 

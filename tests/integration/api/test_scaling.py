@@ -45,7 +45,7 @@ async def run_id(caller: Caller, clock: FakeClock) -> str:
 # --- plans -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_plan_tells_what_growth_would_do_and_changes_nothing(caller: Caller, run_id: str) -> None:
+async def test_a_plan_shows_the_effect_of_growth_and_changes_nothing(caller: Caller, run_id: str) -> None:
     before = await slots_of(caller)
     reply = await plan(caller, streams={"flights": 8})
     assert (reply["runId"], reply["version"], reply["containers"], reply["verdict"]) == (run_id, 1, 2, "SAFE")
@@ -69,13 +69,13 @@ async def test_a_plan_for_what_there_is_says_that_nothing_changes(caller: Caller
 
 
 @pytest.mark.parametrize(("count", "expected"), [(6, "no multiple of 4"), (2, "cannot give partitions up")])
-async def test_a_plan_for_what_is_not_safe_says_why(caller: Caller, run_id: str, count: int, expected: str) -> None:
+async def test_a_plan_for_an_unsafe_change_says_why(caller: Caller, run_id: str, count: int, expected: str) -> None:
     found = await plan(caller, streams={"flights": count})
     assert (found["verdict"], found["streams"][0]["verdict"], found["partitions"]) == ("REFUSED", "REFUSED", [])
     assert expected in found["reason"]
 
 
-async def test_a_plan_for_other_containers_tells_the_moves(caller: Caller, run_id: str) -> None:
+async def test_a_plan_for_another_number_of_containers_shows_the_moves(caller: Caller, run_id: str) -> None:
     found = await plan(caller, containers=3)
     assert found["verdict"] == "SAFE"
     assert [(move["former"], move["to"]) for move in found["moves"]] == [("1", "2")]
@@ -168,7 +168,7 @@ async def test_one_more_container_takes_its_share_when_the_former_holder_has_rel
     assert (got["generation"], got["stages"][0]["batchId"], got["stages"][0]["lineage"]) == (2, 7, lineage)
 
 
-async def test_a_task_that_moved_is_free_when_its_former_holders_exit_is_told_or_its_lease_and_grace_have_passed(
+async def test_a_task_that_moved_is_free_when_its_former_owner_s_exit_is_reported_or_its_lease_and_grace_have_passed(
     caller: Caller, run_id: str, clock: FakeClock
 ) -> None:
     (move,) = (await patched(caller, run_id, {"containers": 3}))["moves"]
@@ -237,7 +237,7 @@ async def test_containers_beyond_the_tasks_or_none_are_refused(caller: Caller, r
     assert (await caller.run(run_id))["containers"] == 2
 
 
-async def test_of_two_that_change_the_same_version_one_is_told_that_it_is_out_of_date(caller: Caller, run_id: str) -> None:
+async def test_of_two_changes_of_the_same_version_one_is_refused_as_out_of_date(caller: Caller, run_id: str) -> None:
     etag = (await caller.http.get(f"/runs/{run_id}")).headers["etag"]
     answers = await asyncio.gather(*(patch(caller, run_id, {"containers": n}, If_Match=etag) for n in (1, 3)))
     assert sorted(each.status_code for each in answers) == [200, 412]
@@ -295,7 +295,7 @@ async def test_the_next_run_with_another_number_of_containers_moves_as_little_as
 # --- history ---------------------------------------------------------------------------------------------------------
 
 
-async def test_the_history_tells_who_made_each_version_when_and_why(caller: Caller, clock: FakeClock) -> None:
+async def test_the_history_shows_who_made_each_version_when_and_why(caller: Caller, clock: FakeClock) -> None:
     deployed = await caller.http.post("/runs", json=run_body(), headers={"Sluice-Actor": "ann"})
     run_id = deployed.json()["runId"]
     clock.advance(60)
@@ -334,7 +334,7 @@ async def test_a_version_or_a_job_that_there_is_not_is_unknown(caller: Caller, r
 # --- roll back -------------------------------------------------------------------------------------------------------
 
 
-async def test_growth_that_nobody_has_adopted_can_be_taken_back_and_does_not_come_again_by_itself(caller: Caller, run_id: str) -> None:
+async def test_growth_that_no_container_has_adopted_can_be_rolled_back_and_does_not_repeat_by_itself(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 8)
     await look(caller)
     answer = await roll_back(caller, 1, If_Match='"2"', Sluice_Who="ops")

@@ -142,7 +142,7 @@ async def test_a_report_that_makes_no_sense_is_refused_and_changes_nothing(calle
     assert (await caller.acquired(run_id, "c1"))["stages"][0]["snapshot"] is None
 
 
-async def test_a_report_for_what_is_not_there_is_refused(caller: Caller) -> None:
+async def test_a_report_for_an_unknown_stage_is_refused(caller: Caller) -> None:
     run_id, lineage = await held(caller)
     body = report_body(1, lineage)
     assert problem_slug(await report(caller, "no-run", body)) == (404, "unknown-run")
@@ -152,7 +152,7 @@ async def test_a_report_for_what_is_not_there_is_refused(caller: Caller) -> None
     assert problem_slug(await report(caller, run_id, body | {"lineage": "another"})) == (409, "snapshot-conflict")
 
 
-async def test_a_new_lineage_goes_on_from_the_snapshot_and_begins_once(caller: Caller) -> None:
+async def test_a_new_lineage_continues_from_the_snapshot_and_begins_once(caller: Caller) -> None:
     run_id, lineage = await held(caller)
     await report(caller, run_id, report_body(1, lineage))
     await caller.progress(run_id, 1, lineage, 15, [("flights", 0, 150)])
@@ -173,7 +173,7 @@ async def test_a_new_lineage_without_a_snapshot_begins_with_nothing(caller: Call
     assert problem_slug(await begin_lineage(caller, run_id, "unheard-of")) == (409, "snapshot-conflict")
 
 
-async def test_a_run_tells_where_its_state_goes_and_comes_from(home: Path, clock: FakeClock) -> None:
+async def test_a_run_shows_where_its_state_is_backed_up_and_restored_from(home: Path, clock: FakeClock) -> None:
     places = {"a": (home / "tells-a").as_uri(), "b": (home / "tells-b").as_uri()}
     async with calling(home, clock, blob_stores=places, restore_from=("b",)) as caller:
         caller.log.create("flights", 2)

@@ -119,7 +119,7 @@ async def test_a_report_without_measures_is_as_good_a_report(caller: Caller, run
     assert (stage["batchId"], stage["metrics"]) == (3, None)
 
 
-async def test_the_same_batch_again_tells_newer_measures_and_writes_nothing(caller: Caller, clock: FakeClock, run_id: str) -> None:
+async def test_the_same_batch_again_updates_the_metrics_and_writes_nothing(caller: Caller, clock: FakeClock, run_id: str) -> None:
     await tell(caller, run_id, 3, MEASURES, offset=40)
     before = await stage_of(caller, run_id)
     clock.advance(10)
@@ -137,14 +137,14 @@ async def test_measures_of_an_older_batch_or_another_history_are_not_kept(caller
     assert (await stage_of(caller, run_id))["metrics"] == SHOWN
 
 
-async def test_a_former_holder_is_refused_with_the_batch_that_it_told_before(caller: Caller, run_id: str) -> None:
+async def test_a_former_owner_is_refused_with_a_batch_that_it_has_reported_before(caller: Caller, run_id: str) -> None:
     await tell(caller, run_id, 3, MEASURES)
     await caller.exited("c1")
     assert problem_slug(await tell(caller, run_id, 3, MEASURES | {"rows": 1})) == (409, "lease-lost")
     assert (await stage_of(caller, run_id))["metrics"]["batchMillis"] == 1996
 
 
-async def test_a_task_that_nobody_holds_reads_nothing(caller: Caller, run_id: str) -> None:
+async def test_a_task_without_an_owner_reads_nothing(caller: Caller, run_id: str) -> None:
     await tell(caller, run_id, 3, MEASURES)
     await caller.exited("c1")
     measures = (await stage_of(caller, run_id))["metrics"]
@@ -223,7 +223,7 @@ async def test_how_far_a_stage_is_behind_is_counted_from_its_last_batch(caller: 
     assert (stage["lag"], stage["metrics"]["lag"]) == (60, 60)
 
 
-async def test_it_is_known_of_tasks_that_nobody_holds_and_that_never_reported(caller: Caller) -> None:
+async def test_lag_is_known_of_tasks_without_an_owner_and_without_a_report(caller: Caller) -> None:
     run_id = (await caller.deploy())["runId"]
     feed(caller, 100)
     await survey(caller)
@@ -251,7 +251,7 @@ async def test_it_is_known_at_once_after_a_restart_of_the_coordinator(home: Path
         assert (await stage_of(second, run_id))["lag"] == 60
 
 
-async def test_a_run_that_goes_on_is_behind_from_where_the_former_one_ended(caller: Caller, run_id: str) -> None:
+async def test_a_run_that_continues_is_behind_from_where_the_former_one_ended(caller: Caller, run_id: str) -> None:
     feed(caller, 100)
     next_run = (await caller.deploy())["runId"]
     await survey(caller)
@@ -287,7 +287,7 @@ async def test_a_stream_whose_system_does_not_answer_leaves_it_open(caller: Call
     assert not [name for name in await series(caller) if name.startswith("sluice_job_lag_records")]
 
 
-async def test_what_is_older_than_a_minute_is_not_told(caller: Caller, clock: FakeClock, run_id: str) -> None:
+async def test_lag_is_not_shown_when_it_was_measured_more_than_a_minute_ago(caller: Caller, clock: FakeClock, run_id: str) -> None:
     parts = caller.coordinator.api.state.parts
     made = LagMonitor(parts.health.store, parts.systems, parts.stage_metrics, clock, parts.models.decoded)
     assert (made.jobs, made.of_run(RunId(run_id))) == ((), {})
@@ -314,7 +314,7 @@ async def test_a_job_is_counted_by_state_slots_containers_and_tasks(caller: Call
     assert (found[f"sluice_job_tasks_owned{{{job}}}"], found[f"sluice_job_tasks_unowned{{{job}}}"]) == (2, 0)
 
 
-async def test_tasks_that_nobody_holds_are_counted_unless_the_run_is_stopping(caller: Caller, run_id: str) -> None:
+async def test_tasks_without_an_owner_are_counted_unless_the_run_is_stopping(caller: Caller, run_id: str) -> None:
     await caller.release(run_id, 1)
     await survey(caller)
     unheld = 'sluice_job_tasks_unowned{sluice_job="flight-delays"}'
@@ -324,7 +324,7 @@ async def test_tasks_that_nobody_holds_are_counted_unless_the_run_is_stopping(ca
     assert (await series(caller))[unheld] == 0
 
 
-async def test_of_a_job_whose_run_has_failed_the_state_is_told_and_nothing_else(caller: Caller, run_id: str) -> None:
+async def test_a_job_whose_run_has_failed_shows_its_state_and_nothing_else(caller: Caller, run_id: str) -> None:
     await caller.exited("c1")
     await caller.stop(run_id, failed=True, reason="no reason")
     await survey(caller)
@@ -351,7 +351,7 @@ async def test_requests_are_counted_by_route_and_answer_with_how_long_they_took(
     assert found[f'sluice_http_request_duration_seconds_bucket{{le="+Inf",{route}}}'] == 3
 
 
-async def test_what_nobody_knows_makes_one_series_however_often_it_is_asked(caller: Caller) -> None:
+async def test_requests_for_unknown_paths_make_one_series(caller: Caller) -> None:
     for number in range(20):
         await caller.http.get(f"/scan/{number}")
         await caller.http.request(f"M{number}", f"/scan/{number}")
@@ -396,7 +396,7 @@ async def test_live_containers_that_show_metrics_are_found_with_whose_they_are(c
     assert [each["metricsAddress"] for each in (await caller.run(run_id))["incarnations"]] == ["127.0.0.1:9464", None]
 
 
-async def test_a_container_that_is_replaced_or_gone_is_not_found_any_more(caller: Caller, run_id: str) -> None:
+async def test_a_container_that_was_replaced_or_has_ended_is_no_longer_listed(caller: Caller, run_id: str) -> None:
     assert await targets(caller) == []
     await caller.registered(run_id, "c2", metricsAddress="[::1]:2")
     await caller.registered(run_id, "c3", metricsAddress="node-7.example:3")

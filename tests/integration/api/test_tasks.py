@@ -21,7 +21,7 @@ async def run_id(caller: Caller) -> str:
     return run_id
 
 
-async def test_the_first_holder_is_told_generation_lineage_and_starts(caller: Caller, run_id: str) -> None:
+async def test_the_first_owner_gets_generation_lineage_and_starts(caller: Caller, run_id: str) -> None:
     reply = await caller.acquired(run_id, "c1")
     (stage,) = reply["stages"]
     assert (reply["task"], reply["generation"], stage["stage"], stage["batchId"]) == ("Partition 0", 1, "hourly", None)
@@ -39,7 +39,7 @@ async def test_every_task_and_stage_has_a_lineage_of_its_own(caller: Caller) -> 
     assert len({stage["lineage"] for each in reply for stage in each["stages"]}) == 4
 
 
-async def test_of_many_that_ask_at_once_all_get_one_generation(caller: Caller, run_id: str) -> None:
+async def test_concurrent_acquires_of_one_container_get_one_generation(caller: Caller, run_id: str) -> None:
     answers = await asyncio.gather(*(caller.acquired(run_id, "c1") for _ in range(10)))
     assert [each["generation"] for each in answers] == [1] * 10
     assert len({each["stages"][0]["lineage"] for each in answers}) == 1
@@ -151,7 +151,7 @@ async def test_a_partition_that_a_report_leaves_out_keeps_its_offset(caller: Cal
     assert await committed(caller, run_id) == (5, [40])
 
 
-async def test_the_next_holder_may_go_on_from_an_older_snapshot(caller: Caller, run_id: str) -> None:
+async def test_the_next_holder_may_continue_from_an_older_snapshot(caller: Caller, run_id: str) -> None:
     lineage = (await caller.acquired(run_id, "c1"))["stages"][0]["lineage"]
     await caller.progress(run_id, 1, lineage, 4, [("flights", 0, 40)])
     await caller.release(run_id, 1)
@@ -192,13 +192,29 @@ async def test_progress_under_an_older_generation_is_lost(caller: Caller, run_id
     assert (await caller.progress(run_id, 2, lineage, 4)).status_code == 204
 
 
+async def test_only_the_owner_is_confirmed(caller: Caller, run_id: str) -> None:
+    async def confirmed(generation: int, task: str = "Partition 0") -> httpx.Response:
+        return await caller.http.get(f"/runs/{run_id}/tasks/{task}/owner", params={"generation": generation})
+
+    assert problem_slug(await confirmed(1)) == (404, "unknown-task")
+    await caller.acquired(run_id, "c1")
+    assert (await confirmed(1)).status_code == 204
+    assert problem_slug(await confirmed(2)) == (409, "lease-lost")
+    await caller.release(run_id, 1)
+    assert problem_slug(await confirmed(1)) == (409, "lease-lost")
+    await caller.registered(run_id, "c2")
+    await caller.acquired(run_id, "c2", 2)
+    assert problem_slug(await confirmed(1)) == (409, "lease-lost")
+    assert (await confirmed(2)).status_code == 204
+
+
 async def test_progress_after_the_task_was_released_is_lost(caller: Caller, run_id: str) -> None:
     lineage = (await caller.acquired(run_id, "c1"))["stages"][0]["lineage"]
     await caller.release(run_id, 1)
     assert problem_slug(await caller.progress(run_id, 1, lineage, 4)) == (409, "lease-lost")
 
 
-async def test_progress_of_a_task_that_nobody_held_is_about_no_task(caller: Caller, run_id: str) -> None:
+async def test_progress_of_a_task_that_had_no_owner_is_unknown_task(caller: Caller, run_id: str) -> None:
     assert problem_slug(await caller.progress(run_id, 1, "l", 0)) == (404, "unknown-task")
 
 
@@ -236,7 +252,7 @@ async def test_a_heartbeat_after_lease_and_grace_does_not_bring_a_container_back
     assert not await caller.alive("c1", 1)
 
 
-async def test_a_task_of_a_run_that_is_to_end_is_given_to_nobody(caller: Caller, run_id: str) -> None:
+async def test_a_task_of_a_run_that_is_stopping_cannot_be_acquired(caller: Caller, run_id: str) -> None:
     await caller.stop(run_id)
     assert problem_slug(await caller.acquire(run_id, "c1", 1)) == (409, "stale-run")
 
@@ -259,7 +275,7 @@ async def soon(asking: asyncio.Task[httpx.Response]) -> httpx.Response:
     return await asyncio.wait_for(asking, 10)
 
 
-async def test_who_waits_for_a_task_has_it_as_soon_as_it_is_released(caller: Caller, run_id: str) -> None:
+async def test_a_waiting_container_acquires_a_task_as_soon_as_it_is_released(caller: Caller, run_id: str) -> None:
     await caller.acquired(run_id, "c1")
     await caller.registered(run_id, "c2")
     asking = await waiting(caller, run_id)
@@ -267,7 +283,7 @@ async def test_who_waits_for_a_task_has_it_as_soon_as_it_is_released(caller: Cal
     assert (await soon(asking)).json()["generation"] == 2
 
 
-async def test_who_waits_for_a_task_has_it_as_soon_as_its_holders_exit_is_told(caller: Caller, run_id: str) -> None:
+async def test_a_waiting_container_acquires_a_task_as_soon_as_its_owner_s_exit_is_reported(caller: Caller, run_id: str) -> None:
     await caller.acquired(run_id, "c1")
     await caller.registered(run_id, "c2")
     asking = await waiting(caller, run_id)
@@ -275,7 +291,7 @@ async def test_who_waits_for_a_task_has_it_as_soon_as_its_holders_exit_is_told(c
     assert (await soon(asking)).json()["generation"] == 2
 
 
-async def test_who_waits_for_a_task_has_it_as_soon_as_its_holders_lease_and_grace_have_passed(
+async def test_a_waiting_container_acquires_a_task_as_soon_as_its_owner_s_lease_and_grace_have_passed(
     caller: Caller, clock: FakeClock, run_id: str
 ) -> None:
     await caller.acquired(run_id, "c1")
@@ -289,7 +305,7 @@ async def test_who_waits_for_a_task_has_it_as_soon_as_its_holders_lease_and_grac
     assert (await soon(asking)).json()["generation"] == 2
 
 
-async def test_who_waits_for_a_task_is_told_when_the_coordinator_goes_down(caller: Caller, run_id: str) -> None:
+async def test_a_container_that_waits_for_a_task_gets_an_answer_when_the_coordinator_stops(caller: Caller, run_id: str) -> None:
     await caller.acquired(run_id, "c1")
     await caller.registered(run_id, "c2")
     asking = await waiting(caller, run_id)
@@ -297,7 +313,7 @@ async def test_who_waits_for_a_task_is_told_when_the_coordinator_goes_down(calle
     assert (await soon(asking)).status_code == 202
 
 
-async def test_who_waits_in_vain_is_told_how_long_it_may_still_take(caller: Caller, run_id: str) -> None:
+async def test_a_container_that_waits_in_vain_gets_the_time_that_it_may_still_take(caller: Caller, run_id: str) -> None:
     await caller.acquired(run_id, "c1")
     await caller.registered(run_id, "c2")
     body = {"executionContainerId": "c2", "epoch": 2}

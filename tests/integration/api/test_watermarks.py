@@ -168,7 +168,7 @@ async def test_the_progress_of_a_task_that_does_not_read_its_new_partitions_yet_
     assert await fleet.at(1, 35, partitions=2) == ([("35", {1: 0})], [])
 
 
-async def test_the_cap_stays_when_a_container_dies_until_its_successor_is_heard(fleet: Fleet) -> None:
+async def test_the_cap_stays_when_a_container_dies_until_its_successor_reports(fleet: Fleet) -> None:
     await fleet.start(1)
     await fleet.at(0, 30)
     await fleet.at(1, 10)
@@ -205,7 +205,7 @@ async def test_behind_a_stage_without_event_time_the_watermark_waits_for_old_unr
     assert (steps, held_by) == ([(None, {0: 0})], [])
 
 
-async def test_an_agent_of_the_release_before_is_heard_by_its_batches(fleet: Fleet) -> None:
+async def test_batches_of_an_agent_of_the_previous_release_count_as_reports(fleet: Fleet) -> None:
     await fleet.start(1)
     await fleet.batch(1, 5)
     assert (await fleet.at(0, 30))[1] == ["Partition 1/route"]
@@ -216,7 +216,7 @@ async def test_an_agent_of_the_release_before_is_heard_by_its_batches(fleet: Fle
     assert (await fleet.at(0, 30))[0] == [("30", {0: 0})]
 
 
-async def test_after_a_restart_of_the_coordinator_all_are_heard_before_there_is_a_step(tmp_path: Path, clock: FakeClock) -> None:
+async def test_after_a_restart_of_the_coordinator_all_report_before_there_is_a_step(tmp_path: Path, clock: FakeClock) -> None:
     async with calling(tmp_path, clock) as caller:
         fleet = await new_fleet(caller, clock)
         await fleet.start(1)

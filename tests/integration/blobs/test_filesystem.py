@@ -18,7 +18,7 @@ from sluice.blobs.filesystem import FilesystemBlobs, _Files
 from sluice.blobs.port import BlobStore
 from sluice.clock import SystemClock
 from sluice.core.errors import BlobDeleted, BlobMissing, BlobStoreUnusable, BlobUnavailable
-from sluice.core.snapshot import BlobId
+from sluice.core.snapshots.snapshot import BlobId
 from tests.contracts.blobs import ABOUT, DAY, BlobStoreContract, WrappedBlobStoreContract, bytes_of, ids, later, put
 from tests.support.fakes import FakeClock
 
@@ -57,7 +57,7 @@ def files(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
-async def test_a_directory_with_other_files_is_not_ours_and_stays_as_it_is(tmp_path: Path) -> None:
+async def test_a_directory_with_other_files_is_refused_and_not_changed(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("chapter 1")
     for create in (True, False):
         with pytest.raises(BlobStoreUnusable, match=r"thesis\.txt"):
@@ -65,7 +65,7 @@ async def test_a_directory_with_other_files_is_not_ours_and_stays_as_it_is(tmp_p
     assert files(tmp_path) == ["thesis.txt"]
 
 
-async def test_a_directory_that_nobody_made_cannot_be_used_and_is_not_made(tmp_path: Path) -> None:
+async def test_a_missing_directory_cannot_be_used_and_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(BlobStoreUnusable, match="no directory"):
         await FilesystemBlobs(tmp_path / "blobs", SystemClock()).open(create=False)
     assert not (tmp_path / "blobs").exists()
@@ -119,9 +119,7 @@ async def test_a_ttl_is_there_before_its_blob(tmp_path: Path) -> None:
     assert files(tmp_path) == ["blobs/jobs", "lock", "sluice.json"]
 
 
-async def test_a_ttl_that_is_removed_while_its_time_is_over_keeps_the_blob_or_says_that_it_is_gone(
-    bare: BlobStore, bare_second: BlobStore
-) -> None:
+async def test_the_removal_of_an_expired_ttl_keeps_the_blob_or_raises_that_it_was_deleted(bare: BlobStore, bare_second: BlobStore) -> None:
     blobs = [BlobId(f"a/{n}") for n in range(60)]
     for blob in blobs:
         await put(bare, blob, ttl=DAY)
@@ -202,7 +200,7 @@ def test_a_directory_is_listed_in_order_a_window_at_a_time(tmp_path: Path) -> No
     assert names == sorted([f"{n:03}" for n in range(107)] + ["050-x/"])
 
 
-async def test_a_deleted_blob_is_told_apart_only_as_long_as_it_is_remembered(tmp_path: Path) -> None:
+async def test_a_deleted_blob_is_distinguished_only_while_its_deletion_record_exists(tmp_path: Path) -> None:
     clock = FakeClock()
     store = FilesystemBlobs(tmp_path, clock)
     await store.open(create=True)
@@ -227,7 +225,7 @@ async def test_records_of_deletions_are_merged_by_the_sweep(tmp_path: Path) -> N
     await store.close()
 
 
-def test_a_put_that_was_given_up_and_goes_on_late_brings_no_ttl_back(tmp_path: Path) -> None:
+def test_a_put_that_was_given_up_and_continues_late_brings_no_ttl_back(tmp_path: Path) -> None:
     """Its thread cannot be interrupted."""
     clock = FakeClock()
     files, until = _Files(tmp_path, clock), (clock.now() + DAY).isoformat().encode()

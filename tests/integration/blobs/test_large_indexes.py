@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sluice.core.indexjson import decoded, encoded
-from sluice.core.snapshot import DirIndex
+from sluice.core.snapshots.indexjson import decoded, encoded
+from sluice.core.snapshots.snapshot import DirIndex
 from tests.support.indexes import BLOB, file, index
 
 

@@ -16,7 +16,7 @@ from sluice.blobs.s3 import S3Blobs, TagReads
 from sluice.blobs.s3control import TTL_TAG
 from sluice.clock import SystemClock
 from sluice.core.errors import BadSettings, BlobMissing, BlobStoreUnusable, BlobUnavailable
-from sluice.core.snapshot import BlobId
+from sluice.core.snapshots.snapshot import BlobId
 from tests.contracts.blobs import ABOUT, DAY, BlobStoreContract, WrappedBlobStoreContract, bytes_of, ids, later, put
 from tests.support.processes import free_port
 from tests.support.s3servers import S3_CREDENTIALS, S3Server, certified, moto, versitygw
@@ -107,7 +107,7 @@ async def test_a_ttl_counts_as_the_next_longer_that_has_a_rule(bare: BlobStore) 
     assert await ids(bare) == ["for-ever"]
 
 
-async def test_a_bucket_that_is_not_there_is_unusable_whatever_is_asked(s3: S3Server) -> None:
+async def test_every_request_to_a_missing_bucket_says_that_it_is_unusable(s3: S3Server) -> None:
     store = open_blob_store(f"s3://no-such-bucket/x?endpoint={s3.endpoint}")
     calls = [
         store.open(create=False),
@@ -126,7 +126,7 @@ async def test_a_bucket_that_is_not_there_is_unusable_whatever_is_asked(s3: S3Se
     await store.close()
 
 
-async def test_a_place_with_other_objects_is_not_ours_and_stays_as_it_is(s3: S3Server) -> None:
+async def test_a_location_with_other_objects_is_refused_and_not_changed(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     async with client(s3) as boto:
         await boto.put_object(Bucket=bucket, Key="a/thesis.txt", Body=b"chapter 1")
@@ -140,7 +140,7 @@ async def test_a_place_with_other_objects_is_not_ours_and_stays_as_it_is(s3: S3S
         assert [found["Key"] for found in (await boto.list_objects_v2(Bucket=bucket))["Contents"]] == ["a/thesis.txt", "b/sluice.json"]
 
 
-async def test_a_place_that_nobody_made_is_not_made_by_those_who_only_use_it(s3: S3Server) -> None:
+async def test_a_location_without_a_marker_is_not_created_by_those_who_only_use_it(s3: S3Server) -> None:
     store = open_blob_store(f"s3://{s3.new_bucket()}/x?endpoint={s3.endpoint}")
     with pytest.raises(BlobStoreUnusable, match=r"no sluice\.json"):
         await store.open(create=False)
@@ -148,9 +148,7 @@ async def test_a_place_that_nobody_made_is_not_made_by_those_who_only_use_it(s3:
     await store.close()
 
 
-async def test_a_bucket_that_we_may_only_read_is_unusable_for_whoever_makes_it_and_for_writing(
-    bare: BlobStore, url: str, s3: S3Server
-) -> None:
+async def test_a_read_only_bucket_is_unusable_for_creation_and_for_writing(bare: BlobStore, url: str, s3: S3Server) -> None:
     await put(bare, "a")
     assert s3.directory is not None
     with versitygw(s3.directory, readonly=True) as frozen:
@@ -180,7 +178,7 @@ async def test_wrong_credentials_are_a_person_s_to_correct(url: str, bare: BlobS
     await store.close()
 
 
-async def test_a_server_with_a_certificate_of_an_authority_of_one_s_own_is_trusted_when_told_so(
+async def test_a_server_with_a_certificate_of_a_private_authority_is_trusted_when_it_is_configured(
     s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate = certified(tmp_path)

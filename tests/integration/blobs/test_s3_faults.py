@@ -16,7 +16,7 @@ from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore, Purpose
 from sluice.core.errors import BlobDeleted, BlobUnavailable
-from sluice.core.snapshot import BlobId
+from sluice.core.snapshots.snapshot import BlobId
 from sluice.core.waits import Backoff
 from tests.contracts.blobs import ABOUT, DAY, bytes_of, ids, later, put
 from tests.support.s3_faults import INTERNAL, SLOW_DOWN, Answer, Cut, Fault, FaultyS3, Hang, Late, Lost, faulty_s3
@@ -70,7 +70,7 @@ FAULTS = [SLOW_DOWN, INTERNAL, Answer(429, "TooManyRequests"), Answer(400, "Requ
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
-async def test_whatever_is_asked_of_a_server_in_trouble_it_is_unavailable(bare: BlobStore, proxy: FaultyS3, fault: Fault) -> None:
+async def test_every_request_to_a_failing_server_is_unavailable(bare: BlobStore, proxy: FaultyS3, fault: Fault) -> None:
     calls = await everything(bare)
     proxy.plan = lambda request: fault
     for call in calls:
@@ -79,7 +79,7 @@ async def test_whatever_is_asked_of_a_server_in_trouble_it_is_unavailable(bare: 
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
-async def test_a_server_in_trouble_for_a_while_is_survived(store: BlobStore, proxy: FaultyS3, fault: Fault) -> None:
+async def test_a_server_that_fails_for_a_while_is_survived(store: BlobStore, proxy: FaultyS3, fault: Fault) -> None:
     for call in await everything(store):
         proxy.first(fault, fault)
         await call()
@@ -89,7 +89,7 @@ async def test_a_server_in_trouble_for_a_while_is_survived(store: BlobStore, pro
         await bytes_of(store, "b")
 
 
-async def test_a_body_that_breaks_off_goes_on_where_it_was(store: BlobStore, proxy: FaultyS3, requests: Requests) -> None:
+async def test_an_interrupted_body_continues_where_it_was(store: BlobStore, proxy: FaultyS3, requests: Requests) -> None:
     await put(store, "a", BODY)
     proxy.first(Cut(1_500_000), Cut(1_200_000))
     assert await bytes_of(store, "a") == BODY
@@ -113,7 +113,7 @@ async def test_whose_answer_was_lost_learns_that_he_won_and_the_next_that_he_los
     assert await bytes_of(store, "a") == b"mine"
 
 
-async def test_a_conflict_of_two_who_write_at_once_is_no_defeat(store: BlobStore, bare: BlobStore, proxy: FaultyS3) -> None:
+async def test_a_conflict_of_two_concurrent_writes_is_retried(store: BlobStore, bare: BlobStore, proxy: FaultyS3) -> None:
     conflict = Answer(409, "ConditionalRequestConflict")
     proxy.first(conflict)
     with pytest.raises(BlobUnavailable):
@@ -132,7 +132,7 @@ async def test_a_request_that_hangs_is_given_up_and_its_connection_with_it(bare:
         await asyncio.wait_for(proxy.gone.wait(), 30)
 
 
-async def test_the_key_never_shows_in_what_is_said(bare: BlobStore, proxy: FaultyS3) -> None:
+async def test_the_secret_key_is_in_no_message(bare: BlobStore, proxy: FaultyS3) -> None:
     proxy.plan = lambda request: SLOW_DOWN
     with pytest.raises(BlobUnavailable, match="SlowDown") as caught:
         await put(bare, "a")

@@ -19,8 +19,8 @@ from sluice.blobs.filesystem import FilesystemBlobs
 from sluice.blobs.port import About, Purpose
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName
-from sluice.core.indexjson import encoded
-from sluice.core.snapshot import (
+from sluice.core.snapshots.indexjson import encoded
+from sluice.core.snapshots.snapshot import (
     BlobId,
     CommitId,
     DirIndex,
@@ -123,7 +123,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def test_snapshots_are_listed_pinned_verified_and_gone_back_to(home: Path, tmp_path: Path) -> None:
+def test_snapshots_are_listed_pinned_verified_and_restored(home: Path, tmp_path: Path) -> None:
     with running(home, *LONG_LEASES) as coordinator:
         backed = Backed(home, coordinator)
         first = backed.commit({"a": b"first", "empty": b""})
@@ -152,7 +152,7 @@ def test_snapshots_are_listed_pinned_verified_and_gone_back_to(home: Path, tmp_p
         assert (chosen["checkpointId"], chosen["chosen"]) == (first, True)
 
 
-def test_what_is_not_there_is_told_in_one_line(home: Path) -> None:
+def test_the_error_about_an_unknown_name_is_one_line(home: Path) -> None:
     with running(home, *LONG_LEASES) as coordinator:
         backed = Backed(home, coordinator)
         at = ("--coordinator", backed.url)

@@ -88,13 +88,13 @@ def job(tmp_path: Path) -> Iterator[Job]:
         yield Job(coordinator)
 
 
-def test_a_drain_is_asked_for_and_asked_for_again(job: Job) -> None:
+def test_a_drain_is_requested_and_requested_again(job: Job) -> None:
     first = job.sluice("flight-delays").stdout
     assert first == f"the drain of run {job.run_id} of job flight-delays is STOPPING: {job.uuid}\n"
     assert json.loads(job.sluice("--json").stdout)["uuid"] == job.uuid
 
 
-def test_a_drain_that_is_over_is_told_in_a_clear_last_line(job: Job) -> None:
+def test_the_last_line_says_that_the_drain_is_over(job: Job) -> None:
     job.sluice()
     job.all_take("stopped", "flushed", "committed")
     done = job.sluice("--wait")
@@ -126,7 +126,7 @@ def test_a_drain_is_followed_on_a_terminal_with_a_bar_for_each_task(job: Job) ->
     assert f"drained run {job.run_id} of job flight-delays in " in terminal.text
 
 
-def test_who_stops_waiting_does_not_stop_the_drain(job: Job) -> None:
+def test_a_command_that_stops_waiting_does_not_stop_the_drain(job: Job) -> None:
     with at_terminal([*SLUICE, "drain", "--wait", "--coordinator", job.url]) as terminal:
         terminal.until("STOPPING")
         terminal.press_ctrl_c()
@@ -135,7 +135,7 @@ def test_who_stops_waiting_does_not_stop_the_drain(job: Job) -> None:
     assert job.http.get(f"/drain/{job.uuid}").json()["phase"] == "STOPPING"
 
 
-def test_a_cancelled_drain_is_told_with_another_exit_code(job: Job) -> None:
+def test_a_cancelled_drain_has_another_exit_code(job: Job) -> None:
     job.sluice()
     assert "was cancelled" in job.sluice("flight-delays", "--cancel").stdout
     assert job.http.get(f"/runs/{job.run_id}").json()["state"] == "RUNNING"
@@ -146,7 +146,7 @@ def test_a_cancelled_drain_is_told_with_another_exit_code(job: Job) -> None:
         assert terminal.process.wait(GENEROUS) == 2
 
 
-def test_a_drain_that_missed_its_hard_deadline_is_told_with_who_was_late(job: Job) -> None:
+def test_a_drain_that_missed_its_hard_deadline_is_shown_with_what_was_late(job: Job) -> None:
     done = job.sluice("--wait", "--hard-seconds", "0.2", code=2)
     assert f"the drain of run {job.run_id} of job flight-delays failed in " in done.stdout
     assert "its hard deadline has passed; it waits for Partition 0, stage hourly (slot 0): at work" in done.stdout
@@ -196,7 +196,7 @@ def test_a_dry_run_says_what_is_lost_though_no_row_is_left(job: Job) -> None:
         (["--keep-state", "--require-empty"], "leave out --require-empty"),
     ],
 )
-def test_what_cannot_be_done_is_told(job: Job, words: list[str], expected: str) -> None:
+def test_a_refused_drain_is_an_error(job: Job, words: list[str], expected: str) -> None:
     assert expected in job.refused(*words)
 
 

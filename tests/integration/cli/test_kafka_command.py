@@ -94,7 +94,7 @@ async def partitions(bootstrap: str, topic: str, properties: Mapping[str, str] |
         await system.close()
 
 
-def test_a_broker_outlives_the_command_that_started_it_until_it_is_told_to_go(home: Home) -> None:
+def test_a_broker_outlives_the_command_that_started_it_until_it_is_stopped(home: Home) -> None:
     bootstrap, reported = home.call("up", "--port", "0")
     process = home.process()
     assert bootstrap == process.bootstrap
@@ -130,7 +130,7 @@ def test_a_killed_broker_has_its_topics_when_it_is_up_again(home: Home) -> None:
     assert asyncio.run(partitions(home.call("up", "--port", str(killed.port))[0], "flights")) == 3
 
 
-def test_data_that_was_not_formatted_whole_is_made_anew(home: Home) -> None:
+def test_data_that_was_not_formatted_completely_is_formatted_again(home: Home) -> None:
     data = home.broker.directory / "data"
     data.mkdir(parents=True)
     (data / "meta.properties").write_text("version=1\ncluster.id=half\n")
@@ -157,7 +157,7 @@ def test_a_port_that_another_program_has_is_refused_in_one_line(home: Home) -> N
     assert home.broker.running() is None
 
 
-def test_another_process_that_has_the_pid_of_a_broker_that_is_gone_is_left_alone(home: Home) -> None:
+def test_another_process_with_the_pid_of_a_former_broker_is_left_alone(home: Home) -> None:
     with subprocess.Popen(["sleep", "600"]) as sleeper:
         try:
             began = psutil.Process(sleeper.pid).create_time() - psutil.boot_time()
@@ -206,7 +206,7 @@ async def test_a_broker_that_does_not_answer_is_not_left_running(silent: Home, m
     assert broker.running() is None
 
 
-async def test_a_secured_broker_lets_in_who_has_the_password_and_trusts_its_certificate(home: Home) -> None:
+async def test_a_secured_broker_accepts_clients_with_the_password_and_its_certificate(home: Home) -> None:
     broker = Broker(home.directory / "kafka", sasl={"alice": 'se"cr\\et'}, tls=True)
     process = await broker.up()
     assert process.secured is not None
@@ -237,7 +237,7 @@ async def test_a_user_whose_name_kafka_cannot_read_is_refused(home: Home) -> Non
     assert home.call("up", "--user", "alice", code=1)[1].endswith("--user NAME:PASSWORD")
 
 
-def test_the_directories_of_all_jars_are_told(tmp_path: Path) -> None:
+def test_the_directories_of_all_jars_are_printed(tmp_path: Path) -> None:
     for wanted in (CONNECTOR, BROKER):
         directory = tmp_path / wanted.directory_name
         directory.mkdir()

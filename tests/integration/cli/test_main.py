@@ -33,7 +33,7 @@ def test_the_help_lists_the_commands_of_all_packages() -> None:
 @pytest.mark.parametrize(
     ("group", "commands"),
     [
-        ("db", ["upgrade"]),
+        ("db", ["backup", "restore", "upgrade"]),
         ("models", ["diff", "grow", "ls", "rollback", "show"]),
         ("kafka", ["down", "jars", "up"]),
         ("streams", ["append", "cat", "create", "grow", "ls"]),

@@ -59,7 +59,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
         yield Job(coordinator, log)
 
 
-def test_a_plan_is_told_for_people_and_for_scripts_and_changes_nothing(job: Job) -> None:
+def test_a_plan_is_printed_for_people_and_as_json_and_changes_nothing(job: Job) -> None:
     output = job.sluice("plan", "--stream", "flights", "--partitions", "8", "--containers", "3").splitlines()
     assert output[:2] == [
         f"run {job.run_id} of job flight-delays, version 1: the change would be safe",
@@ -91,7 +91,7 @@ def test_a_plan_whose_streams_and_counts_do_not_match_is_refused(job: Job) -> No
     assert isinstance(job.error("plan", "lost"), Refused)
 
 
-def test_a_job_is_scaled_and_its_history_tells_by_whom_and_why(job: Job) -> None:
+def test_a_job_is_scaled_and_its_history_shows_by_whom_and_why(job: Job) -> None:
     output = job.sluice("scale", "flight-delays", "3", "--why", "more to do", "--if-version", "1").splitlines()
     assert output[0] == f"run {job.run_id} of job flight-delays changed from version 1 to version 2, with 3 containers"
     assert "TASK         FROM SLOT  TO SLOT" in output

@@ -233,14 +233,14 @@ def test_a_status_as_json_has_the_whole_of_it(coordinator: Coordinator) -> None:
     }
 
 
-def test_a_check_of_what_is_well_says_so_and_is_0(coordinator: Coordinator) -> None:
+def test_a_successful_check_says_so_and_exits_with_0(coordinator: Coordinator) -> None:
     assert coordinator.sluice("status", "--check") == "healthy\n"
     coordinator.working()
     assert coordinator.sluice("status", "--check") == "healthy\n"
     assert coordinator.as_json("status", "--check")["healthy"] is True
 
 
-def test_a_check_of_what_is_not_tells_each_reason_and_is_2(coordinator: Coordinator) -> None:
+def test_a_failed_check_prints_each_reason_and_exits_with_2(coordinator: Coordinator) -> None:
     coordinator.working("well")
     coordinator.deploy("ill")
     assert coordinator.sluice("status", "--check", code=2).splitlines() == [

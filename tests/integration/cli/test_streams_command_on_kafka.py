@@ -128,7 +128,7 @@ def test_where_no_kafka_is_the_error_says_where(topics: Topics) -> None:
         topics("ls", bootstrap=nowhere)
 
 
-def test_who_one_is_comes_from_a_file_of_properties(topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_credentials_come_from_a_file_of_properties(topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("properties") / "client.properties"
     file.write_text("security.protocol=CARRIER_PIGEON\n")
     with pytest.raises(BadSettings, match=r"client\.properties"):

@@ -52,7 +52,7 @@ def upgraded(there: World, file: Path, *words: str) -> tuple[Command, str]:
 # --- to a good end ---
 
 
-def test_a_job_is_drained_and_its_new_version_goes_on_at_the_drained_offsets(there: World, new: Path) -> None:
+def test_a_job_is_drained_and_its_new_version_continues_at_the_drained_offsets(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new)
     needs = command.until("its containers need")
     assert f"SLUICE_RUN_ID={run_id}" in needs
@@ -65,7 +65,7 @@ def test_a_job_is_drained_and_its_new_version_goes_on_at_the_drained_offsets(the
     assert there.run()["state"] == "DRAINED"
 
 
-def test_a_new_version_goes_on_with_the_state_that_was_kept(there: World, new: Path) -> None:
+def test_a_new_version_continues_with_the_state_that_was_kept(there: World, new: Path) -> None:
     refused = there.upgrade(new, "--keep-state", "--no-rollback").ends()
     assert refused[0] == 1
     assert "the state cannot be kept: c1: of a release that empties the state in every drain" in refused[1]
@@ -105,7 +105,7 @@ def test_its_answer_is_one_document_for_scripts(there: World, new: Path) -> None
     assert there.run(found[1])["config"]["more"] == "2"
 
 
-def test_a_dry_run_tells_the_steps_and_changes_nothing(there: World, new: Path) -> None:
+def test_a_dry_run_prints_the_steps_and_changes_nothing(there: World, new: Path) -> None:
     command = there.upgrade(new, "--dry-run")
     code, last = command.ends()
     assert code == 0
@@ -183,7 +183,7 @@ def test_an_ordinary_stop_is_never_taken_for_a_drain(there: World, new: Path) ->
     assert there.runs == [there.run_id]
 
 
-def test_a_coordinator_that_is_not_there_is_told(there: World, new: Path) -> None:
+def test_an_unreachable_coordinator_is_reported(there: World, new: Path) -> None:
     there.coordinator.process.terminate()
     there.coordinator.process.wait()
     code, last = there.upgrade(new).ends()
@@ -203,7 +203,7 @@ def test_a_cancelled_drain_leaves_the_old_version_running(there: World, new: Pat
     assert (there.runs, there.run()["state"]) == ([there.run_id], "RUNNING")
 
 
-def test_a_drain_that_fails_after_its_flush_began_tells_how_to_go_on(there: World, new: Path) -> None:
+def test_the_error_of_a_drain_that_fails_after_its_flush_began_says_how_to_continue(there: World, new: Path) -> None:
     command = there.upgrade(new, "--timeout", "5")
     command.until("is being drained")
     there.step("stopped", there.run_id)
@@ -217,7 +217,7 @@ def test_a_drain_that_fails_after_its_flush_began_tells_how_to_go_on(there: Worl
     assert there.runs == [there.run_id]
 
 
-def test_rows_that_are_left_all_the_same_stop_the_upgrade_and_the_same_command_may_go_on_without_them(there: World, new: Path) -> None:
+def test_rows_that_a_flush_leaves_stop_the_upgrade_and_the_same_command_may_continue_without_them(there: World, new: Path) -> None:
     command = there.upgrade(new)
     command.until("is being drained")
     there.drains(there.run_id, "c1", leftoverRows=20, leftoverOperators=["Aggregate"])
@@ -256,13 +256,13 @@ def test_a_new_version_whose_container_ends_with_an_error_goes_back(there: World
     assert any("container c2 ended with exit code 1: copy failed 6 times" in line for line in command.said)
 
 
-def test_a_new_version_for_which_nobody_came_goes_back(there: World, new: Path) -> None:
+def test_a_new_version_without_containers_is_rolled_back(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new, "--watch", "1")
     went_back(there, command, run_id)
     assert any("not within 1 s: 0 of 1 containers are live; 2 of 2 tasks have no owner" in line for line in command.said)
 
 
-def test_a_new_version_that_somebody_fails_goes_back(there: World, new: Path) -> None:
+def test_a_new_version_that_another_client_fails_is_rolled_back(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new)
     there.post(f"/runs/{run_id}/stop", {"reason": "I saw nonsense", "failed": True})
     code, last = command.ends()
@@ -280,7 +280,7 @@ def test_going_back_waits_for_the_new_version_s_containers(there: World, new: Pa
     went_back(there, command, run_id)
 
 
-def test_what_somebody_else_deploys_meanwhile_is_not_taken_for_the_way_back(there: World, new: Path) -> None:
+def test_a_run_that_another_client_deploys_meanwhile_is_not_taken_for_the_roll_back(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new, "--watch", "1")
     there.come(run_id, "c2")
     command.until("waiting for the end of run")
@@ -300,12 +300,12 @@ def test_a_failing_version_is_left_as_it_is_when_there_is_to_be_no_way_back(ther
     assert (there.current, there.run(run_id)["state"]) == (run_id, "CREATED")
 
 
-def test_a_new_version_that_somebody_drains_is_left_to_them(there: World, new: Path) -> None:
+def test_a_new_version_that_another_client_drains_is_left_alone(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new)
     there.post("/drain", {"runId": run_id})
     code, last = command.ends()
     assert code == 3
-    assert "it was changed to DRAINING by someone else" in last
+    assert "it was changed to DRAINING by another client" in last
     assert there.current == run_id
 
 
@@ -350,7 +350,7 @@ def test_interrupted_in_the_drain_it_joins_the_drain(there: World, new: Path) ->
     assert command.ends()[0] == 0
 
 
-def test_a_job_that_is_drained_already_goes_on_from_there(there: World, new: Path) -> None:
+def test_a_job_that_is_drained_already_continues_from_there(there: World, new: Path) -> None:
     there.post("/drain", {"runId": there.run_id})
     there.drains(there.run_id, "c1")
     command = there.upgrade(new)
@@ -416,7 +416,7 @@ def test_after_going_back_the_next_upgrade_drains_the_old_version_again(there: W
     assert command.ends()[0] == 0
 
 
-def test_a_run_of_the_very_version_is_upgraded_anew_only_on_demand(there: World, new: Path) -> None:
+def test_a_run_of_the_same_version_is_upgraded_again_only_with_force(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new)
     there.works(run_id, "c2")
     assert command.ends()[0] == 0
@@ -431,7 +431,7 @@ def test_a_run_of_the_very_version_is_upgraded_anew_only_on_demand(there: World,
     assert there.runs == [again, run_id, there.run_id]
 
 
-def test_who_comes_too_late_to_a_bad_version_does_not_go_back_by_itself(there: World, new: Path) -> None:
+def test_a_command_that_starts_too_late_does_not_roll_back_a_bad_version(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new)
     there.works(run_id, "c2")
     assert command.ends()[0] == 0

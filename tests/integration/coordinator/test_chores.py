@@ -141,7 +141,7 @@ async def test_a_stream_that_cannot_be_trimmed_does_not_stop_the_trim_of_other_j
     assert sum("is not trimmed" in each.message for each in caplog.records) == 2  # once for each stream
 
 
-async def test_who_was_heard_is_written_once(caller: Caller, clock: FakeClock) -> None:
+async def test_when_a_container_was_last_seen_is_written_once(caller: Caller, clock: FakeClock) -> None:
     run_id = str((await caller.deploy())["runId"])
     await caller.registered(run_id, "c1")
     parts = caller.coordinator.api.state.parts

@@ -64,7 +64,7 @@ async def test_a_clock_that_is_set_back_does_not_prolong_a_drain(caller: Caller,
     assert (await run.drain_status())["phase"] == "FAILED"
 
 
-async def test_a_drain_goes_on_after_a_restart_of_the_coordinator_under_a_clock_that_is_ahead(home: Path, clock: FakeClock) -> None:
+async def test_a_drain_continues_after_a_restart_of_the_coordinator_under_a_clock_that_is_ahead(home: Path, clock: FakeClock) -> None:
     async with calling(home, clock) as caller:
         caller.log.create("flights", 2)
         run = await running(caller)

@@ -24,7 +24,11 @@ from tests.support.api import run_body
 GENEROUS = 30.0
 SHORT = timedelta(milliseconds=200)
 TIMEOUTS = Timeouts(head=SHORT, body=SHORT, read=SHORT)
-HEARTBEAT = b"GET /containerHeartbeat?executionContainerId=nobody HTTP/1.1\r\nHost: x\r\n"
+HEARTBEAT = b"GET /containerHeartbeat?executionContainerId=nobody HTTP/1.1\r\nHost: localhost\r\n"
+AT_ONCE = b"GET /containerHeartbeat?executionContainerId=c1 HTTP/1.1\r\nHost: localhost\r\nSluice-Epoch: 1\r\n"
+"""Of a valid container. The server answers it without the application."""
+
+either_heartbeat = pytest.mark.parametrize("heartbeat", [HEARTBEAT, AT_ONCE], ids=["application", "at once"])
 
 
 class Address(NamedTuple):
@@ -40,10 +44,20 @@ def serving(home: Path, timeouts: Timeouts, **settings: Any) -> Iterator[Address
     thread = threading.Thread(target=coordinator.run, args=([listening],))
     thread.start()
     try:
-        yield Address(*listening.getsockname())
+        address = Address(*listening.getsockname())
+        register(address)
+        yield address
     finally:
         coordinator.should_exit = True
         thread.join()
+
+
+def register(address: Address) -> None:
+    """Make c1 a valid container, and the host of the requests one that was accepted before."""
+    url = f"http://{address.host}:{address.port}"
+    run_id = httpx.post(f"{url}/runs", json=run_body(), timeout=GENEROUS).raise_for_status().json()["runId"]
+    body = {"executionContainerId": "c1", "processorId": "0", "host": "h"}
+    httpx.post(f"{url}/runs/{run_id}/containers", json=body, headers={"Host": "localhost"}, timeout=GENEROUS).raise_for_status()
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +150,7 @@ def test_a_head_without_end_is_refused_before_it_is_in_memory(patient: Address) 
 
 def test_a_url_that_is_too_long_is_named_as_such(patient: Address) -> None:
     line = b"GET /jobModel?job=" + b"j" * MAX_HEAD_BYTES + b" HTTP/1.1\r\n"
-    assert problem(exchanged(patient, line, b"Host: x\r\n\r\n"))[:2] == (414, "url-too-long")
+    assert problem(exchanged(patient, line, b"Host: localhost\r\n\r\n"))[:2] == (414, "url-too-long")
 
 
 def test_the_second_request_of_a_connection_has_the_same_limit(patient: Address) -> None:
@@ -149,7 +163,7 @@ def test_the_second_request_of_a_connection_has_the_same_limit(patient: Address)
         assert problem(rest(connection))[0] == 431
 
 
-CHUNKED = b"POST /runs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = b"POST /runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def test_trailers_and_chunk_extensions_have_the_limit_of_a_head(patient: Address) -> None:
@@ -160,14 +174,15 @@ def test_trailers_and_chunk_extensions_have_the_limit_of_a_head(patient: Address
 
 def test_a_body_in_very_small_chunks_is_read(patient: Address) -> None:
     body = b"".join(b"1\r\n%c\r\n" % byte for byte in b"[" + b" " * MAX_HEAD_BYTES + b"]")
-    answer = exchanged(patient, CHUNKED.replace(b"Host: x", b"Host: x\r\nConnection: close") + body + b"0\r\n\r\n")
+    answer = exchanged(patient, CHUNKED.replace(b"Host: localhost", b"Host: localhost\r\nConnection: close") + body + b"0\r\n\r\n")
     assert statuses(answer) == [422]
 
 
 def test_a_large_body_in_one_piece_is_read(patient: Address) -> None:
     body = b"[" + b" " * 3_000_000 + b"]"
-    head = b"POST /runs HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(
-        body
+    head = (
+        b"POST /runs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        % len(body)
     )
     assert statuses(exchanged(patient, head + body)) == [422]
 
@@ -200,28 +215,67 @@ def test_a_head_that_comes_byte_by_byte_is_answered_with_408(impatient: Address)
     assert statuses(answer) in ([408], [])  # the reset by bytes that came after the answer can remove it
 
 
-def test_a_second_head_that_does_not_end_is_answered_with_408(impatient: Address) -> None:
+@either_heartbeat
+def test_a_second_head_that_does_not_end_is_answered_with_408(impatient: Address, heartbeat: bytes) -> None:
     with connected(impatient) as connection:
-        connection.sendall(HEARTBEAT + b"\r\n")
+        connection.sendall(heartbeat + b"\r\n")
         assert statuses(connection.recv(65536)) == [200]
         connection.sendall(b"GET")
         assert problem(rest(connection))[0] == 408
 
 
-def test_a_second_head_that_begins_before_the_first_answer_is_answered_with_408(impatient: Address) -> None:
-    assert statuses(exchanged(impatient, HEARTBEAT + b"\r\nGET")) == [200, 408]
+@either_heartbeat
+def test_a_second_head_that_begins_before_the_first_answer_is_answered_with_408(impatient: Address, heartbeat: bytes) -> None:
+    assert statuses(exchanged(impatient, heartbeat + b"\r\nGET")) == [200, 408]
 
 
-def test_empty_lines_do_not_keep_a_connection_open(impatient: Address) -> None:
+@either_heartbeat
+def test_empty_lines_do_not_keep_a_connection_open(impatient: Address, heartbeat: bytes) -> None:
     with connected(impatient) as connection:
-        connection.sendall(HEARTBEAT + b"\r\n")
+        connection.sendall(heartbeat + b"\r\n")
         assert statuses(connection.recv(65536)) == [200]
         connection.sendall(b"\r\n")
         assert rest(connection) == b""
 
 
+@either_heartbeat
+def test_an_idle_connection_is_closed_however_many_requests_it_had(tmp_path: Path, heartbeat: bytes) -> None:
+    with serving(tmp_path, Timeouts(idle=timedelta(seconds=1))) as address, connected(address) as connection:
+        for _ in range(3):
+            connection.sendall(heartbeat + b"\r\n")
+            assert statuses(connection.recv(65536)) == [200]
+        assert rest(connection) == b""
+
+
+def test_a_heartbeat_that_is_answered_at_once_is_answered_as_by_the_application(patient: Address) -> None:
+    def answer(more: bytes) -> tuple[list[bytes], bytes]:
+        head, _, body = exchanged(patient, AT_ONCE + more + b"\r\n", HEARTBEAT + b"Connection: close\r\n\r\n").partition(b"\r\n\r\n")
+        return sorted(line for line in head.lower().split(b"\r\n") if not line.startswith(b"date: ")), body.partition(b"HTTP/1.1")[0]
+
+    by_the_application = b"Content-Length: 0\r\n"
+    assert answer(b"") == answer(by_the_application)
+    close = b"Connection: close\r\n"
+    assert answer(close) == answer(close + by_the_application)
+    assert b"connection: close" in answer(close)[0]
+    assert statuses(exchanged(patient, AT_ONCE.replace(b"1.1", b"1.0") + b"\r\n")) == [200]
+
+
+def test_requests_that_are_sent_together_are_answered_in_their_order(patient: Address) -> None:
+    """Heartbeats before and after a request that the application answers."""
+    other = b"GET /unknown HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    last = AT_ONCE + b"Connection: close\r\n\r\n"
+    assert statuses(exchanged(patient, (AT_ONCE + b"\r\n") * 2 + other + AT_ONCE + b"\r\n" + other + last)) == [
+        200,
+        200,
+        404,
+        200,
+        404,
+        200,
+    ]
+
+
 def test_a_body_that_does_not_end_is_answered_with_408(impatient: Address, caplog: pytest.LogCaptureFixture) -> None:
-    head = b"POST /runs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    head = b"POST /runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
     assert problem(exchanged(impatient, head + b"{"))[:2] == (408, "request-timeout")
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
@@ -239,7 +293,7 @@ def test_an_answer_that_is_not_read_does_not_hold_the_connection(impatient: Addr
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(GENEROUS)
         connection.connect(impatient)
-        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
         before = refused(impatient, "timeout")
         eventually(lambda: refused(impatient, "timeout") > before)
 
@@ -270,8 +324,8 @@ def small(tmp_path: Path) -> Iterator[Address]:
         yield address
 
 
-def beat(connection: socket.socket) -> int:
-    connection.sendall(HEARTBEAT + b"\r\n")
+def beat(connection: socket.socket, heartbeat: bytes = HEARTBEAT) -> int:
+    connection.sendall(heartbeat + b"\r\n")
     return statuses(connection.recv(65536))[0]
 
 
@@ -279,7 +333,7 @@ def beat(connection: socket.socket) -> int:
 def polling(address: Address, count: int) -> Iterator[list[socket.socket]]:
     """Connections with a long poll each, all of which are being answered."""
     run_id = httpx.post(f"http://{address.host}:{address.port}/runs", json=run_body()).raise_for_status().json()["runId"]
-    poll = f"GET /runs/{run_id}/notices?after=1000000&wait=300 HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    poll = f"GET /runs/{run_id}/notices?after=1000000&wait=300 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     with ExitStack() as stack:
         made = [stack.enter_context(connected(address)) for _ in range(count)]
         for each in made:
@@ -299,18 +353,19 @@ def test_idle_connections_make_room_for_new_ones_the_oldest_first(small: Address
     assert refused(small, "idle") >= 2 * LIMIT
 
 
-def test_a_connection_that_carries_heartbeats_stays_while_others_make_room(small: Address) -> None:
+@either_heartbeat
+def test_a_connection_that_carries_heartbeats_stays_while_others_make_room(small: Address, heartbeat: bytes) -> None:
     with ExitStack() as stack, connected(small) as connection:
-        assert beat(connection) == 200
+        assert beat(connection, heartbeat) == 200
         for _ in range(3 * LIMIT):
             stack.enter_context(connected(small))
-        assert beat(connection) == 200
+        assert beat(connection, heartbeat) == 200
 
 
 def test_a_flood_of_long_polls_leaves_room_for_heartbeats_and_probes(small: Address) -> None:
     with polling(small, LIMIT - 4) as polls, connected(small) as other, connected(small) as container:
         eventually(lambda: metric(small, "sluice_connections_open") >= LIMIT - 4)
-        other.sendall(b"GET /jobs HTTP/1.1\r\nHost: x\r\n\r\n")
+        other.sendall(b"GET /jobs HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert problem(rest(other))[:2] == (503, "too-many-requests")
         assert beat(container) == 200
         assert httpx.get(f"http://{small.host}:{small.port}/livez").status_code == 200

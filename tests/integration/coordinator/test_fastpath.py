@@ -1,4 +1,4 @@
-"""The fast paths answer like the routes behind them, for any form of a request."""
+"""The fast paths, in the server and before the application, answer like the routes behind them, for any form of a request."""
 
 from __future__ import annotations
 
@@ -59,7 +59,20 @@ class Compared:
         fast = self.loop.run_until_complete(ask(self.caller.coordinator.asgi, path, query, headers or []))
         routed = self.loop.run_until_complete(ask(self.caller.coordinator.api, path, query, headers or []))
         assert fast == routed
+        at_once = self.caller.coordinator.fast_paths.answer(path.encode() + b"?" + query, headers or [])
+        if at_once is not None:
+            assert parsed(*at_once) == fast
         return fast
+
+    def answered_at_once(self, path: str, query: bytes, headers: Headers) -> bool:
+        return self.caller.coordinator.fast_paths.answer(path.encode() + b"?" + query, headers) is not None
+
+
+def parsed(head: bytes, body: bytes) -> Answer:
+    first, *lines = head.decode().splitlines()
+    found = {name.encode(): value.encode() for name, value in (line.split(": ", 1) for line in lines)}
+    assert int(found.pop(b"content-length", b"0")) == len(body)
+    return int(first.split(" ")[1]), found, body
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +152,17 @@ def test_the_comparison_has_every_kind_of_answer(both: Compared) -> None:
     assert both("/containerHeartbeat", b"executionContainerId=ended")[1][b"sluice-run-state"] == b"STOPPED"
 
 
+def test_a_valid_heartbeat_and_an_unchanged_model_are_answered_at_once_and_others_are_not(both: Compared) -> None:
+    epoch = [(b"sluice-epoch", b"1")]
+    assert both.answered_at_once("/containerHeartbeat", b"executionContainerId=c1", epoch)
+    assert both.answered_at_once("/jobModel", b"job=flight-delays", [(b"if-none-match", both.etag)])
+    assert not both.answered_at_once("/containerHeartbeat", b"executionContainerId=c1#", epoch)
+    assert not both.answered_at_once("/containerHeartbeat", b"executionContainerId=ended", epoch)
+    assert not both.answered_at_once("/jobModel", b"job=flight-delays", [(b"if-none-match", b'"x"')])
+    assert not both.answered_at_once("/containerHeartbeat", b"executionContainerId=c1", [*epoch, (b"host", b"unknown")])
+    assert not both.answered_at_once("/livez", b"", [])
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     query=st.one_of(
@@ -181,7 +205,7 @@ def known(etag: bytes) -> list[Headers]:
 
 
 @pytest.mark.parametrize("query", JOB_QUERIES)
-def test_the_job_model_is_answered_alike_however_it_is_asked_for(both: Compared, query: bytes) -> None:
+def test_every_request_of_the_job_model_gets_the_same_answer(both: Compared, query: bytes) -> None:
     for headers in known(both.etag):
         both("/jobModel", query, headers)
 

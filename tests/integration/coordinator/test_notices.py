@@ -84,7 +84,7 @@ async def test_a_notice_that_comes_while_a_poll_looks_is_not_missed(store: Count
         assert [[row.seq for row in found] for found in await asyncio.gather(*polls)] == [[before + 1]] * 4
 
 
-async def test_what_nobody_rang_for_is_found_by_the_poll_after_the_next(store: CountingStore) -> None:
+async def test_a_notice_without_a_notification_is_found_by_the_poll_after_the_next(store: CountingStore) -> None:
     notices = Notices(store)
     poll = asyncio.create_task(notices.after(RUN, 0, SHORT))
     await waiting(notices, 1)
@@ -94,7 +94,7 @@ async def test_what_nobody_rang_for_is_found_by_the_poll_after_the_next(store: C
     assert [row.seq for row in await notices.after(RUN, 0, LONG)] == [1]
 
 
-async def test_a_run_that_is_not_there_is_told_to_everybody_who_asks(store: CountingStore) -> None:
+async def test_every_poll_of_an_unknown_run_raises_an_error(store: CountingStore) -> None:
     notices = Notices(store)
     for _ in range(2):
         with pytest.raises(UnknownRun):

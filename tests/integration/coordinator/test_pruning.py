@@ -44,7 +44,7 @@ async def runs(caller: Caller) -> list[str]:
     return [each["runId"] for each in (await caller.http.get("/runs", params={"limit": 200})).json()["runs"]]
 
 
-async def test_the_newest_containers_of_each_slot_stay_and_epochs_go_on(caller: Caller) -> None:
+async def test_the_newest_containers_of_each_slot_stay_and_epochs_continue(caller: Caller) -> None:
     run_id = str((await caller.deploy(run_body(containers=2)))["runId"])
     await replaced(caller, run_id, 45)
     await replaced(caller, run_id, 3, "1")
@@ -78,7 +78,7 @@ async def deployed_daily(caller: Caller, clock: FakeClock, days: int) -> list[st
     return made
 
 
-async def test_runs_go_with_all_that_belongs_to_them_and_the_job_goes_on(caller: Caller, clock: FakeClock) -> None:
+async def test_runs_go_with_all_that_belongs_to_them_and_the_job_continues(caller: Caller, clock: FakeClock) -> None:
     made = await deployed_daily(caller, clock, 40)
     done = await chore(caller).run_once()
     gone = [run_id for run_id in made if run_id not in await runs(caller)]

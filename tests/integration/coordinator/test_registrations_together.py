@@ -59,7 +59,7 @@ async def test_a_fleet_that_ends_at_once_ends_its_run_once(caller: Caller, run_i
     assert [each["kind"] for each in await caller.notices(run_id)] == ["STOP", "ENDED"]
 
 
-async def test_an_exit_of_a_stranger_does_not_keep_the_others_from_theirs(caller: Caller, run_id: str) -> None:
+async def test_an_exit_of_an_unknown_container_does_not_hinder_the_exits_of_others(caller: Caller, run_id: str) -> None:
     await caller.registered(run_id, "c1", "1")
     stranger, known = await asyncio.gather(
         caller.http.post("/containers/stranger/exit", json={"exitCode": 0}), caller.http.post("/containers/c1/exit", json={"exitCode": 0})

@@ -49,7 +49,7 @@ async def test_a_container_that_was_replaced_before_the_restart_is_waited_for_as
         assert (await after.acquired(run_id, "c2", 2))["generation"] == 2
 
 
-async def test_a_container_that_was_heard_after_the_restart_has_the_shorter_lease_when_the_longer_has_expired(
+async def test_a_container_that_was_seen_after_the_restart_has_the_shorter_lease_when_the_longer_has_expired(
     home: Path, clock: FakeClock
 ) -> None:
     async with calling(home, clock, lease_seconds=300) as before:

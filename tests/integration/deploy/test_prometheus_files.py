@@ -41,7 +41,7 @@ def test_every_alert_is_seen_to_fire_and_says_what_it_is_and_what_to_do() -> Non
         assert rule["labels"]["severity"] in {"page", "ticket"}
 
 
-def test_the_panels_of_the_dashboard_lie_beside_one_another_and_ask_one_data_source() -> None:
+def test_the_panels_of_the_dashboard_do_not_overlap_and_use_one_data_source() -> None:
     dashboard = json.loads((DEPLOY / "grafana" / "sluice.json").read_text())
     taken: set[tuple[int, int]] = set()
     for panel in dashboard["panels"]:

@@ -8,7 +8,7 @@ from bench import assignment, backup, checkpoint_latency, drain
 from bench.checkpoint_latency import Measured
 from bench.gateway import operation
 from sluice.core.ids import ProcessorId, TaskName
-from sluice.core.placement import slots
+from sluice.core.jobmodels.placement import slots
 
 PUT = (
     "sluice bench [21/November/2026:15:05:50 +0000] 127.0.0.1 sluice XFRF34LSVMN0NI69 s3_PutObject sluice/blobs/jobs/a/b/c/data/x "
@@ -20,7 +20,7 @@ LISTING = (
 )
 
 
-def test_a_line_of_the_access_log_tells_the_operation() -> None:
+def test_a_line_of_the_access_log_has_the_operation() -> None:
     assert operation(PUT) == "PutObject"
     assert operation(LISTING) == "ListObjectsV2"
 

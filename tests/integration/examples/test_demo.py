@@ -37,7 +37,7 @@ def test_an_exact_demo_exits_0_and_takes_its_directory_away(tmp_path: Path) -> N
     assert not home.exists()
 
 
-def test_an_exact_demo_keeps_its_directory_when_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exact_demo_keeps_its_directory_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = tmp_path / "demo"
     assert ended(lambda: fresh(home, MARK).exists(), home, keep=True) == 0
     assert (home / MARK).exists()

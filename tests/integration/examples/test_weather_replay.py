@@ -80,7 +80,7 @@ def test_the_streams_are_in_step_to_the_day(tmp_path: Path) -> None:
         assert (newest - YEAR_STARTS) // DAY == 6
 
 
-def test_one_that_was_killed_between_the_two_streams_of_a_day_goes_on_there(tmp_path: Path) -> None:
+def test_one_that_was_killed_between_the_two_streams_of_a_day_continues_there(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         replay_of(Dying(tmp_path / "log", WEATHER, 7)).run()
     log = Log(tmp_path / "log")
@@ -128,7 +128,7 @@ def test_a_stream_that_is_not_named_has_not_been_read(log: Log) -> None:
     assert replay.progress.reached - YEAR_STARTS <= 5 * DAY
 
 
-def test_one_stream_that_somebody_else_writes_is_refused(log: Log) -> None:
+def test_a_stream_with_another_writer_is_refused_by_the_replay(log: Log) -> None:
     log.create(WEATHER, PARTITIONS)
     log.append(WEATHER, [Record(b"x")], writer=Writer(Lineage("other"), "other", Generation(1)), batch=0, now_micros=1)
     with pytest.raises(StreamNotOurs, match="the stream weather ends at"):

@@ -58,16 +58,18 @@ def test_an_archive_is_made_once_and_readable_for_all(environment: Mapping[str, 
 
 
 def test_the_class_path_is_one_jar_beside_the_archive_and_is_there_before_it(environment: Mapping[str, str]) -> None:
-    ours = installation(environment)
-    assert ours is not None
+    installed = installation(environment)
+    assert installed is not None
     training = Training()
     archive = ensure_archive(environment, training)
-    assert archive.class_path == training.trained[0].class_path == str(archive.file.parent / f"classes-{ours.where}-{ours.what}.jar")
-    assert training.class_paths == [ours.pathing]
+    assert (
+        archive.class_path == training.trained[0].class_path == str(archive.file.parent / f"classes-{installed.where}-{installed.what}.jar")
+    )
+    assert training.class_paths == [installed.pathing]
     with zipfile.ZipFile(archive.class_path) as jar:
         manifest = jar.read("META-INF/MANIFEST.MF").replace(b"\r\n ", b"").decode()
     named = manifest.split("Class-Path: ")[1].split()
-    assert [(archive.file.parent / name).resolve() for name in named] == [jar.resolve() for jar in ours.jars]
+    assert [(archive.file.parent / name).resolve() for name in named] == [jar.resolve() for jar in installed.jars]
 
 
 @pytest.mark.parametrize(
@@ -91,10 +93,10 @@ def test_an_archive_whose_jar_is_missing_or_damaged_is_not_used_and_is_made_agai
 
 
 def test_an_archive_of_a_release_that_made_no_jar_goes_when_another_is_made(environment: Mapping[str, str]) -> None:
-    ours = installation(environment)
-    assert ours is not None
-    ours.directory.mkdir(parents=True)
-    former = ours.directory / f"classes-{ours.where}-0123456789ab-7.jsa"
+    installed = installation(environment)
+    assert installed is not None
+    installed.directory.mkdir(parents=True)
+    former = installed.directory / f"classes-{installed.where}-0123456789ab-7.jsa"
     former.write_bytes(b"classes")
     assert find_archive(environment) is None
     archive = ensure_archive(environment, Training())
@@ -182,14 +184,14 @@ def test_an_archive_is_used_after_the_dates_of_what_was_made_were_lost(environme
 
 
 def test_what_was_killed_while_it_was_made_is_no_archive_and_goes(environment: Mapping[str, str]) -> None:
-    ours = installation(environment)
-    assert ours is not None
-    left = ours.directory / "building-x"
+    installed = installation(environment)
+    assert installed is not None
+    left = installed.directory / "building-x"
     left.mkdir(parents=True)
     (left / "classes.jsa").write_bytes(b"half")
     assert find_archive(environment) is None
     whole = ensure_archive(environment, Training())
-    assert {each.name for each in ours.directory.iterdir()} == {"lock", *names(whole)}
+    assert {each.name for each in installed.directory.iterdir()} == {"lock", *names(whole)}
 
 
 def test_a_jvm_that_writes_after_its_making_was_given_up_leaves_nothing(environment: Mapping[str, str]) -> None:
@@ -227,12 +229,14 @@ def test_an_installation_elsewhere_keeps_its_own(environment: Mapping[str, str],
     (tmp_path / "jdk").rename(elsewhere)
     theirs = ensure_archive({**environment, "JAVA_HOME": str(elsewhere)}, Training())
     elsewhere.rename(tmp_path / "jdk")
-    ours = ensure_archive(environment, Training())
-    assert kept(environment) == sorted(names(theirs) + names(ours))
+    installed = ensure_archive(environment, Training())
+    assert kept(environment) == sorted(names(theirs) + names(installed))
 
 
 @pytest.mark.parametrize("training", [Training(1), Training(0, writes=False)])
-def test_where_the_job_fails_nothing_is_left_and_its_last_words_are_told(environment: Mapping[str, str], training: Training) -> None:
+def test_when_the_training_job_fails_nothing_is_left_and_its_last_output_is_logged(
+    environment: Mapping[str, str], training: Training
+) -> None:
     with pytest.raises(ClassArchiveNotMade, match="the last line"):
         ensure_archive(environment, training)
     assert kept(environment) == []
@@ -288,7 +292,7 @@ def test_where_spark_s_defaults_have_a_class_path_no_archive_is_used(environment
 
 
 def test_the_class_path_is_in_the_order_of_names_and_whole() -> None:
-    ours = installation(os.environ)
-    assert ours is not None
-    assert list(ours.jars) == sorted(ours.jars)
-    assert {jar.name.rsplit("-", 1)[0] for jar in ours.jars} >= {"spark-core_2.13", "spark-sql_2.13", "rocksdbjni"}
+    installed = installation(os.environ)
+    assert installed is not None
+    assert list(installed.jars) == sorted(installed.jars)
+    assert {jar.name.rsplit("-", 1)[0] for jar in installed.jars} >= {"spark-core_2.13", "spark-sql_2.13", "rocksdbjni"}

@@ -17,7 +17,7 @@ from tests.support.api import run_body
 from tests.support.coordinators import GENEROUS, refused, running
 
 
-def test_it_tells_its_address_when_it_may_choose_the_port(tmp_path: Path) -> None:
+def test_it_prints_its_address_when_it_chooses_the_port(tmp_path: Path) -> None:
     with running(tmp_path / "home") as coordinator:
         assert coordinator.http.get("/livez").text == "ok"
         assert coordinator.http.get("/readyz").status_code == 200
@@ -36,7 +36,7 @@ def test_a_poll_for_notices_does_not_keep_it_from_ending(tmp_path: Path) -> None
         Log(tmp_path / "log").create("flights", 1)
         run_id = coordinator.http.post("/runs", json=run_body()).json()["runId"]
         with socket.create_connection(("127.0.0.1", coordinator.port or 0), GENEROUS) as poll:
-            poll.sendall(f"GET /runs/{run_id}/notices?wait=300 HTTP/1.1\r\nHost: c\r\n\r\n".encode())
+            poll.sendall(f"GET /runs/{run_id}/notices?wait=300 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             assert coordinator.http.get("/readyz").status_code == 200  # comes after the poll, which has been read then
             coordinator.process.terminate()
             coordinator.process.wait(GENEROUS)
@@ -63,7 +63,7 @@ def test_head_and_a_large_body_work_over_a_socket(tmp_path: Path) -> None:
 
 def test_a_request_line_with_raw_bytes_is_answered(tmp_path: Path) -> None:
     with running(tmp_path) as coordinator, socket.create_connection(("127.0.0.1", coordinator.port or 0), GENEROUS) as connection:
-        connection.sendall(b"GET /jobModel?job=\xff HTTP/1.1\r\nHost: c\r\nConnection: close\r\n\r\n")
+        connection.sendall(b"GET /jobModel?job=\xff HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         answer = connection.recv(65536)
         assert answer.split(b" ")[1] in (b"400", b"404")
 
@@ -91,13 +91,13 @@ def test_more_connections_than_files_are_refused(tmp_path: Path) -> None:
     assert "max_connections: 10000000 connections need" in refused("--home", str(tmp_path), SLUICE_MAX_CONNECTIONS="10000000")
 
 
-def test_it_does_not_listen_beyond_loopback_without_being_told_so(tmp_path: Path) -> None:
+def test_it_does_not_listen_beyond_loopback_by_default(tmp_path: Path) -> None:
     output = refused("--host", "0.0.0.0", "--home", str(tmp_path))
     assert "0.0.0.0 is not loopback" in output
     assert "--insecure" in output
 
 
-def test_it_listens_anywhere_when_told_so(tmp_path: Path) -> None:
+def test_it_listens_anywhere_when_it_is_allowed(tmp_path: Path) -> None:
     with running(tmp_path, "--host", "0.0.0.0", "--insecure") as coordinator:
         assert httpx.get(f"http://127.0.0.1:{coordinator.port}/livez").text == "ok"
 

@@ -92,7 +92,7 @@ def test_of_two_that_want_the_same_jars_one_fetches_them(room: Room) -> None:
     assert room.runs() == 1
 
 
-def test_when_a_fetch_is_killed_the_next_waits_for_what_is_left_of_it_and_fetches_anew(room: Room) -> None:
+def test_when_a_fetch_is_killed_the_next_waits_for_its_processes_and_fetches_again(room: Room) -> None:
     first = room.fetch()
     wait_for("Ivy", lambda: room.runs() == 1)
     first.kill()

@@ -67,7 +67,7 @@ def test_warnings_uncaught_exceptions_and_other_libraries_are_records_too() -> N
     assert found[4]["exception"].endswith("ValueError: of two\nlines")
 
 
-def test_what_libraries_tell_in_detail_is_not_logged_at_any_level() -> None:
+def test_debug_messages_of_libraries_are_not_logged_at_any_level() -> None:
     assert SECRET not in json.dumps(records("-c", TALKS, code=1, SLUICE_LOG_LEVEL="debug"))
 
 
@@ -120,7 +120,7 @@ def test_every_record_of_a_container_names_job_run_processor_and_container(tmp_p
         assert (each["job"], each["run"], each["processor"], each["container"]) == ("delays", "r1", "3", "c-7")
 
 
-def test_a_job_file_that_does_not_import_is_told_before_the_job_is_known(tmp_path: Path) -> None:
+def test_a_job_file_that_does_not_import_is_logged_before_the_job_is_known(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text("1 / 0\n")
     (record,) = records(
         *("-m", "sluice", "container", str(tmp_path / "job.py")),

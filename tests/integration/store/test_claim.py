@@ -53,14 +53,14 @@ async def test_a_link_to_the_file_is_the_same_database(tmp_path: Path) -> None:
             await second.claim()
 
 
-async def test_a_directory_that_cannot_be_written_is_trouble(tmp_path: Path) -> None:
+async def test_a_directory_that_cannot_be_written_makes_the_store_unavailable(tmp_path: Path) -> None:
     async with opened(f"sqlite+aiosqlite:///{tmp_path / 'lost' / 'coordinator.db'}") as store:
         with pytest.raises(StoreUnavailable, match=r"lost/coordinator\.db\.lock"):
             await store.claim()
 
 
 @pytest.mark.parametrize("url", ["sqlite+aiosqlite://", "sqlite+aiosqlite:///:memory:"])
-async def test_a_database_in_memory_is_nobody_elses(url: str) -> None:
+async def test_a_database_in_memory_needs_no_claim(url: str) -> None:
     async with opened(url) as store:
         await store.claim()
         assert store.claimed
@@ -111,7 +111,7 @@ async def test_databases_of_one_server_are_each_a_coordinators_own(url: str, pos
         assert second.claimed
 
 
-async def test_who_could_not_have_the_database_writes_nothing_to_it(url: str) -> None:
+async def test_a_coordinator_without_the_claim_writes_nothing(url: str) -> None:
     async with claimed(url), opened(url) as second:
         with pytest.raises(DatabaseInUse):
             await second.claim()

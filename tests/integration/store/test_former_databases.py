@@ -143,7 +143,7 @@ def run_of(former: Former, job: str) -> Json:
     return found
 
 
-async def test_a_registered_container_goes_on(former: Former, caller: Caller) -> None:
+async def test_a_registered_container_continues(former: Former, caller: Caller) -> None:
     run = run_of(former, "weather")
     container, path = "weather-b", f"/runs/{run['runId']}/tasks/Partition 0"
     answer = await caller.http.get("/containerHeartbeat", params={"executionContainerId": container}, headers={"Sluice-Epoch": "1"})
@@ -162,7 +162,7 @@ async def test_a_registered_container_goes_on(former: Former, caller: Caller) ->
     assert (await caller.http.post(f"{path}/stages/hourly/snapshots", json=report)).status_code == 200
 
 
-async def test_a_drain_that_was_under_way_goes_on_to_its_end(former: Former, caller: Caller) -> None:
+async def test_a_drain_that_was_under_way_continues_to_its_end(former: Former, caller: Caller) -> None:
     run = run_of(former, "delays")
     uuid = run["drain"]["uuid"]
     assert run["drain"]["phase"] == "FLUSHING"

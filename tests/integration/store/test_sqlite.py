@@ -51,7 +51,7 @@ async def test_what_was_written_is_there_after_a_restart(migrated: Store, file: 
     await again.close()
 
 
-async def test_a_full_disk_is_trouble_and_keeps_nothing_of_the_transaction(migrated: Store, file: Path) -> None:
+async def test_a_full_disk_makes_the_store_unavailable_and_rolls_the_transaction_back(migrated: Store, file: Path) -> None:
     async with migrated.begin() as tx:
         await tx.runs.put(run_row("r1"))
     await migrated.close()
@@ -108,7 +108,7 @@ async def test_readers_that_overlap_do_not_keep_the_write_ahead_log_from_being_e
     assert largest < 3 << 20
 
 
-async def test_a_file_that_is_no_database_is_trouble(file: Path) -> None:
+async def test_a_file_that_is_no_database_is_unavailable(file: Path) -> None:
     with sqlite3.connect(file) as connection:
         connection.execute("CREATE TABLE t (x)")
     os.truncate(file, 50)
@@ -121,7 +121,7 @@ async def test_a_file_that_is_no_database_is_trouble(file: Path) -> None:
     await store.close()
 
 
-async def test_a_directory_that_is_not_there_is_trouble(tmp_path: Path) -> None:
+async def test_a_missing_directory_is_unavailable(tmp_path: Path) -> None:
     store = open_store(url(tmp_path / "lost" / "coordinator.db"))
     with pytest.raises(StoreUnavailable):
         async with store.begin() as tx:
@@ -129,7 +129,7 @@ async def test_a_directory_that_is_not_there_is_trouble(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_database_that_another_process_holds_too_long_is_trouble(migrated: Store, file: Path) -> None:
+async def test_a_database_that_another_process_locks_too_long_is_unavailable(migrated: Store, file: Path) -> None:
     @event.listens_for(migrated.engine.sync_engine, "checkout")
     def impatient(connection: sqlite3.Connection, *_: object) -> None:
         connection.cursor().execute("PRAGMA busy_timeout=1")
@@ -156,7 +156,7 @@ async def read_only(migrated: Store, file: Path) -> AsyncIterator[Store]:
     await made.close()
 
 
-async def test_a_read_only_database_is_read_and_refuses_writes_as_trouble(read_only: Store) -> None:
+async def test_a_read_only_database_can_be_read_and_is_unavailable_for_writes(read_only: Store) -> None:
     with pytest.raises(StoreUnavailable, match="readonly"):
         async with read_only.begin() as tx:
             await tx.runs.put(run_row("r2"))
@@ -176,7 +176,7 @@ def nobodys(tmp_path: Path) -> Iterator[None]:
         os.seteuid(0)
 
 
-async def test_a_file_that_may_not_be_opened_is_trouble(file: Path, nobodys: None) -> None:
+async def test_a_file_that_may_not_be_opened_is_unavailable(file: Path, nobodys: None) -> None:
     store = open_store(url(file))
     with pytest.raises(StoreUnavailable, match="unable to open"):
         await upgrade(store)

@@ -59,7 +59,7 @@ async def test_a_job_grows_with_its_topic(caller: Caller, kafka: KafkaSystem, to
     assert watched(await caller.run(run_id))["verdict"] == "REFUSED"
 
 
-async def test_a_topic_that_was_deleted_and_made_anew_is_seen_by_its_id(
+async def test_a_topic_that_was_deleted_and_created_again_is_noticed_by_its_id(
     caller: Caller, kafka: KafkaSystem, kafka_server: str, topic: str
 ) -> None:
     await kafka.create(topic, 2)

@@ -49,6 +49,16 @@ class Prefixed:
     async def latest(self, stream: str) -> Offsets:
         return await self.system.latest(self.named(stream))
 
+    @property
+    def transactional(self) -> bool:
+        return self.system.transactional
+
+    async def abort(self, stream: str, job: str, stage: str, task: str) -> None:
+        await self.system.abort(self.named(stream), job, stage, task)
+
+    async def readable(self, stream: str) -> Offsets:
+        return await self.system.readable(self.named(stream))
+
     async def at_time(self, stream: str, when: datetime) -> Offsets:
         return await self.system.at_time(self.named(stream), when)
 
@@ -137,7 +147,7 @@ async def test_a_kept_topic_is_never_cleaned_up_by_the_broker(kafka: KafkaSystem
     assert settings["cleanup.policy"] == "delete"
 
 
-async def test_a_topic_can_be_asked_about_as_soon_as_it_is_created(kafka: KafkaSystem) -> None:
+async def test_a_topic_can_be_described_as_soon_as_it_is_created(kafka: KafkaSystem) -> None:
     for _ in range(20):
         name = f"new-{uuid4().hex}"
         await kafka.create(name, 8)
@@ -155,7 +165,7 @@ async def test_a_topic_grows_and_does_not_shrink(kafka: KafkaSystem) -> None:
     assert await kafka.latest(name) == {0: 0, 1: 0, 2: 0, 3: 0}
 
 
-async def test_where_nobody_answers_the_system_is_unavailable_and_the_error_says_where() -> None:
+async def test_a_system_without_a_broker_is_unavailable_and_the_error_has_the_address() -> None:
     nowhere = f"127.0.0.1:{free_port()}"
     system = KafkaSystem(nowhere, KafkaProperties({}), timeout=timedelta(seconds=2))
     for _ in range(2):

@@ -219,7 +219,7 @@ def test_trimming_goes_in_portions(log: Log) -> None:
     assert log.earliest("s")[0] == 5
 
 
-async def test_a_trim_goes_on_until_everything_is_gone_and_lets_writers_in_between(log: Log) -> None:
+async def test_a_trim_continues_until_everything_is_deleted_and_lets_writers_in_between(log: Log) -> None:
     log.append("s", texts(*"abcdefg"), writer=writer(), batch=0, now_micros=T0)
     log.append("s", texts(*"abc", partition=1), writer=writer(), batch=1, now_micros=T0)
     batches = count(2)

@@ -89,12 +89,12 @@ def test_a_reader_is_not_disturbed_by_an_append_in_the_middle_of_its_reading(tmp
     assert [each.split(b"/")[0] for each in seen if each] == [b"first"] * 10
 
 
-def test_a_directory_that_is_not_there_is_trouble_and_not_a_log_without_streams(tmp_path: Path) -> None:
+def test_a_missing_directory_is_unavailable_and_not_a_log_without_streams(tmp_path: Path) -> None:
     with pytest.raises(StreamUnavailable, match="is not there"):
         Log(tmp_path / "unmounted").partitions("s")
 
 
-def test_a_file_in_place_of_the_directory_is_trouble(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "log").touch()
     with pytest.raises(StreamUnavailable):
         Log(tmp_path / "log").create("s", 1)
@@ -102,12 +102,12 @@ def test_a_file_in_place_of_the_directory_is_trouble(tmp_path: Path) -> None:
         Log(tmp_path / "log").latest("s")
 
 
-def test_a_place_where_no_directory_can_be_made_is_trouble() -> None:
+def test_a_path_where_no_directory_can_be_created_is_unavailable() -> None:
     with pytest.raises(StreamUnavailable, match="cannot create the log stream s"):
         Log(Path("/proc/sluice/log")).create("s", 1)
 
 
-def test_a_file_that_is_no_database_is_trouble_that_names_it(tmp_path: Path) -> None:
+def test_the_error_about_a_file_that_is_no_database_names_it(tmp_path: Path) -> None:
     (tmp_path / "s.db").write_bytes(b"not a database, whatever its name says" * 100)
     with pytest.raises(StreamUnavailable, match=r"s\.db"):
         Log(tmp_path).latest("s")

@@ -1,0 +1,67 @@
+"""`sluice db`: migrate, back up and restore the coordinator's database."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.app import prepare
+from coordinator.cli.serve import Database, Home
+from coordinator.settings import read_settings
+from coordinator.store import copies
+from coordinator.store.sql import open_store
+
+db = typer.Typer(no_args_is_help=True, help="Migrate, back up and restore the coordinator's database.")
+
+Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
+
+
+@db.command("upgrade")
+def db_upgrade(home: Home = None, database_url: Database = None) -> None:
+    """Migrate the database to the schema of this version."""
+    settings = read_settings(home=home, database_url=database_url)
+
+    async def migrate() -> None:
+        store = open_store(settings.database)
+        try:
+            await prepare(settings, store)
+        finally:
+            await store.close()
+
+    asyncio.run(migrate())
+    typer.echo(f"{settings.database_shown} has the current schema")
+
+
+@db.command("backup")
+def db_backup(
+    file: Annotated[Path, typer.Argument(help="The copy to write.")],
+    force: Force = False,
+    home: Home = None,
+    database_url: Database = None,
+) -> None:
+    """Copy an SQLite database to a file; the coordinator may run.
+
+    Use pg_dump for PostgreSQL.
+    """
+    database = copies.database_file(read_settings(home=home, database_url=database_url).database)
+    done = copies.backup(database, file.absolute(), force=force)
+    typer.echo(f"{done.file}: {done.size} bytes, schema {done.revision}, integrity checked")
+
+
+@db.command("restore")
+def db_restore(
+    file: Annotated[Path, typer.Argument(help="A copy that `sluice db backup` has made.")],
+    force: Force = False,
+    home: Home = None,
+    database_url: Database = None,
+) -> None:
+    """Put a copy in the place of an SQLite database; the coordinator must not run.
+
+    Use pg_restore for PostgreSQL.
+    """
+    database = copies.database_file(read_settings(home=home, database_url=database_url).database)
+    done = copies.restore(file.absolute(), database, force=force)
+    typer.echo(f"{done.file} is restored: {done.size} bytes, schema {done.revision}. Start the coordinator: it completes the catalog.")

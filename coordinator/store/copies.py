@@ -1,0 +1,184 @@
+"""Copies of an SQLite database: `sluice db backup` makes one, also while a coordinator runs, and `sluice db restore` puts one in its place.
+
+A copy is one file in the journal mode DELETE, so it can be moved without files beside it. It is written under a temporary name, checked,
+made durable and renamed: after a crash the target is as before or complete, and a temporary file may be left.
+
+A database that was restored is behind what its coordinators have issued. `restore` therefore marks it in the file's header
+(`PRAGMA user_version`), which no migration changes, and the next coordinator reads the mark; see `coordinator.issued`.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.engine import make_url
+
+from coordinator.store.claim import lock_file
+from coordinator.store.migrate import known_revisions
+from sluice.blobs import durable_fs
+from sluice.core.errors import DatabaseInUse, FileExists, NotASqliteDatabase, StoreUnavailable, UnusableCopy
+from sluice.randomness import token_hex
+
+RESTORED = 1
+"""`PRAGMA user_version` of a database that was restored from a copy, until a coordinator has taken note of it."""
+
+_WAIT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """`revision`: the schema, by its Alembic revision."""
+
+    file: Path
+    size: int
+    revision: str
+
+
+def database_file(url: str) -> Path:
+    """The file of an SQLAlchemy URL. Raises NotASqliteDatabase."""
+    parsed = make_url(url)
+    name = parsed.database or ":memory:"
+    if parsed.get_backend_name() != "sqlite":
+        raise NotASqliteDatabase(
+            f"{parsed.render_as_string(hide_password=True)} is not an SQLite database: copy it with `pg_dump --format=custom`, and "
+            "restore it with `pg_restore --clean --if-exists --single-transaction` while no coordinator runs: see Lost databases in "
+            "docs/operating.md"
+        )
+    if name.startswith((":memory:", "file:")):
+        raise NotASqliteDatabase(f"{name} is not a database in a file of its own: name one by its path")
+    return Path(name).resolve()
+
+
+def backup(database: Path, target: Path, *, force: bool) -> Copied:
+    """Copy the database as it is at one moment. A coordinator may use it meanwhile. `force`: replace the target if it exists.
+
+    Raises FileExists, UnusableCopy for a database that is damaged, and StoreUnavailable."""
+    if not database.is_file():
+        raise StoreUnavailable(f"there is no database {database}: name the coordinator's --home or --database-url")
+    with _errors_of(target):
+        _check_free(target, force=force)
+        draft = _draft(target)
+        try:
+            copied = _copy(database, draft, mark=None)
+            _place(draft, target, force=force)
+        finally:
+            draft.unlink(missing_ok=True)
+    return Copied(target, target.stat().st_size, copied)
+
+
+def restore(file: Path, database: Path, *, force: bool) -> Copied:
+    """Put a copy in the place of the database, with the mark RESTORED. No coordinator may run. `force`: replace a database that exists.
+
+    Raises FileExists, UnusableCopy, DatabaseInUse and StoreUnavailable."""
+    revision = ""
+    for step in restore_steps(file, database, force=force):
+        revision = step or revision
+    return Copied(database, database.stat().st_size, revision)
+
+
+def restore_steps(file: Path, database: Path, *, force: bool) -> Iterator[str]:
+    """The steps of `restore`. After each one the process may end: the database is then as before or restored. Yields the schema's revision
+    after the step that reads it, else ""."""
+    if not file.is_file():
+        raise UnusableCopy(f"there is no file {file}")
+    with _errors_of(database):
+        database.parent.mkdir(parents=True, exist_ok=True)
+        _check_free(database, force=force)
+        locked = lock_file(database.with_name(f"{database.name}.lock"))
+        if locked is None:
+            raise DatabaseInUse(f"{database} is used by a coordinator: stop it first")
+        draft = _draft(database)
+        with locked:
+            try:
+                yield _copy(file, draft, mark=RESTORED)
+                if database.exists():
+                    _without_wal(database)
+                    yield ""
+                _place(draft, database, force=force)
+                yield ""
+            finally:
+                draft.unlink(missing_ok=True)
+
+
+def _check_free(target: Path, *, force: bool) -> None:
+    if target.exists() and not force:
+        raise FileExists(f"{target} exists: use --force to replace it")
+
+
+def _draft(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{token_hex(8)}.tmp")
+
+
+def _copy(source: Path, draft: Path, *, mark: int | None) -> str:
+    """Copy with SQLite's online backup, check the copy and make it durable. Returns its revision."""
+    opened = sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True, timeout=_WAIT_SECONDS)
+    with closing(opened) as original, closing(sqlite3.connect(draft)) as copy:
+        try:
+            original.backup(copy)  # in one step: a reader delays no writer of a database in WAL mode
+            copy.execute("PRAGMA journal_mode=DELETE")
+            revision = _checked(copy, source)
+        except sqlite3.DatabaseError as error:
+            raise UnusableCopy(f"{source} is not a coordinator's database, or is damaged: {error}") from error
+        if mark is not None:
+            copy.execute(f"PRAGMA user_version={mark}")
+            copy.commit()
+    with draft.open("rb") as written:
+        os.fsync(written.fileno())
+    return revision
+
+
+def _checked(copy: sqlite3.Connection, source: Path) -> str:
+    """Raises UnusableCopy and sqlite3.DatabaseError."""
+    found = [row[0] for row in copy.execute("PRAGMA integrity_check(3)")]
+    if found != ["ok"]:
+        raise UnusableCopy(f"{source} is damaged: {'; '.join(found)}")
+    revisions = [row[0] for row in copy.execute("SELECT version_num FROM alembic_version")]
+    _check_revisions(revisions, known_revisions(), source)
+    return str(revisions[0])
+
+
+def _check_revisions(found: Collection[str], known: Collection[str], source: Path) -> None:
+    if len(found) != 1:
+        raise UnusableCopy(f"{source} has no schema of Sluice's")
+    if not set(found) <= set(known):
+        raise UnusableCopy(f"{source} has the schema {', '.join(found)}, which this version does not know: use a newer version of Sluice")
+
+
+def _without_wal(database: Path) -> None:
+    """Move what the write-ahead log has into the database file, and delete the log: SQLite would apply it to the restored file. A database
+    that is damaged loses it."""
+    try:
+        with closing(sqlite3.connect(database, timeout=_WAIT_SECONDS)) as former:
+            former.execute("PRAGMA journal_mode=DELETE")
+    except sqlite3.OperationalError as error:
+        raise StoreUnavailable(f"{database} is used by another process: {error}") from error
+    except sqlite3.DatabaseError:
+        pass
+    for suffix in ("-wal", "-shm"):
+        database.with_name(f"{database.name}{suffix}").unlink(missing_ok=True)
+    durable_fs.sync(database.parent)
+
+
+def _place(draft: Path, target: Path, *, force: bool) -> None:
+    """Move the copy to the target. Without `force` the target is not replaced, even if another process has just created it."""
+    if force:
+        draft.replace(target)
+    else:
+        try:
+            target.hardlink_to(draft)
+        except FileExistsError as error:
+            raise FileExists(f"{target} exists: use --force to replace it") from error
+    durable_fs.sync(target.parent)
+
+
+@contextmanager
+def _errors_of(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise StoreUnavailable(f"cannot write {target}: {error}") from error
