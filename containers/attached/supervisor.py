@@ -64,6 +64,7 @@ class Supervisor:
         self._token = ""
         self._signalled = asyncio.Event()
         self._signal: signal.Signals | None = None
+        self._early_signals: list[signal.Signals] = []
         self._last_lines: deque[str] = deque(maxlen=50)
         self._background: set[asyncio.Task[None]] = set()
 
@@ -126,6 +127,8 @@ class Supervisor:
         finally:
             if errors is not None:
                 os.close(errors)
+        for number in self._early_signals:
+            self._send(number)
         copying = threading.Thread(target=self._copy_errors, args=(read_fd,), name="standard error", daemon=True)
         copying.start()
         self._in_background(self._follow_notices(coordinator, claim.run))
@@ -216,7 +219,10 @@ class Supervisor:
             self._send(number)
 
     def _send(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.returncode is None:
+        """A command that is being started gets the signal as soon as its process is known."""
+        if self._process is None:
+            self._early_signals.append(number)
+        elif self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 

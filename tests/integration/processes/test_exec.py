@@ -148,6 +148,13 @@ def test_a_signal_reaches_the_command(executions: Executions) -> None:
     assert "got it" in log.read_text()
 
 
+@pytest.mark.parametrize("attempt", range(5))
+def test_a_signal_that_arrives_while_the_command_is_started_reaches_it(executions: Executions, attempt: int) -> None:
+    """The command sends it at once: the supervisor may not have heard yet that the command runs."""
+    done = executions.run("trap 'exit 5' TERM; kill -TERM $PPID; while true; do sleep 0.1; done")
+    assert done.returncode == 5
+
+
 def test_ctrl_c_reaches_the_command_once(executions: Executions) -> None:
     script = "trap 'echo interrupted.' INT; trap 'exit 4' QUIT; echo ready.; while true; do sleep 0.1; done"
     with at_terminal(
