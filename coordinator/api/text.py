@@ -33,7 +33,11 @@ def _in_url(request: Request) -> Iterator[dict[str, Any]]:
 def _in_body(body: bytes) -> Iterator[dict[str, Any]]:
     yield from _of_bytes("body", body)
     if b"\\u" in body:  # the only spelling of such text in UTF-8
-        for where in _unprintable(json.loads(body)):
+        try:
+            values = json.loads(body)
+        except (ValueError, RecursionError):
+            return  # a form, or malformed JSON, which the route refuses
+        for where in _unprintable(values):
             yield _error(("body", *where), "NUL and lone surrogates are not allowed")
 
 

@@ -203,6 +203,14 @@ async def test_a_browser_without_a_token_is_shown_the_form_to_log_in(guarded: Ca
     assert "the token is wrong" in answer.text
 
 
+async def test_a_form_with_a_backslash_is_no_error_of_the_coordinator(guarded: Caller) -> None:
+    """`\\u` begins an escape sequence in JSON, but not in a form."""
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    answer = await guarded.http.post("/ui/login", content=b"token=\\u0000", headers=form)
+    assert answer.status_code == 401
+    assert "the token is wrong" in answer.text
+
+
 async def test_a_browser_that_has_logged_in_sees_the_pages_and_only_those(guarded: Caller) -> None:
     await logged_in(guarded, Role.VIEWER)
     assert "flight-delays" in await text_of(guarded, "/ui/")
