@@ -76,6 +76,7 @@ from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
 from sluice.clock import Clock, SystemClock
+from sluice.core.access.metrics_address import parse_scrape_hosts
 from sluice.core.drain import DrainId, Phase, Times
 from sluice.core.errors import DatabaseInUse, SluiceError, StreamUnavailable
 from sluice.core.ids import JobName, Lineage, RunId
@@ -292,6 +293,7 @@ def build(
         lost_blobs=lost_blobs,
         removal=Removal(store, models, snapshots.forget),
         notices_wait=timedelta(seconds=settings.notices_wait_seconds),
+        metrics_hosts=parse_scrape_hosts(settings.metrics_hosts),
     )
 
     async def resynchronise() -> None:

@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from sluice.core import deprecations
 from sluice.core.access.credentials import without_credentials
+from sluice.core.access.metrics_address import parse_scrape_hosts
 from sluice.core.access.networks import parse_networks
 from sluice.core.deprecations import Kind, of_kind
 from sluice.core.errors import BadName, BadSettings
@@ -75,6 +76,11 @@ class Settings(BaseSettings):
     behind_proxy: bool = Field(False, description="a proxy before the coordinator ends TLS; requests need a token")
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed"
+    )
+    metrics_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="addresses, networks and names (with * as in *.example.org) at which containers may serve their metrics, besides the "
+        "address from which they register",
     )
     first_token_file: Path | None = Field(
         None, description="file for the first administrator's token; default: it is printed on standard output"
@@ -184,7 +190,7 @@ class Settings(BaseSettings):
         description="first delay before a slot whose containers keep failing may register again; doubled each time; 0: none",
     )
 
-    @field_validator("allowed_hosts", "trusted_proxies", "groupers", "backup_stores", "restore_from", mode="before")
+    @field_validator("allowed_hosts", "trusted_proxies", "metrics_hosts", "groupers", "backup_stores", "restore_from", mode="before")
     @classmethod
     def _listed(cls, given: object) -> object:
         """A variable has the list as JSON."""
@@ -345,6 +351,7 @@ def _check_exposure(settings: Settings) -> None:
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise BadSettings("tls_certificate and tls_key are needed together")
     parse_networks(settings.trusted_proxies)
+    parse_scrape_hosts(settings.metrics_hosts)
     if settings.behind_proxy and not settings.trusted_proxies:
         raise BadSettings("behind_proxy needs trusted_proxies, a JSON list of the addresses or networks of the proxies")
     if settings.behind_proxy and not settings.authenticates:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from coordinator.api.access import GuardedRoute, RequestGuardDep
@@ -19,6 +20,7 @@ from coordinator.runs.watermarks import StageReport as WatermarkReport
 from coordinator.runs.watermarks import StreamCap
 from coordinator.store.fleet import StageStateRow
 from coordinator.store.snapshots import SnapshotRow
+from sluice.core.access.metrics_address import scrape_address
 from sluice.core.access.tokens import SECRET_BYTES, digest, new_incarnation_token
 from sluice.core.drain import Mode
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
@@ -30,6 +32,8 @@ from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
 
 router = APIRouter(responses=PROBLEMS, route_class=GuardedRoute)
+
+log = logging.getLogger(__name__)
 
 
 @router.get("/runs/{runId}/notices")
@@ -52,7 +56,7 @@ async def get_notices(
 
 @router.post("/runs/{runId}/containers", status_code=201)
 async def register_container(
-    run_id: RunIdPath, body: wire_agents.RegisterRequest, parts: PartsDep, guard: RequestGuardDep
+    run_id: RunIdPath, body: wire_agents.RegisterRequest, parts: PartsDep, guard: RequestGuardDep, request: Request
 ) -> wire_agents.RegisterReply:
     """Register an incarnation of a slot. An older incarnation of the slot becomes invalid. The answer has the token that the container's
     requests carry from now on. Only launchers register bare containers, which send no tokens."""
@@ -64,7 +68,7 @@ async def register_container(
         ExecutionContainerId(body.execution_container_id),
         body.host,
         body.bare,
-        body.metrics_address,
+        _published(body, request, parts),
         can_keep_state=Mode.KEEP_STATE in body.drain_modes,
         token=digest(token),
         principal=guard.name,
@@ -80,6 +84,23 @@ async def register_container(
         notices=found.notices,
         token=token,
     )
+
+
+def _published(body: wire_agents.RegisterRequest, request: Request, parts: Parts) -> str | None:
+    """The address at which Prometheus scrapes the container."""
+    given = body.metrics_address
+    if given is None:
+        return None
+    published = scrape_address(given, request.client.host if request.client else "", parts.metrics_hosts)
+    if published != given:
+        log.info(
+            "container %s: its metrics are scraped at %s, not at %s, because it registered from there and metrics_hosts does not list %s",
+            body.execution_container_id,
+            published or "no address",
+            given,
+            given.rpartition(":")[0],
+        )
+    return published
 
 
 @router.post("/containers/{executionContainerId:path}/exit")

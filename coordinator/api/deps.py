@@ -35,6 +35,7 @@ from coordinator.snapshots.gc import Collection
 from coordinator.snapshots.lost import FindLostBlobs
 from coordinator.snapshots.operations import Operations
 from coordinator.snapshots.reports import Snapshots
+from sluice.core.access.metrics_address import ScrapeHosts
 from sluice.core.drain import Times
 from sluice.streams.port import StreamSystem
 from sluice.wire import body as wire_body
@@ -103,6 +104,7 @@ class Parts:
     lost_blobs: FindLostBlobs
     removal: Removal
     notices_wait: timedelta
+    metrics_hosts: ScrapeHosts
     basic_runs: BasicRunBodies = field(default_factory=BasicRunBodies)
 
     @property

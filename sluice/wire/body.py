@@ -81,7 +81,9 @@ def _in_utc(at: datetime) -> datetime:
 Utc = Annotated[datetime, AfterValidator(_in_utc)]
 NO_NUL = r"^[^\x00]*$"
 """Pattern of all text: PostgreSQL cannot store NUL."""
-HOST_AND_PORT = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"
+_PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+HOST_AND_PORT = rf"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):{_PORT}$"
+"""The port is between 1 and 65535."""
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
 Number = Annotated[int, Field(ge=0, lt=2**31)]

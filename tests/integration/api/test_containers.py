@@ -32,6 +32,25 @@ async def test_a_registration_answers_with_epoch_and_terms_and_makes_the_run_run
     assert (run["state"], run["incarnations"][0]["host"]) == ("RUNNING", "host-of-c1")
 
 
+async def test_metrics_are_published_at_the_containers_own_address_unless_the_settings_list_the_host(
+    caller: Caller, run_id: str, tmp_path: Path, clock: FakeClock
+) -> None:
+    await caller.registered(run_id, "c1", metricsAddress="169.254.169.254:80")
+    (target,) = (await caller.http.get("/prometheus/targets")).json()
+    assert target["targets"] == ["127.0.0.1:80"]
+    async with calling(tmp_path / "listed", clock, metrics_hosts=["node-*"]) as listed:
+        listed.log.create("flights", 4)
+        await listed.registered((await listed.deploy())["runId"], "c1", metricsAddress="node-3:9400")
+        (target,) = (await listed.http.get("/prometheus/targets")).json()
+        assert target["targets"] == ["node-3:9400"]
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "00080", "-1"])
+async def test_an_address_of_metrics_without_a_port_that_exists_is_refused(caller: Caller, run_id: str, port: str) -> None:
+    answer = await caller.register(run_id, "c1", metricsAddress=f"127.0.0.1:{port}")
+    assert problem_slug(answer)[0] == 422
+
+
 async def test_the_same_registration_again_is_answered_alike(caller: Caller, run_id: str) -> None:
     first, second = [await caller.registered(run_id, "c1") for _ in range(2)]
     assert first.pop("token") != second.pop("token")
