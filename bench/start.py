@@ -17,7 +17,7 @@ import psutil
 
 from bench.crew import Crew, crew
 from bench.harness import BenchFailed, Result, note
-from containers.errors import ClassArchiveNotMade
+from containers.errors import ClassArchiveUnavailable
 from containers.spark.cds import ensure_archive
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
@@ -46,7 +46,7 @@ def run() -> Result:
     began = time.monotonic()
     try:
         file = ensure_archive(os.environ).file
-    except ClassArchiveNotMade as error:
+    except ClassArchiveUnavailable as error:
         raise BenchFailed(str(error)) from error
     note(f"the archive has {file.stat().st_size >> 20} MiB; it was created within {time.monotonic() - began:.1f} s")
     without, with_it = [], []

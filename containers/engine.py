@@ -160,7 +160,7 @@ class Engine(Protocol):
     def start(self, start: StageStart) -> tuple[str, Any]:
         """Call the stage's function and start its query. Returns a token, unique for each start, and the query.
 
-        Raises StateElsewhere (also for a checkpoint that a drain has flushed), CheckpointUnreadable, LeaseLost, OperatorsDiffer if the
+        Raises StateNotLocal (also for a checkpoint that a drain has flushed), CheckpointUnreadable, LeaseLost, OperatorsDiffer if the
         query has other operators than `start.kept_operators`, and what the user's function raises.
         """
         ...
@@ -212,7 +212,7 @@ class Engine(Protocol):
         ...
 
     def check(self) -> None:
-        """Return once the JVM has answered, within milliseconds unless it hangs. Raises SparkGone when there is no session any more. Any
+        """Return once the JVM has answered, within milliseconds unless it hangs. Raises SparkStopped when there is no session any more. Any
         thread."""
         ...
 

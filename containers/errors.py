@@ -13,8 +13,10 @@ start of the same code meets. A launcher that restarts containers should wait, o
 `containers/agent/lifecycle.py`."""
 
 
-class StateElsewhere(ClientError):
+class StateNotLocal(ClientError):
     """The task's state is not on this disk."""
+
+    slug = "state-elsewhere"
 
 
 class OperatorsDiffer(ClientError):
@@ -37,8 +39,10 @@ class JarsUnavailable(Unavailable):
     """Required jars cannot be downloaded."""
 
 
-class ClassArchiveNotMade(Unavailable):
+class ClassArchiveUnavailable(Unavailable):
     """The AppCDS archive of Spark's classes, which makes containers start faster, cannot be created."""
+
+    slug = "class-archive-not-made"
 
 
 class BrokerUnavailable(Unavailable):
@@ -61,8 +65,10 @@ class ExecutorsMissing(Unavailable):
     """The Spark cluster provides no executors."""
 
 
-class SparkGone(Unavailable):
+class SparkStopped(Unavailable):
     """Spark has ended in the container."""
+
+    slug = "spark-gone"
 
 
 class OffsetsTrimmed(CorruptData):

@@ -32,7 +32,7 @@ from sluice.core.errors import BadSettings
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = timedelta(minutes=15)
+_TIMEOUT = timedelta(minutes=15)
 _LAST_LINES = 12
 _MISSING = re.compile(r"^\s*:: ([^\s#:]+#[^\s:]+)")
 """A missing artefact in Ivy's summary: `:: organisation#module;revision: not found`."""
@@ -152,17 +152,17 @@ def ensure_jars(wanted: JarSet, environment: Mapping[str, str], run: Run | None 
             directory.mkdir(parents=True, exist_ok=True)
             with locked(directory / "lock") as lock:
                 if not complete.is_dir():
-                    _fetch(wanted, complete, environment, lock, run or run_holding)
+                    _fetch(wanted, complete, environment, lock, run or run_with_lock)
         except OSError as error:
             raise JarsUnavailable(
                 f"{directory} cannot be used for jars ({error.strerror or error}): set SLUICE_JARS_DIR to another directory"
             ) from error
-    if lacking := _lacking(wanted, complete):
+    if lacking := _missing_artefacts(wanted, complete):
         raise JarsUnavailable(f"{complete} lacks {lacking}: remove the directory, so that it is fetched again")
     return sorted(complete.glob("*.jar"))
 
 
-def _lacking(wanted: JarSet, directory: Path) -> str:
+def _missing_artefacts(wanted: JarSet, directory: Path) -> str:
     """Requested artefacts that are not in the directory. Their dependencies are known only to Ivy."""
     return ", ".join(str(each) for each in wanted.artefacts if not (directory / f"{each.module}-{each.revision}.jar").exists())
 
@@ -189,8 +189,8 @@ def _fetch(wanted: JarSet, complete: Path, environment: Mapping[str, str], lock:
         ivy_file.write_text(wanted.ivy_xml())
         log.info("fetching %s into %s, once", ", ".join(map(str, wanted.artefacts)), complete)
         code, output = run(_ivy(ivy_file, directory / "ivy", environment), lock)
-        if code != 0 or _lacking(wanted, building):
-            raise JarsUnavailable(_refusal(wanted, complete, output))
+        if code != 0 or _missing_artefacts(wanted, building):
+            raise JarsUnavailable(_error_message(wanted, complete, output))
         building.chmod(0o755)  # containers of other users read it in an image
         building.rename(complete)
     finally:
@@ -228,7 +228,7 @@ def _ivy(ivy_file: Path, cache: Path, environment: Mapping[str, str]) -> list[st
     ]
 
 
-def run_holding(command: Sequence[str], lock: int, patience: timedelta = _PATIENCE) -> tuple[int, str]:
+def run_with_lock(command: Sequence[str], lock: int, timeout: timedelta = _TIMEOUT) -> tuple[int, str]:
     """A `Run` with a time limit."""
     try:
         done = subprocess.run(
@@ -240,14 +240,14 @@ def run_holding(command: Sequence[str], lock: int, patience: timedelta = _PATIEN
             errors="replace",
             check=False,
             pass_fds=[lock],
-            timeout=patience.total_seconds(),
+            timeout=timeout.total_seconds(),
         )
     except subprocess.TimeoutExpired:
-        return 1, f"stopped after {patience}"
+        return 1, f"stopped after {timeout}"
     return done.returncode, done.stdout
 
 
-def _refusal(wanted: JarSet, complete: Path, output: str) -> str:
+def _error_message(wanted: JarSet, complete: Path, output: str) -> str:
     lines = [line.strip() for line in output.splitlines()]
     lines = [line for line in lines if line.strip(":.") and not line.startswith("..")]  # without rulers and progress dots
     missing = list(dict.fromkeys(found[1] for line in lines if (found := _MISSING.match(line))))

@@ -111,7 +111,7 @@ class Agent:
         if self._lifecycle.exiting:
             log.warning("second stop request: running batches are interrupted")
             if self._queries is not None:
-                self._queries.hurry()
+                self._queries.interrupt_batches()
         self._lifecycle.exit(ExitReason(EXIT_OK, "stop requested"))
 
     async def run(self) -> ExitReason:
@@ -272,7 +272,7 @@ class Agent:
 
     def _after_drain(self) -> None:
         if self._slot is not None:
-            self._slot.look_again()
+            self._slot.check_again()
 
     def _upload_again(self, stages: object) -> None:
         """Blob stores have lost blobs of the newest snapshots of these stages, some of which this container may run."""
@@ -370,7 +370,7 @@ class Agent:
                 await self._lifecycle.pause(RETRY)
 
     async def _probe_spark(self, queries: Queries) -> None:
-        self._lifecycle.exit(ExitReason(EXIT_FAILED, await queries.until_spark_is_gone(self._settings.spark_timeout)))
+        self._lifecycle.exit(ExitReason(EXIT_FAILED, await queries.until_spark_stops(self._settings.spark_timeout)))
 
     def _new_aligner(self, run: wire_runs.BasicRun) -> Callable[[StageStart], Aligner | None]:
         """Stages that write an intermediate stream are aligned, in a run that limits the skew of event times."""

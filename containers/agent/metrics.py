@@ -140,12 +140,12 @@ class ContainerCollector(Collector):
         trigger = self._trigger.total_seconds()
         yield GaugeMetricFamily("sluice_container_trigger_seconds", "The shortest time from one batch of a query to its next.", trigger)
         stages = list(self._meters())
-        yield from _work(stages)
-        yield from _standing(stages, self._clock.now())
+        yield from _counters(stages)
+        yield from _gauges(stages, self._clock.now())
         yield from self._backups()
 
 
-def _work(stages: Iterable[Meter]) -> Iterable[Metric]:
+def _counters(stages: Iterable[Meter]) -> Iterable[Metric]:
     """Counters and histograms."""
     rows = CounterMetricFamily("sluice_stage_input_rows", "Rows that batches have read.", labels=LABELS)
     batches = CounterMetricFamily("sluice_stage_batches", "Batches committed.", labels=LABELS)
@@ -171,7 +171,7 @@ def _work(stages: Iterable[Meter]) -> Iterable[Metric]:
     return rows, batches, restarts, late, took, parts
 
 
-def _standing(stages: Iterable[Meter], now: datetime) -> Iterable[Metric]:
+def _gauges(stages: Iterable[Meter], now: datetime) -> Iterable[Metric]:
     """Gauges, as of the last batch. There is no series for what a stage does not have, such as state."""
     behind = GaugeMetricFamily("sluice_stage_lag_records", "Records that the sources had beyond the last batch.", labels=LABELS)
     rows = GaugeMetricFamily("sluice_stage_state_rows", "Rows in the state stores.", labels=LABELS)

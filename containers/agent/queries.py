@@ -75,7 +75,7 @@ class Queries:
     async def run(self, stage: Stage) -> None:
         """See `Stage.run`. Nothing once the container stops."""
         if not self._stopping:
-            self._revive([stage])
+            self._hold_batches([stage])
             await stage.run()
 
     async def prepare(self, stages: Collection[Stage]) -> bool:
@@ -86,15 +86,15 @@ class Queries:
         """Do the work while these stages are backed up as usual: batches wait for overdue commits. Raises what the work and `Backup.run`
         raise."""
         doing = asyncio.ensure_future(work)
-        self._revive(stages)
+        self._hold_batches(stages)
         await first_of(doing, *(stage.backup.run() for stage in stages if stage.backup is not None))
         return doing.result()
 
-    def _revive(self, stages: Iterable[Stage]) -> None:
+    def _hold_batches(self, stages: Iterable[Stage]) -> None:
         """Resume the stages, except after the deadline was cut short: then no batch may wait any more."""
         if not self._deadline.forced.is_set():
             for stage in stages:
-                stage.revive()
+                stage.hold_batches()
 
     # --- pausing and stopping --------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Queries:
         for stage in stages:
             stage.interrupt()
         await _cancel_preparing(stages)
-        if self._deadline.spark_is_gone:
+        if self._deadline.spark_stopped:
             return {stage.start.task for stage in stages if stage.runner is not None}
         acting = {stage.start.task for stage in await stop_all(stages, within, self._deadline)} | await self._work_ended(within)
         await finish([stage for stage in stages if stage.start.task not in acting], within, self._deadline)
@@ -131,12 +131,12 @@ class Queries:
     async def _work_ended(self, within: timedelta) -> set[TaskName]:
         """Wait for the work of drains on the engine; the tasks for which it has not ended. A batch that runs at the deadline waits for no
         commit any more."""
-        late = asyncio.get_running_loop().call_later(within.total_seconds(), lambda: _abandon(self._stages.values()))
+        late = asyncio.get_running_loop().call_later(within.total_seconds(), lambda: _release_batches(self._stages.values()))
         await self._deadline.wait(lambda: self.engine.work, within)
         late.cancel()
         return set(self.engine.busy_tasks())
 
-    async def give_up(self, stages: Collection[Stage], within: timedelta) -> None:
+    async def release(self, stages: Collection[Stage], within: timedelta) -> None:
         """Make the last commits of these, whose queries have ended, and forget them: another container may run them."""
         await finish(stages, within, self._deadline)
         for stage in stages:
@@ -144,22 +144,22 @@ class Queries:
                 stage.backup.forget()
             self._stages.pop(stage.name, None)
 
-    def hurry(self) -> None:
+    def interrupt_batches(self) -> None:
         """Interrupt running batches instead of waiting for them."""
-        _abandon(self._stages.values())
+        _release_batches(self._stages.values())
         self._deadline.cut_short()
 
-    async def until_spark_is_gone(self, within: timedelta) -> str:
+    async def until_spark_stops(self, within: timedelta) -> str:
         """Wait until Spark has not answered for `within`, or has ended; the reason. After that `stop` waits for nothing."""
         reason = await LivenessProbe(self.engine.check, within).run()
-        self._deadline.spark_is_gone = True
-        self.hurry()
+        self._deadline.spark_stopped = True
+        self.interrupt_batches()
         return reason
 
 
 # --- deadlines -------------------------------------------------------------------------------------------------------
 
-HURRY = timedelta(seconds=3)
+FORCED_STOP_WITHIN = timedelta(seconds=3)
 """How long a stop still waits once it was cut short: user code that blocks cannot be interrupted."""
 
 BEYOND_TIMEOUT = timedelta(seconds=10)
@@ -167,11 +167,11 @@ BEYOND_TIMEOUT = timedelta(seconds=10)
 
 
 class ShutdownDeadline:
-    """How long stops and pauses wait. `forced` is for the engine's threads. `spark_is_gone`: there is nothing to wait for."""
+    """How long stops and pauses wait. `forced` is for the engine's threads. `spark_stopped`: there is nothing to wait for."""
 
     def __init__(self) -> None:
         self.forced = threading.Event()
-        self.spark_is_gone = False
+        self.spark_stopped = False
         self._cut_short = asyncio.Event()
 
     def cut_short(self) -> None:
@@ -190,7 +190,7 @@ class ShutdownDeadline:
         with suppress(TimeoutError):
             async with asyncio.timeout((within + BEYOND_TIMEOUT).total_seconds()):
                 await self._cut_short.wait()
-                await asyncio.sleep(0 if self.spark_is_gone else HURRY.total_seconds())
+                await asyncio.sleep(0 if self.spark_stopped else FORCED_STOP_WITHIN.total_seconds())
 
 
 StopOrPause: TypeAlias = Callable[[StageRunner, timedelta, threading.Event], Coroutine[Any, Any, bool]]
@@ -216,7 +216,7 @@ async def _stop_or_pause_all(
         if stage.runner is not None
     }
     loop = asyncio.get_running_loop()
-    late = loop.call_later(within.total_seconds(), lambda: _abandon(stage for stage, stop in stops.items() if not stop.done()))
+    late = loop.call_later(within.total_seconds(), lambda: _release_batches(stage for stage, stop in stops.items() if not stop.done()))
     await deadline.wait(stops.values, within)
     late.cancel()
     return [stage for stage, stop in stops.items() if not _has_ended(stop)]
@@ -247,9 +247,9 @@ async def finish(stages: Collection[Stage], within: timedelta, deadline: Shutdow
             log.warning("the last commit failed: %s", error)
 
 
-def _abandon(stages: Iterable[Stage]) -> None:
+def _release_batches(stages: Iterable[Stage]) -> None:
     for stage in stages:
-        stage.abandon()
+        stage.release_batches()
 
 
 async def _cancel_preparing(stages: Iterable[Stage]) -> None:

@@ -22,7 +22,7 @@ from sluice.wire import runs as wire_runs
 
 log = logging.getLogger(__name__)
 
-RETRY_LOOK = timedelta(seconds=0.3)
+RETRY_CHECK = timedelta(seconds=0.3)
 """The pause before the model is read again that was just changing."""
 
 REASSIGNED = (TaskNotYours.slug, UnknownTask.slug)
@@ -38,7 +38,7 @@ class Slot:
         self._version = self._seen = version
         self._tasks: dict[TaskName, AssignedTask] = {}
         self._wanted: Mapping[TaskName, frozenset[Ssp]] = {}
-        self._look_now = asyncio.Event()
+        self._check_now = asyncio.Event()
 
     @property
     def owned(self) -> Mapping[TaskName, Generation]:
@@ -47,21 +47,21 @@ class Slot:
     def on_version(self, version: int) -> None:
         """The run has that version."""
         if version > self._seen:
-            self._look_now.set()
+            self._check_now.set()
 
-    def look_again(self) -> None:
+    def check_again(self) -> None:
         """What kept a version from being adopted has ended."""
-        self._look_now.set()
+        self._check_now.set()
 
     async def follow(self) -> None:
         """Acquire and run the slot's tasks, and adopt each version, until the container exits. Raises StaleRun, LeaseLost, StillActing,
         Refused."""
         while not self._context.lifecycle.exiting:
-            self._look_now.clear()
-            await self._look()
-            await self._look_now.wait()
+            self._check_now.clear()
+            await self._check_model()
+            await self._check_now.wait()
 
-    async def _look(self) -> None:
+    async def _check_model(self) -> None:
         context = self._context
         served = await context.lifecycle.until_answered(lambda: context.coordinator.job_model(context.job.name, self._processor))
         run = await context.lifecycle.until_answered(lambda: context.coordinator.basic_run(context.run_id))
@@ -70,7 +70,7 @@ class Slot:
         if served.run_id != run.run_id:
             raise StaleRun(f"job {context.job.name} has a newer run, {served.run_id}")
         if run.job_model_version != served.version:
-            self._look_soon()
+            self._check_soon()
             return
         try:
             await self._adopt(served, run)
@@ -78,10 +78,10 @@ class Slot:
             if refused.refused_as not in REASSIGNED:
                 raise
             log.info("the job model is changing: %s", refused)
-            self._look_soon()
+            self._check_soon()
 
-    def _look_soon(self) -> None:
-        asyncio.get_running_loop().call_later(RETRY_LOOK.total_seconds(), self._look_now.set)
+    def _check_soon(self) -> None:
+        asyncio.get_running_loop().call_later(RETRY_CHECK.total_seconds(), self._check_now.set)
 
     # --- adopting --------------------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class Slot:
             self._begin(task)
         if self._context.drains.active:
             return
-        if plan.slot_gone:
+        if plan.slot_removed:
             self._context.lifecycle.exit(ExitReason(EXIT_OK, f"the slot no longer exists: the run has {run.containers} containers"))
             return
         await _all([*map(self._release, sorted(plan.release)), *(self._tasks[task].extend() for task in sorted(plan.extend))])
@@ -121,12 +121,12 @@ class Slot:
             log.info("the job model is changing: %s", refused)
             if self._tasks.get(run.task) is run:
                 del self._tasks[run.task]
-            self._look_soon()
+            self._check_soon()
 
     def _on_acquired(self, task: TaskName) -> None:
         """The acquire may have been answered under an older version than the one that was read since."""
         if self._wanted.get(task, frozenset()) - self._tasks[task].reads:
-            self._look_now.set()
+            self._check_now.set()
 
     async def _release(self, task: TaskName) -> None:
         await self._tasks[task].release()
@@ -157,7 +157,7 @@ async def _all(works: Iterable[Awaitable[None]]) -> None:
 class Adoption:
     """What a new version of the job model changes for a slot. `release`: tasks that the slot no longer has, owned or waited for; `extend`:
     owned ones, with the partitions that are new; `keep`: those that stay as they are, of which `beyond` read more than the version says;
-    `acquire`: those that are new to the slot. `slot_gone`: the run has so few containers that this slot no longer exists."""
+    `acquire`: those that are new to the slot. `slot_removed`: the run has so few containers that this slot no longer exists."""
 
     version: int
     release: frozenset[TaskName] = frozenset()
@@ -165,15 +165,15 @@ class Adoption:
     keep: frozenset[TaskName] = frozenset()
     acquire: frozenset[TaskName] = frozenset()
     beyond: Mapping[TaskName, frozenset[Ssp]] = field(default_factory=dict)
-    slot_gone: bool = False
+    slot_removed: bool = False
 
     @property
     def nothing(self) -> bool:
         """Whether nothing has to be done but to report that the version runs."""
-        return not (self.release or self.extend or self.acquire or self.slot_gone)
+        return not (self.release or self.extend or self.acquire or self.slot_removed)
 
     def __str__(self) -> str:
-        parts = ["the slot no longer exists"] if self.slot_gone else []
+        parts = ["the slot no longer exists"] if self.slot_removed else []
         parts += [f"release {_names(self.release)}"] if self.release else []
         parts += [f"{task} also reads {_ssps(ssps)}" for task, ssps in sorted(self.extend.items())]
         parts += [f"acquire {_names(self.acquire)}"] if self.acquire else []
@@ -193,7 +193,7 @@ def adoption(
     they read; `waits`: those that it is acquiring, which come as the model then says. A container without tasks stays: they may be given
     back to it."""
     if slot not in slots:
-        return Adoption(version, release=frozenset(runs) | waits, slot_gone=True)
+        return Adoption(version, release=frozenset(runs) | waits, slot_removed=True)
     wanted = {task.name: task.ssps for task in model.containers.get(slot, ContainerModel(slot, {})).tasks.values()}
     kept = runs.keys() & wanted.keys()
     extend = {task: wanted[task] - runs[task] for task in kept if wanted[task] - runs[task]}

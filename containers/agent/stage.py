@@ -19,7 +19,7 @@ from containers.agent.metrics import Meter
 from containers.agent.progress import FailureReport, ProgressReport, ProgressReporter
 from containers.agent.watermarks import StageWatermarks
 from containers.engine import Batch, StageStart
-from containers.errors import DiskFull, OperatorsDiffer, StateElsewhere, StateIncompatible
+from containers.errors import DiskFull, OperatorsDiffer, StateIncompatible, StateNotLocal
 from containers.state.backup import Backup
 from sluice.clock import Clock
 from sluice.core.errors import BadJobFile, CorruptData, LeaseLost
@@ -104,7 +104,7 @@ class StageRunner:
             self._query = None
             try:
                 self._token, self._query = await self._engine.call(lambda engine: engine.start(self.start))
-            except (LeaseLost, StateElsewhere, OperatorsDiffer, BadJobFile, CorruptData):
+            except (LeaseLost, StateNotLocal, OperatorsDiffer, BadJobFile, CorruptData):
                 raise
             except Exception as error:
                 log.warning("%s does not start", self.start.query, exc_info=error)
@@ -313,15 +313,15 @@ class Stage:
         if self.aligner is not None:
             self.aligner.open()
 
-    def abandon(self) -> None:
-        """Let no batch wait for a commit; see `Backup.abandon`."""
+    def release_batches(self) -> None:
+        """Let no batch wait for a commit; see `Backup.release_batches`."""
         if self.backup is not None:
-            self.backup.abandon()
+            self.backup.release_batches()
 
-    def revive(self) -> None:
-        """Let batches wait for commits again; see `Backup.revive`."""
+    def hold_batches(self) -> None:
+        """Let batches wait for commits again; see `Backup.hold_batches`."""
         if self.backup is not None:
-            self.backup.revive()
+            self.backup.hold_batches()
 
     # --- progress --------------------------------------------------------------------------------------------------
 

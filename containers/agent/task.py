@@ -225,7 +225,7 @@ class AssignedTask:
             self._changed.set()
             await self._stop(self._stages.values())
             await self._ended.wait()
-            await context.queries.give_up(self._stages.values(), context.stop_timeout)
+            await context.queries.release(self._stages.values(), context.stop_timeout)
             generation = self.generation
             if generation is not None:
                 await context.lifecycle.until_answered(context.reporter.flush)

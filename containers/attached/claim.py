@@ -29,7 +29,7 @@ from sluice.wire import runs as wire_runs
 log = logging.getLogger("sluice")
 
 SLOT = ProcessorId("0")
-LOOK_AGAIN = timedelta(seconds=2)
+RETRY = timedelta(seconds=2)
 ACQUIRE_WAIT = timedelta(seconds=20)
 
 
@@ -62,7 +62,7 @@ class Claim:
     ends: asyncio.Task[Replaced | RunEnded | LeaseExpired]
 
 
-class Gated(HeartbeatClient):
+class GatedHeartbeats(HeartbeatClient):
     """Sends no heartbeat while there is a reason not to: the lease then expires, unless the reason vanishes before."""
 
     def __init__(self, client: HeartbeatClient, not_now: Callable[[], str | None]) -> None:
@@ -95,7 +95,7 @@ class Claims:
         self._on_token = on_token
         self._not_now = not_now
         self._sleep = sleep
-        self._said = ""
+        self._last_warning = ""
         self.registered = False
 
     async def claim(self, request: Request) -> Claim:
@@ -122,7 +122,7 @@ class Claims:
             self._on_token(reply.token)
         epoch = Epoch(reply.epoch)
         lease = LeaseKeeper(
-            Gated(self._coordinator, self._not_now),
+            GatedHeartbeats(self._coordinator, self._not_now),
             request.container,
             epoch,
             Trust(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds)),
@@ -147,10 +147,10 @@ class Claims:
     async def _pause(self, request: Request, why: str) -> None:
         if not request.wait:
             raise MustWait(why)
-        if why != self._said:
+        if why != self._last_warning:
             log.warning("waiting: %s", why)
-            self._said = why
-        await self._sleep(LOOK_AGAIN.total_seconds())
+            self._last_warning = why
+        await self._sleep(RETRY.total_seconds())
 
     async def _run(self, job: JobName) -> RunId:
         try:
@@ -180,7 +180,7 @@ class Claims:
                 reply = await self._coordinator.acquire(run, ATTACHED_TASK, request.container, epoch, ACQUIRE_WAIT)
             except CoordinatorUnreachable as unreachable:
                 log.warning("waiting: the task cannot be acquired: %s", unreachable)
-                await self._sleep(LOOK_AGAIN.total_seconds())
+                await self._sleep(RETRY.total_seconds())
                 continue
             if isinstance(reply, wire_agents.AcquireReply):
                 return Generation(reply.generation)

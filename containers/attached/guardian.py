@@ -30,7 +30,7 @@ MARK = "EXECUTION_ENV_CONTAINER_ID"
 """The environment variable that the command and its descendants inherit."""
 
 TICK_SECONDS = 0.2
-LOOK_SECONDS = 1.0
+SCAN_SECONDS = 1.0
 """How often the descendants are looked up, to be remembered."""
 
 
@@ -42,7 +42,7 @@ class Descendants:
     container: ExecutionContainerId
     seen: set[ProcessId] = field(default_factory=set)
 
-    def look(self) -> Table:
+    def scan(self) -> Table:
         table = processes.processes()
         here = {each.id for each in table.values()}
         below = processes.descendants(table, [self.supervisor, *(each.pid for each in self.seen & here)])
@@ -50,7 +50,7 @@ class Descendants:
         return table
 
     def find(self) -> Iterable[Process]:
-        table = self.look()
+        table = self.scan()
         known = {each.id: each for each in table.values() if each.id in self.seen}
         known |= {each.id: each for each in processes.marked(table, MARK, self.container)}
         return [each for each in known.values() if each.id.pid not in (os.getpid(), self.supervisor)]
@@ -69,13 +69,13 @@ class Guardian:
         self._token = ""
 
     def run(self) -> None:
-        looked_at = self._clock.elapsed() - LOOK_SECONDS
+        scanned_at = self._clock.elapsed() - SCAN_SECONDS
         expired = False
         while self._read():
             now = self._clock.elapsed()
-            if now - looked_at >= LOOK_SECONDS:
-                self._descendants.look()
-                looked_at = now
+            if now - scanned_at >= SCAN_SECONDS:
+                self._descendants.scan()
+                scanned_at = now
             if self._lease_ends is not None and now >= self._lease_ends:
                 killed, _ = processes.end_all(self._descendants.find)
                 if not expired or killed:

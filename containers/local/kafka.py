@@ -61,7 +61,7 @@ class Process:
         """The bootstrap server of the secured listener."""
         return None if self.secured_port is None else f"{LOOPBACK}:{self.secured_port}"
 
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         with suppress(psutil.Error):
             found = psutil.Process(self.pid)
             return found.status() != psutil.STATUS_ZOMBIE and abs(_began(found) - self.began) < 0.05
@@ -84,14 +84,14 @@ class Broker:
         sasl: Mapping[str, str] | None = None,
         tls: bool = False,
         jars: Callable[[], Sequence[Path]] = broker_jars,
-        patience: timedelta = timedelta(seconds=60),
+        timeout: timedelta = timedelta(seconds=60),
     ) -> None:
         self.directory = directory.absolute()
         self._port = port
         self._sasl = dict(sasl or {})
         self._tls = tls
         self._jars = jars
-        self._patience = patience
+        self._timeout = timeout
         self._record = self.directory / "broker.json"
         self._log = self.directory / "server.log"
         self._data = self.directory / "data"
@@ -108,7 +108,7 @@ class Broker:
             process = Process(**json.loads(self._record.read_text()))
         except (FileNotFoundError, ValueError, TypeError):
             return None
-        return process if process.lives() else None
+        return process if process.is_alive() else None
 
     async def up(self) -> Process:
         """Start the broker unless it is running, and wait until it answers. Raises BrokerUnavailable, also if it runs at another port, and
@@ -122,7 +122,7 @@ class Broker:
                 raise BrokerUnavailable(f"the broker of {self.directory} is running at {found.bootstrap}: stop it first, or omit the port")
             if found.secured is None and (self._sasl or self._tls):
                 raise BrokerUnavailable(f"the broker of {self.directory} is running without a second listener: stop it first")
-            await self._answered(found)
+            await self._await_answer(found)
             return found
 
     async def down(self) -> bool:
@@ -176,7 +176,7 @@ class Broker:
         try:
             process = Process(started.pid, _began(psutil.Process(started.pid)), port, secured.port if secured else None)
             _write_private(self._record, json.dumps(asdict(process)))
-            await self._answered(process)
+            await self._await_answer(process)
         except BaseException:
             started.kill()
             started.wait()
@@ -194,7 +194,7 @@ class Broker:
         cluster = (
             urlsafe_b64encode(new_uuid().bytes)[:22].decode().replace("-", "A")
         )  # an id that begins with "-" would be taken for an option
-        await _finished([*java_command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)])
+        await _run_command([*java_command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)])
         done.write_text(f"{cluster}\n")
 
     async def _keys(self) -> KeyStore:
@@ -208,8 +208,8 @@ class Broker:
         _write_private(password, keys.password)
         store = ["-keystore", str(keys.file), "-storetype", "PKCS12", "-storepass:file", str(password), "-alias", "broker"]
         names = ["-dname", f"CN={LOOPBACK}", "-ext", f"san=ip:{LOOPBACK},dns:localhost", "-ext", "bc=ca:true"]
-        await _finished([self._program("keytool"), "-genkeypair", "-keyalg", "RSA", "-validity", "3650", *names, *store])
-        await _finished([self._program("keytool"), "-exportcert", "-rfc", "-file", str(self.certificate), *store])
+        await _run_command([self._program("keytool"), "-genkeypair", "-keyalg", "RSA", "-validity", "3650", *names, *store])
+        await _run_command([self._program("keytool"), "-exportcert", "-rfc", "-file", str(self.certificate), *store])
         return keys
 
     def _program(self, name: str) -> str:
@@ -218,16 +218,16 @@ class Broker:
             raise BrokerUnavailable(f"Java's program {name!r} was not found: install Java 17 or 21, or set JAVA_HOME")
         return found
 
-    async def _answered(self, process: Process) -> None:
+    async def _await_answer(self, process: Process) -> None:
         """Wait until the broker answers, by polling its port."""
         try:
-            async with asyncio.timeout(self._patience.total_seconds()):
+            async with asyncio.timeout(self._timeout.total_seconds()):
                 while not await _answers(process.bootstrap):
-                    if not process.lives():
+                    if not process.is_alive():
                         raise BrokerUnavailable(f"the broker ended. The last lines of {self._log}:\n{self._last_lines()}")
                     await asyncio.sleep(_POLL.total_seconds())
         except TimeoutError:
-            reason = f"the broker at {process.bootstrap} did not answer within {self._patience.total_seconds():g} s"
+            reason = f"the broker at {process.bootstrap} did not answer within {self._timeout.total_seconds():g} s"
             raise BrokerUnavailable(f"{reason}. The last lines of {self._log}:\n{self._last_lines()}") from None
 
     def _last_lines(self) -> str:
@@ -248,15 +248,15 @@ async def _end(process: Process) -> None:
         psutil.Process(process.pid).terminate()
         try:
             async with asyncio.timeout(_ORDERLY_END.total_seconds()):
-                await _gone(process)
+                await _await_end(process)
         except TimeoutError:
             psutil.Process(process.pid).kill()
-            await _gone(process)
+            await _await_end(process)
 
 
-async def _gone(process: Process) -> None:
+async def _await_end(process: Process) -> None:
     """Wait until the process has ended, by polling: it is not our child, or a zombie of another parent."""
-    while process.lives():  # noqa: ASYNC110 — see above
+    while process.is_alive():  # noqa: ASYNC110 — see above
         await asyncio.sleep(_POLL.total_seconds())
 
 
@@ -278,7 +278,7 @@ async def _answers(bootstrap: str) -> bool:
         await client.close()
 
 
-async def _finished(command: Sequence[str]) -> None:
+async def _run_command(command: Sequence[str]) -> None:
     """Run a command. Raises BrokerUnavailable, with its output, if it fails."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(

@@ -68,7 +68,7 @@ class Slot:
                 self.process.send_signal(which)
 
 
-class EndedTooOften(Exception):
+class RestartLimitReached(Exception):
     """A process ended too often. The message says how."""
 
     def __init__(self, slot: Slot) -> None:
@@ -115,7 +115,7 @@ class Processes:
             await asyncio.sleep(ROTATE_EVERY.total_seconds())
 
     def due(self, slot: Slot) -> bool:
-        """Whether to start a process that is down: immediately at first, then after growing pauses. Raises EndedTooOften."""
+        """Whether to start a process that is down: immediately at first, then after growing pauses. Raises RestartLimitReached."""
         now = self._clock.elapsed()
         if slot.process is not None:
             slot.crashes = [at for at in slot.crashes if at > now - CRASH_WINDOW.total_seconds()] + [now]
@@ -123,7 +123,7 @@ class Processes:
                 slot.codes.append(slot.process.returncode)
             slot.process = None
             if len(slot.crashes) > self._restarts or (slot.codes and slot.codes[-1] in slot.final):
-                raise EndedTooOften(slot)
+                raise RestartLimitReached(slot)
             slot.again_at = now + min(30.0, 0.5 * 2 ** (len(slot.crashes) - 1))
         return now >= slot.again_at
 
@@ -214,14 +214,14 @@ class LocalContainers:
         return [slot for slot in self.slots if slot.up]
 
     async def keep_up(self) -> None:
-        """Start containers that are down and due. Raises EndedTooOften."""
+        """Start containers that are down and due. Raises RestartLimitReached."""
         self._slots = {name: slot for name, slot in self._slots.items() if slot.up or name in self._wanted}
         for slot in (self._slots.setdefault(name, self._slot(name)) for name in self._wanted):
             if not slot.up and self._processes.due(slot):
                 slot.environment["EXECUTION_ENV_CONTAINER_ID"] = f"{self._run_id}-{slot.name}-{new_uuid().hex[:8]}"
                 await self._processes.start(slot)
 
-    async def cause(self, often: EndedTooOften) -> str:
+    async def cause(self, often: RestartLimitReached) -> str:
         """Why a container ended, how, and where its log is: first the reason that it reported, or the last line of its log."""
         last, log = often.slot.environment.get("EXECUTION_ENV_CONTAINER_ID"), f"log: {self._processes.log_of(often.slot)}"
         with suppress(SluiceError):

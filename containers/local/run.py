@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from containers.local.processes import RESTARTS, EndedTooOften, Launch, LocalContainers, Processes, Slot, ended
+from containers.local.processes import RESTARTS, Launch, LocalContainers, Processes, RestartLimitReached, Slot, ended
 from containers.worker_python import last_on_path
 from sluice.cli.console.live import LiveTable, StatusLine
 from sluice.cli.console.pages import ProcessRow
@@ -129,7 +129,7 @@ class LocalRun:
                 await self._serve_next()
         except SluiceError as error:
             self._failure = self._failure or f"{error.title()} {error}"
-        except EndedTooOften as often:
+        except RestartLimitReached as often:
             self._failure = await self._why(often)
         finally:
             display.ending("stopping between batches; Ctrl-C again interrupts them")
@@ -199,7 +199,7 @@ class LocalRun:
 
     async def _supervise(self) -> RunState | None:
         """Supervise the containers until the run has ended. Returns its state; None after Ctrl-C, or if the run was stopped and its
-        containers have ended. Raises EndedTooOften."""
+        containers have ended. Raises RestartLimitReached."""
         assert self._containers is not None
         while not self._stopping.is_set():
             await self._keep_coordinator()
@@ -216,13 +216,13 @@ class LocalRun:
         return None
 
     async def _keep_coordinator(self) -> None:
-        """Raises EndedTooOften."""
+        """Raises RestartLimitReached."""
         if not self._coordinator.up and self._processes.due(self._coordinator):
             await self._processes.start(self._coordinator)
 
     async def _serve_next(self) -> None:
         """After a drain, keep the coordinator running for the job's next runs, which another command deploys, until the last one has ended
-        and no other follows within NEXT_WITHIN. Raises EndedTooOften."""
+        and no other follows within NEXT_WITHIN. Raises RestartLimitReached."""
         assert self._containers is not None
         await self._containers.ended()
         give_up, announced = self._clock.elapsed() + NEXT_WITHIN.total_seconds(), self._run_id
@@ -237,7 +237,7 @@ class LocalRun:
                     print(f"the coordinator stays up for run {announced}", flush=True)
             await self._pause(TICK)
 
-    async def _why(self, often: EndedTooOften) -> str:
+    async def _why(self, often: RestartLimitReached) -> str:
         if often.slot is self._coordinator or self._containers is None:
             return f"{often}: its log ends: {self._processes.last_line(often.slot)}\nlog: {self._processes.log_of(often.slot)}"
         return await self._containers.cause(often)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from containers.local.processes import EndedTooOften, Launch, LocalContainers, Processes
+from containers.local.processes import Launch, LocalContainers, Processes, RestartLimitReached
 from sluice.cli.console.live import LiveTable, StatusLine
 from sluice.cli.console.pages import ProcessRow
 from sluice.cli.console.tables import Screen, is_interactive
@@ -53,22 +53,22 @@ class LocalUpgrade:
         assert self._containers is not None
         try:
             await self._containers.keep_up()
-        except EndedTooOften as often:
+        except RestartLimitReached as often:
             return await self._containers.cause(often)
         return self._containers.failed(ORDERLY_CODES)
 
-    async def see_out(self) -> None:
+    async def await_exit(self) -> None:
         """Wait for the containers of a run that is being stopped."""
         if self._containers is not None:
             await self._containers.ended()
 
-    async def leave(self) -> None:
+    async def stop_containers(self) -> None:
         """Stop the containers, but not the run."""
         if self._containers is not None and self._containers.up:
             self._containers.signal(signal.SIGTERM)
             await self._containers.ended()
 
-    async def stay(self) -> str:
+    async def run_until_stopped(self) -> str:
         """Stay as `sluice run` does: until Ctrl-C, the end of the run, or a failure, which is returned."""
         assert self._containers is not None
         assert self._run_id is not None
@@ -110,7 +110,7 @@ class LocalUpgrade:
                     return ""
             try:
                 await containers.keep_up()
-            except EndedTooOften as often:
+            except RestartLimitReached as often:
                 return await containers.cause(often)
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK.total_seconds()):

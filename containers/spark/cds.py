@@ -28,15 +28,15 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
-from containers.errors import ClassArchiveNotMade
-from containers.jars import clear_unfinished, jars_directory, java, locked, run_holding
+from containers.errors import ClassArchiveUnavailable
+from containers.jars import clear_unfinished, jars_directory, java, locked, run_with_lock
 from containers.spark.pathing_jar import pathing_jar
 
 log = logging.getLogger(__name__)
 
 CLASS_PATH = "spark.driver.extraClassPath"
 TRAINING = "containers.spark.cds_training"
-_PATIENCE = timedelta(minutes=10)
+_TIMEOUT = timedelta(minutes=10)
 _LAST_LINES = 12
 
 QUIET = "-Xlog:cds*=off"
@@ -86,7 +86,7 @@ class Installation:
     def class_path(self) -> str:
         return ":".join(map(str, self.jars)) if self.pathing is None else str(self.jar)
 
-    def whole(self) -> ClassArchive | None:
+    def find(self) -> ClassArchive | None:
         """The archive, if there is one. A truncated archive is not used, since the JVM would crash, and neither is one without its jar,
         since it is valid for no class path."""
         for file in self.directory.glob(f"classes-{self.where}-{self.what}-*.jsa"):
@@ -125,7 +125,7 @@ def find_archive(environment: Mapping[str, str]) -> ClassArchive | None:
     """The archive of this installation, if there is one, and Spark's default settings have no class path."""
     try:
         installed = installation(environment)
-        return installed.whole() if installed is not None and not _has_class_path(environment) else None
+        return installed.find() if installed is not None and not _has_class_path(environment) else None
     except OSError as error:
         log.warning("no archive of classes is used: %s", error)
         return None
@@ -134,19 +134,19 @@ def find_archive(environment: Mapping[str, str]) -> ClassArchive | None:
 def ensure_archive(environment: Mapping[str, str], train: Train | None = None) -> ClassArchive:
     """The archive of this installation, made if necessary, which takes half a minute. Processes may call it concurrently.
 
-    Raises ClassArchiveNotMade."""
+    Raises ClassArchiveUnavailable."""
     try:
         installed = installation(environment)
         if installed is None:
-            raise ClassArchiveNotMade("an archive of Spark's classes needs Java and PySpark: install Java 17 or 21, or set JAVA_HOME")
-        if found := installed.whole():  # without the lock: the directory may be read-only in an image
+            raise ClassArchiveUnavailable("an archive of Spark's classes needs Java and PySpark: install Java 17 or 21, or set JAVA_HOME")
+        if found := installed.find():  # without the lock: the directory may be read-only in an image
             return found
         installed.directory.mkdir(parents=True, exist_ok=True)
         with locked(installed.directory / "lock") as lock:
-            return installed.whole() or _make(installed, lock, train or _train)
+            return installed.find() or _make(installed, lock, train or _train)
     except OSError as error:
         directory, why = jars_directory(environment), error.strerror or error
-        raise ClassArchiveNotMade(
+        raise ClassArchiveUnavailable(
             f"{directory} cannot be used for an archive of classes ({why}): set SLUICE_JARS_DIR to another directory"
         ) from error
 
@@ -165,11 +165,11 @@ def _make(installed: Installation, lock: int, train: Train) -> ClassArchive:
         code, output = train(ClassArchive(part, installed.class_path), lock)
         if code != 0 or not part.is_file():
             last = "\n  ".join(output.splitlines()[-_LAST_LINES:])
-            raise ClassArchiveNotMade(f"the job that loads Spark's classes failed (exit code {code}). Its output:\n  {last}")
+            raise ClassArchiveUnavailable(f"the job that loads Spark's classes failed (exit code {code}). Its output:\n  {last}")
         archive = ClassArchive(
             installed.directory / f"classes-{installed.where}-{installed.what}-{part.stat().st_size}.jsa", installed.class_path
         )
-        _keep(part, archive.file)
+        _publish(part, archive.file)
     except BaseException:
         _clear(installed)
         raise
@@ -190,10 +190,10 @@ def _write_jar(contents: bytes, part: Path, jar: Path) -> None:
     the archive is also valid where the dates of files were not preserved."""
     part.write_bytes(contents)
     os.utime(part, (0, 0))
-    _keep(part, jar)
+    _publish(part, jar)
 
 
-def _keep(part: Path, file: Path) -> None:
+def _publish(part: Path, file: Path) -> None:
     part.chmod(0o644)  # containers of other users read it in an image
     with part.open("rb+") as opened:
         os.fsync(opened.fileno())
@@ -201,7 +201,7 @@ def _keep(part: Path, file: Path) -> None:
 
 
 def _train(archive: ClassArchive, lock: int) -> tuple[int, str]:
-    return run_holding([sys.executable, "-P", "-m", TRAINING, str(archive.file), archive.class_path], lock, _PATIENCE)
+    return run_with_lock([sys.executable, "-P", "-m", TRAINING, str(archive.file), archive.class_path], lock, _TIMEOUT)
 
 
 def _has_class_path(environment: Mapping[str, str]) -> bool:

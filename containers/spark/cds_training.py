@@ -67,7 +67,7 @@ def _feed(log: Log) -> None:
 
 def _train(spark: SparkSession, root: Path) -> None:
     """Run each stage until it has read all there is; the second in two batches, of which the last closes windows."""
-    spark.streams.addListener(Listener(_heed_batch, _heed_end, _heed_idle))
+    spark.streams.addListener(Listener(_ignore_batch, _ignore_end, _ignore_idle))
     log = Log(root / "log")
     _feed(log)
     bound = {each.name: Bound(StreamId("log", each.name), intermediate=each is routed) for each in (events, routed, counted)}
@@ -83,13 +83,13 @@ def _train(spark: SparkSession, root: Path) -> None:
         stop_between_batches(spark, query, timedelta(minutes=1), Event())
 
 
-def _heed_batch(_done: BatchDone) -> None: ...
+def _ignore_batch(_done: BatchDone) -> None: ...
 
 
-def _heed_end(_ended: QueryEnded) -> None: ...
+def _ignore_end(_ended: QueryEnded) -> None: ...
 
 
-def _heed_idle(_run_id: str) -> None: ...
+def _ignore_idle(_run_id: str) -> None: ...
 
 
 def _settings(archive: ClassArchive) -> Mapping[str, str]:

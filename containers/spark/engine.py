@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.engine import STARTING, Batch, Callbacks, Emptied, Kept, StageStart
-from containers.errors import CheckpointUnreadable, OperatorsDiffer, StateElsewhere
+from containers.errors import CheckpointUnreadable, OperatorsDiffer, StateNotLocal
 from containers.settings import ContainerSettings
 from containers.spark.caps import CommittedBatch, StageCaps, natural_watermark
 from containers.spark.flush import ENDS_WITHIN, Flusher
@@ -28,7 +28,7 @@ from containers.spark.listener import BatchDone, Listener, QueryEnded
 from containers.spark.operators import Operator, check_stateless, operators_of, stateful, unflushable, watermarks_of
 from containers.spark.query import Triggers, await_initialised, start_query, stop_between_batches
 from containers.spark.replay import Replay
-from containers.spark.session import Session, pickle_whole
+from containers.spark.session import Session, pickle_by_value
 from containers.spark.systems.port import Grant, TaskSystem
 from containers.spark.systems.registry import Connections, task_systems
 from containers.spark.task import Bound, StageTask
@@ -100,7 +100,7 @@ class SparkEngine:
         self._callbacks = callbacks
         session = self._session = Session.start(self._job, self._settings, self._connections, self._config)
         self._systems = task_systems(session.spark, self._connections, self._settings, self._clock, callbacks.on_lease_lost)
-        pickle_whole(sys.modules["sluice_job"])
+        pickle_by_value(sys.modules["sluice_job"])
         session.check_shared_paths(self._settings, self._connections, self._clock)
         self._gated = GatedStarts(session.spark)
         session.spark.streams.addListener(Listener(self._on_batch, self._on_end, self._on_idle, self._gated.on_started))
@@ -176,7 +176,7 @@ class SparkEngine:
         check_not_emptied(directory)
         found = inspect(directory)
         if found is not None and max([found.planned, *start.replay]) < appended:
-            raise StateElsewhere(
+            raise StateNotLocal(
                 f"stage {stage.name} of task {start.task} has written batch {appended}, but {directory} ends at batch {found.planned}: "
                 "its disk was set back; start on the disk that has the newer state, or deploy with an explicit start"
             )
@@ -326,7 +326,7 @@ class SparkEngine:
         return self._checkpoints.directory(start.task, start.declared.stage.name)
 
     def _checkpoint(self, start: StageStart) -> Path:
-        """The stage's checkpoint directory, made ready. Raises StateElsewhere, CheckpointUnreadable, DiskUnwritable."""
+        """The stage's checkpoint directory, made ready. Raises StateNotLocal, CheckpointUnreadable, DiskUnwritable."""
         reported = None if start.restored else start.reported
         return self._checkpoints.prepare(start.task, start.declared.stage.name, start.lineage, reported)
 

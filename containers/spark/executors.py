@@ -71,7 +71,7 @@ def this_machine() -> str | None:
     return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else None
 
 
-def look(probe: Probe) -> tuple[str, str]:
+def check_probe(probe: Probe) -> tuple[str, str]:
     """Read the nonce and write a file beside it; the file's name, and what is wrong ("" for nothing). Runs on an executor."""
     directory, name = Path(probe.directory), f"seen-{token_hex(8)}"
     if probe.machine is not None and this_machine() not in (None, probe.machine):
@@ -88,13 +88,13 @@ def look(probe: Probe) -> tuple[str, str]:
     return name, ""
 
 
-def _look_from(batches: Iterator[pa.RecordBatch], probes: Sequence[Probe]) -> Iterator[pa.RecordBatch]:
-    """`look` for each row; a task has one, with the command line of the executor's JVM."""
+def _check_from(batches: Iterator[pa.RecordBatch], probes: Sequence[Probe]) -> Iterator[pa.RecordBatch]:
+    """`check_probe` for each row; a task has one, with the command line of the executor's JVM."""
     for batch in batches:
         for command in batch.column("command").to_pylist():
             words = command.split()
             named = {word: value for word, value in pairwise(words) if word in ("--executor-id", "--hostname")}
-            found = [look(probe) for probe in probes]
+            found = [check_probe(probe) for probe in probes]
             rows = [
                 {
                     "executor": named.get("--executor-id", "?"),
@@ -114,27 +114,27 @@ _ARROW = pa.schema([(name, pa.int32() if kind == "int" else pa.string()) for nam
 class SharedPaths:
     """The check of one session, for its present and future executors. Methods block, except `check_new_executors`."""
 
-    def __init__(self, spark: SparkSession, paths: Sequence[SharedPath], clock: Clock, patience: timedelta) -> None:
-        """`patience`: how long to wait for executors, and for a job on them."""
+    def __init__(self, spark: SparkSession, paths: Sequence[SharedPath], clock: Clock, timeout: timedelta) -> None:
+        """`timeout`: how long to wait for executors, and for a job on them."""
         self._spark = spark
         self._paths = paths
         self._clock = clock
-        self._patience = patience
+        self._timeout = timeout
         self._seen: set[str] = set()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sluice-shared-paths")
-        self._looking: Future[None] | None = None
+        self._checking: Future[None] | None = None
 
     def check(self, requested: int) -> None:
-        """Wait until `requested` executors have registered, and check each. At the end of the patience, fewer are sufficient.
+        """Wait until `requested` executors have registered, and check each. At the end of the timeout, fewer are sufficient.
 
         Raises PathNotShared, ExecutorsMissing.
         """
-        give_up = self._clock.elapsed() + self._patience.total_seconds()
+        give_up = self._clock.elapsed() + self._timeout.total_seconds()
         while len(self._registered()) < requested and self._clock.elapsed() < give_up:
             Event().wait(STEP.total_seconds())
         found = len(self._registered())
         if found == 0:
-            raise ExecutorsMissing(_NONE_CAME.format(master=self._master, seconds=self._patience.total_seconds()))
+            raise ExecutorsMissing(_NO_EXECUTORS.format(master=self._master, seconds=self._timeout.total_seconds()))
         if found < requested:
             log.warning("%d of %d executors have registered; the others are checked when they do", found, requested)
         self._check_all()
@@ -142,14 +142,14 @@ class SharedPaths:
     def check_new_executors(self) -> None:
         """Start to check new executors on a separate thread, or raise what that check has found. An executor that was busy with a batch is
         checked again. Raises PathNotShared."""
-        if self._looking is not None and self._looking.done():
-            looked, self._looking = self._looking, None
+        if self._checking is not None and self._checking.done():
+            checked, self._checking = self._checking, None
             try:
-                looked.result()
+                checked.result()
             except ExecutorsMissing as error:
                 log.warning("%s", error)
-        if self._looking is None and not self._registered() <= self._seen:
-            self._looking = self._thread.submit(self._check_all)
+        if self._checking is None and not self._registered() <= self._seen:
+            self._checking = self._thread.submit(self._check_all)
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -164,17 +164,17 @@ class SharedPaths:
 
     def _check_all(self) -> None:
         """Check until every registered executor has run a task. One job reaches all of them if each has a free core; else it takes more."""
-        give_up = self._clock.elapsed() + self._patience.total_seconds()
+        give_up = self._clock.elapsed() + self._timeout.total_seconds()
         with ExitStack() as stack:
-            probes = [self._lay(path, stack) for path in self._paths]
+            probes = [self._write_probe(path, stack) for path in self._paths]
             while new := self._registered() - self._seen:
                 if self._clock.elapsed() >= give_up:
                     raise ExecutorsMissing(f"executors {', '.join(sorted(new))} of {self._master} have run no task: {_BUSY}")
-                self._seen |= self._look(probes)
+                self._seen |= self._run_probes(probes)
                 Event().wait(0 if self._registered() <= self._seen else STEP.total_seconds())
         log.info("executors %s share %s", ", ".join(sorted(self._seen)), ", ".join(str(path.directory) for path in self._paths))
 
-    def _lay(self, path: SharedPath, stack: ExitStack) -> Probe:
+    def _write_probe(self, path: SharedPath, stack: ExitStack) -> Probe:
         """Write the probe into a directory that is created like a checkpoint directory: an executor with another user has the same
         permissions in both."""
         directory, nonce = path.directory / f".shared-{token_hex(8)}", token_hex(16)
@@ -186,7 +186,7 @@ class SharedPaths:
             raise PathNotShared(f"the driver cannot write into {path.directory} ({error.strerror}): see {path.setting}") from error
         return Probe(str(directory), nonce, this_machine() if path.of_one_machine else None)
 
-    def _look(self, probes: Sequence[Probe]) -> set[str]:
+    def _run_probes(self, probes: Sequence[Probe]) -> set[str]:
         """Run one job; the executors that it ran on."""
         found = self._run(probes)
         problems = {}
@@ -204,9 +204,9 @@ class SharedPaths:
         context = self._spark.sparkContext
         tasks = max(context.defaultParallelism, len(self._registered()))
         command = F.reflect(F.lit("java.lang.System"), F.lit("getProperty"), F.lit("sun.java.command")).alias("command")
-        job = self._spark.range(0, tasks, 1, tasks).select(command).mapInArrow(partial(_look_from, probes=probes), _SCHEMA)
+        job = self._spark.range(0, tasks, 1, tasks).select(command).mapInArrow(partial(_check_from, probes=probes), _SCHEMA)
         tag = f"sluice-shared-paths-{token_hex(4)}"
-        limit = Timer(self._patience.total_seconds(), context.cancelJobsWithTag, [tag])
+        limit = Timer(self._timeout.total_seconds(), context.cancelJobsWithTag, [tag])
         context.addJobTag(tag)
         limit.start()
         try:
@@ -218,7 +218,7 @@ class SharedPaths:
             context.removeJobTag(tag)
 
 
-_NONE_CAME = (
+_NO_EXECUTORS = (
     "{master} gave no executor within {seconds:g} s (SLUICE_EXECUTORS_TIMEOUT_SECONDS): are there free cores and memory for one? A "
     "container on a standalone cluster takes every core that is free unless spark.cores.max says how many, and with dynamic allocation "
     "spark.dynamicAllocation.minExecutors must be 1 or more"

@@ -165,7 +165,7 @@ class Flusher:
         timed = {each.empties for each in self.operators if each.timed}
         if not timed or not any(each.rows or each.indexed for each in self._kept):
             return None
-        moment = next_moment(waits_for(self._spark, self.directory))
+        moment = next_batch_time(pending_timers(self._spark, self.directory))
         return moment if moment is None or Empties.PROCESSING_TIME in timed else plan.timestamp
 
     def _before_the_first(self) -> OffsetSeq:
@@ -197,7 +197,7 @@ _TICK = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingTimers:
     """The first and the last of all timers, and the first and the last expiry time of state with a time to live. `before` is the last timer
     before the first expiry. None if there is none."""
 
@@ -208,43 +208,43 @@ class Waiting:
     expires_last: datetime | None = None
 
 
-def next_moment(waiting: Waiting) -> datetime | None:
+def next_batch_time(waiting: PendingTimers) -> datetime | None:
     """The time of the next batch that fires timers, or in which the remaining state expires; None if there is neither."""
     if waiting.first is not None and waiting.last is not None:
-        all_at_once = waiting.expires_first is None or waiting.last < waiting.expires_first
-        return (waiting.last if all_at_once else waiting.before or waiting.first) + _TICK
+        fire_all = waiting.expires_first is None or waiting.last < waiting.expires_first
+        return (waiting.last if fire_all else waiting.before or waiting.first) + _TICK
     return None if waiting.expires_last is None else waiting.expires_last + _TICK
 
 
-def waits_for(spark: SparkSession, directory: Path) -> Waiting:
+def pending_timers(spark: SparkSession, directory: Path) -> PendingTimers:
     """Read from the last committed batch of the checkpoint."""
-    timers = [_Ends.of(times) for times in _timers(spark, directory)]
-    expiries = [_Ends.of(times) for times in _expiries(spark, directory)]
+    timers = [_Range.of(times) for times in _timers(spark, directory)]
+    expiries = [_Range.of(times) for times in _expiries(spark, directory)]
     first, last = _first(timers), _last(timers)
     expires_first, expires_last = _first(expiries), _last(expiries)
     before = None
     if expires_first is not None and last is not None and last >= expires_first:
         limit = (expires_first - _EPOCH) // _TICK
-        before = _last([_Ends.of(times.filter(F.col("at") < limit - 1)) for times in _timers(spark, directory)])
-    return Waiting(first, last, before, expires_first, expires_last)
+        before = _last([_Range.of(times.filter(F.col("at") < limit - 1)) for times in _timers(spark, directory)])
+    return PendingTimers(first, last, before, expires_first, expires_last)
 
 
 @dataclass(frozen=True, slots=True)
-class _Ends:
+class _Range:
     first: datetime | None
     last: datetime | None
 
     @classmethod
-    def of(cls, times: DataFrame) -> _Ends:
+    def of(cls, times: DataFrame) -> _Range:
         (row,) = times.agg(F.min("at"), F.max("at")).collect()
         return cls(*(None if millis is None else _EPOCH + millis * _TICK for millis in row))
 
 
-def _first(ends: list[_Ends]) -> datetime | None:
+def _first(ends: list[_Range]) -> datetime | None:
     return min((each.first for each in ends if each.first is not None), default=None)
 
 
-def _last(ends: list[_Ends]) -> datetime | None:
+def _last(ends: list[_Range]) -> datetime | None:
     return max((each.last for each in ends if each.last is not None), default=None)
 
 

@@ -51,7 +51,7 @@ RAN = "addBatch"
 """In the durations of a trigger, that of its batch."""
 
 STEP = timedelta(milliseconds=10)
-LOOK = timedelta(milliseconds=200)
+POLL = timedelta(milliseconds=200)
 """How often a wait for a query checks whether the query has failed."""
 
 SOON_MILLIS = 1
@@ -150,7 +150,7 @@ class PausedQuery:
         return stop_between_batches(self._spark, self._query, deadline, forced)
 
     def _await_gate(self) -> None:
-        while not self.gate.reached.wait(LOOK.total_seconds()):
+        while not self.gate.reached.wait(POLL.total_seconds()):
             self._check_active()
 
     def _check_active(self) -> None:

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import readwriter
 from pyspark.sql.utils import ForeachBatchFunction
 
-from containers.errors import SparkGone, SparkNotStarted, signal_name
+from containers.errors import SparkNotStarted, SparkStopped, signal_name
 from containers.jars import check_java, java
 from containers.settings import ContainerSettings
 from containers.spark import local_files
@@ -90,7 +90,7 @@ class Session:
         self._shared_paths.check(executors_requested(master, dict(self.spark.sparkContext.getConf().getAll())))
 
     def check(self) -> None:
-        """Raises SparkGone; PathNotShared for an executor that has joined since."""
+        """Raises SparkStopped; PathNotShared for an executor that has joined since."""
         check_alive(self.spark)
         if self._shared_paths is not None:
             self._shared_paths.check_new_executors()
@@ -130,7 +130,7 @@ class BatchFunction(ForeachBatchFunction):
             raise RuntimeError(f"the batch function raised {type(error).__name__}: {error}") from error
 
 
-LAST_BREATH = timedelta(seconds=5)
+EXIT_CODE_WITHIN = timedelta(seconds=5)
 """How long to wait for the exit code of a JVM that has closed its connection."""
 
 OUT_OF_MEMORY = 3
@@ -188,7 +188,7 @@ def start_session(
             local_files.install(spark)
     except (Py4JError, PySparkException) as error:
         log.warning("Spark did not start", exc_info=error)
-        why = f"{_why_not(error)}; Spark's messages are in the container's log{f' ({log_place})' if log_place else ''}"
+        why = f"{_start_error(error)}; Spark's messages are in the container's log{f' ({log_place})' if log_place else ''}"
         raise SparkNotStarted(f"there is no session under the master {master}: {why}") from error
     return spark
 
@@ -218,7 +218,7 @@ def _write_no_checksums(spark: SparkSession) -> None:
 STOPPED_CONTEXT = "on a stopped SparkContext"
 
 
-def _why_not(error: Exception) -> str:
+def _start_error(error: Exception) -> str:
     if "JAVA_GATEWAY_EXITED" in str(error):
         return f"{java(os.environ)} has ended before Spark answered: Spark needs Java 17 or 21 (JAVA_HOME)"
     if STOPPED_CONTEXT in str(error):
@@ -228,22 +228,22 @@ def _why_not(error: Exception) -> str:
 
 
 def check_alive(spark: SparkSession) -> None:
-    """A call into the JVM. Blocks while it hangs. Raises SparkGone if it has ended, or the session was stopped."""
+    """A call into the JVM. Blocks while it hangs. Raises SparkStopped if it has ended, or the session was stopped."""
     try:
         context = spark.sparkContext._jsc
         stopped = context is None or bool(context.sc().isStopped())
     except (Py4JError, OSError) as error:
-        raise SparkGone(_last_of(spark, error)) from error
+        raise SparkStopped(_exit_of_jvm(spark, error)) from error
     if stopped:
-        raise SparkGone("the Spark session was stopped: by user code, or by Spark after a failure that is in its log")
+        raise SparkStopped("the Spark session was stopped: by user code, or by Spark after a failure that is in its log")
 
 
-def _last_of(spark: SparkSession, error: Exception) -> str:
+def _exit_of_jvm(spark: SparkSession, error: Exception) -> str:
     process = getattr(spark.sparkContext._gateway, "proc", None)
     if process is None:  # the JVM is not a child of this process: spark-submit started both
         return f"Spark's JVM no longer answers: {error}"
     try:
-        code = process.wait(LAST_BREATH.total_seconds())
+        code = process.wait(EXIT_CODE_WITHIN.total_seconds())
     except TimeoutExpired:
         return f"Spark's JVM no longer answers: {error}"
     if code < 0:
@@ -253,7 +253,7 @@ def _last_of(spark: SparkSession, error: Exception) -> str:
     return f"Spark's JVM ended with exit code {code}"
 
 
-def pickle_whole(module: ModuleType) -> None:
+def pickle_by_value(module: ModuleType) -> None:
     """Send functions of the job file to the workers by value: they cannot import a module that was loaded from a path."""
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
@@ -261,7 +261,7 @@ def pickle_whole(module: ModuleType) -> None:
 _LOCAL = re.compile(r"local(\[[^\]]*\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,")
 _LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
-_UNASKED = 2
+_DEFAULT_EXECUTORS = 2
 """Spark's own default of `spark.executor.instances`, on Kubernetes and YARN."""
 
 
@@ -288,7 +288,7 @@ def executors_requested(master: str, conf: Mapping[str, str]) -> int:
     if master.startswith("spark://"):
         cores, each = (_count(conf, name, 0) for name in ("spark.cores.max", "spark.executor.cores"))
         return max(1, cores // each) if each else 1
-    return max(1, _count(conf, "spark.executor.instances", _UNASKED))
+    return max(1, _count(conf, "spark.executor.instances", _DEFAULT_EXECUTORS))
 
 
 def is_true(conf: Mapping[str, str], name: str) -> bool:
@@ -329,7 +329,7 @@ LOCAL_CHECKPOINTS: Mapping[str, str] = {
 this one only chmod, which `containers.spark.local_files` avoids: 34 ms or 8 ms per file on two cores. Its rename does not exclude other
 writers; a checkpoint has one, the task's owner."""
 
-DIE_OF_NO_MEMORY = "-XX:+ExitOnOutOfMemoryError"
+EXIT_ON_OUT_OF_MEMORY = "-XX:+ExitOnOutOfMemoryError"
 """A JVM that continues after an OutOfMemoryError may have lost threads that others then wait for forever. The option is one of the JVM's
 defaults, to which Spark adds the job's own `spark.driver.extraJavaOptions`."""
 
@@ -338,7 +338,7 @@ DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 LOCAL_SETTINGS: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """If all executors are on this machine, no other needs to connect to the driver."""
 
-ELSEWHERE_SETTINGS: Mapping[str, str] = {"spark.executor.heartbeat.maxFailures": "3"}
+REMOTE_SETTINGS: Mapping[str, str] = {"spark.executor.heartbeat.maxFailures": "3"}
 """Executors exit immediately when their driver does. If its machine is disconnected or suspended, they wait: for ten minutes by Spark's
 default of 60, and 42 s (measured) with 3, about as long as a lease."""
 
@@ -359,9 +359,9 @@ def session_settings(
     `sockets`: a directory for this session, which the caller deletes afterwards; Spark leaves its sockets there. `archive`: the JVM starts
     with it, unless spark-submit has started the JVM already, or the job has its own class path, for which no archive is valid. `temporary`:
     the directory of the JVM's temporary files. It unpacks native libraries there (15 MB), and does not delete them if it is killed."""
-    where = {**(LOCAL_SETTINGS if is_loopback(master) else {}), **({} if is_local(master) else ELSEWHERE_SETTINGS)}
+    where = {**(LOCAL_SETTINGS if is_loopback(master) else {}), **({} if is_local(master) else REMOTE_SETTINGS)}
     near = _unix_sockets(sockets) if sockets is not None and is_local(master) else {}
-    options, path = [DIE_OF_NO_MEMORY], {}
+    options, path = [EXIT_ON_OUT_OF_MEMORY], {}
     if temporary is not None and not submitted:
         options.append(_quoted(f"-Djava.io.tmpdir={temporary}"))
     if archive is not None and not submitted and CLASS_PATH not in settings:

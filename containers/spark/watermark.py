@@ -60,7 +60,7 @@ OPTIONS = "scala.jdk.javaapi.OptionConverters"
 
 MICROSECOND = timedelta(microseconds=1)
 
-FIRST_LOOK, LAST_LOOK = 0.005, 0.05
+FIRST_POLL, LAST_POLL = 0.005, 0.05
 """Seconds between two looks at a query that starts: at first, and later."""
 
 
@@ -239,10 +239,10 @@ class _Installation:
 
     def _await_query(self, execution: Any, lock: Any) -> bool:
         """Wait until the query waits for the lock; False if it has ended."""
-        thread, look = execution.queryExecutionThread(), FIRST_LOOK
+        thread, pause = execution.queryExecutionThread(), FIRST_POLL
         while not lock.hasQueuedThread(thread):
             if not execution.isActive():
                 return False
-            sleep(look)
-            look = min(LAST_LOOK, look * 1.2)
+            sleep(pause)
+            pause = min(LAST_POLL, pause * 1.2)
         return bool(execution.isActive())

@@ -98,13 +98,13 @@ class Backup:
                 self._durable_changed.clear()
                 await self._durable_changed.wait()
 
-    def abandon(self) -> None:
-        """Let no batch wait, now or later, until `revive`: the query stops without waiting for its batch. A commit that a batch waits for
-        is interrupted; others continue."""
+    def release_batches(self) -> None:
+        """Let every batch pass without waiting, until `hold_batches`: the query stops without waiting for its batch. A commit that a batch
+        waits for is interrupted; others continue."""
         self._waits.interrupt()
 
-    def revive(self) -> None:
-        """Let batches wait again: the abandoned query has stopped."""
+    def hold_batches(self) -> None:
+        """Let batches wait again, once the query has stopped."""
         self._waits.resume()
 
     def committed(self, batch: int) -> None:

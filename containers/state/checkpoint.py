@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from containers.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere, disk_error
+from containers.errors import CheckpointUnreadable, DiskUnwritable, StateNotLocal, disk_error
 from containers.state.recovery.decision import LocalCheckpoint
 from sluice.core.ids import Lineage, directory_name
 
@@ -127,7 +127,7 @@ def mark_emptied(directory: Path, drain: str, batch: int) -> None:
 
 
 def check_not_emptied(directory: Path, drain: str = "") -> None:
-    """Raises StateElsewhere if a drain other than `drain` has flushed the state, or begun to: a query would drop its input as late."""
+    """Raises StateNotLocal if a drain other than `drain` has flushed the state, or begun to: a query would drop its input as late."""
     try:
         mark = json.loads((directory / DRAIN_MARKER).read_bytes())
         emptied_by, batch = _text(mark["uuid"]), int(mark["batch"])
@@ -136,7 +136,7 @@ def check_not_emptied(directory: Path, drain: str = "") -> None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointUnreadable(f"{directory / DRAIN_MARKER}: {error}: move the directory away to start with empty state") from error
     if emptied_by != drain:
-        raise StateElsewhere(
+        raise StateNotLocal(
             f"{directory} was flushed after batch {batch} by the drain {emptied_by}, which failed, and there is no earlier snapshot: a "
             "query would drop its input as late; deploy with an explicit start (earliest, latest or a time) to start with empty state"
         )
@@ -180,7 +180,7 @@ class Checkpoints:
         """Make the directory ready for a query of `lineage`, whose last reported batch is `reported`; the directory.
 
         A checkpoint of that lineage that has the reported batch is used as it is. One of another lineage is replaced by a new one. Raises
-        StateElsewhere if a reported batch is not on this disk, since its state would be lost without an error; DiskUnwritable;
+        StateNotLocal if a reported batch is not on this disk, since its state would be lost without an error; DiskUnwritable;
         CheckpointUnreadable.
         """
         try:
@@ -193,16 +193,16 @@ class Checkpoints:
         found = inspect(directory)
         if found is not None and found.lineage == lineage:
             if reported is not None and found.committed < reported:
-                raise StateElsewhere(_elsewhere(task, stage, directory, f"ends at batch {found.committed}", reported))
+                raise StateNotLocal(_not_local(task, stage, directory, f"ends at batch {found.committed}", reported))
             relocate(directory)
             return directory
         if reported is not None:
             has = "does not exist" if found is None else f"is of another lineage ({found.lineage})"
-            raise StateElsewhere(_elsewhere(task, stage, directory, has, reported))
+            raise StateNotLocal(_not_local(task, stage, directory, has, reported))
         if found is not None:
             _set_aside(directory)
         _begin(directory, lineage)
-        shutil.rmtree(_given_up(directory), ignore_errors=True)
+        shutil.rmtree(_discarded(directory), ignore_errors=True)
         return directory
 
 
@@ -226,20 +226,20 @@ def _unwritable(directory: Path, error: OSError) -> DiskUnwritable:
     )
 
 
-def _elsewhere(task: str, stage: str, directory: Path, has: str, reported: int) -> str:
+def _not_local(task: str, stage: str, directory: Path, has: str, reported: int) -> str:
     return (
         f"the state of stage {stage} of task {task} is at batch {reported}, but {directory} {has}: start this container on the disk that "
         "has it, or deploy with an explicit start (earliest, latest or a time) to start with empty state"
     )
 
 
-def _given_up(directory: Path) -> Path:
+def _discarded(directory: Path) -> Path:
     return directory.parent / ".given-up" / directory.name
 
 
 def _set_aside(directory: Path) -> None:
     """Rename. The directory is deleted once the new checkpoint exists; after a crash in between, by the next `prepare`."""
-    old = _given_up(directory)
+    old = _discarded(directory)
     old.parent.mkdir(exist_ok=True)
     shutil.rmtree(old, ignore_errors=True)
     directory.rename(old)

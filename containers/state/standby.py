@@ -25,14 +25,14 @@ from sluice.wire.jobmodels import StandbyCopy
 log = logging.getLogger(__name__)
 
 
-class Remembering(LocalFiles):
+class CachedFingerprints(LocalFiles):
     """Remembers fingerprints of files that only this process writes. Those that the last restore did not need are forgotten."""
 
     def __init__(self) -> None:
         self._before: dict[Identity, Fingerprint] = {}
         self._now: dict[Identity, Fingerprint] = {}
 
-    def turn(self) -> None:
+    def next_restore(self) -> None:
         """Another restore starts."""
         self._before, self._now = self._now, {}
 
@@ -45,7 +45,7 @@ class Remembering(LocalFiles):
 @dataclass
 class _Copy:
     checkpoint: CommitId | None = None
-    files: Remembering = field(default_factory=Remembering)
+    files: CachedFingerprints = field(default_factory=CachedFingerprints)
     meter: CopyMeter = field(default_factory=CopyMeter)
 
 
@@ -117,7 +117,7 @@ class Standby:
                 continue
             began = state.clock.elapsed()
             local = await state.in_thread(lambda: state.copies.usable(of))
-            copy.files.turn()
+            copy.files.next_restore()
             try:
                 restorer = state.restorer_of(blobs, StageKey(state.job, *of), copy.meter.transfers, copy.files)
                 restored = await restorer.restore(BlobId(index), directory, local)

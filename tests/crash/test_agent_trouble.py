@@ -13,7 +13,7 @@ import pytest
 
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.engine import StageStart
-from containers.errors import EXIT_REPEATED_FAILURE, DiskFull, JavaMissing, SparkGone, StateElsewhere
+from containers.errors import EXIT_REPEATED_FAILURE, DiskFull, JavaMissing, SparkStopped, StateNotLocal
 from sluice.core.errors import BadJobFile, SluiceError
 from sluice.status import overview
 from tests.support.agents import Place, place
@@ -209,7 +209,7 @@ async def test_the_reason_of_a_failed_container_names_its_log(there: Place) -> N
     assert (await there.run(run_id)).incarnations[0].reason == ending.reason
 
 
-@pytest.mark.parametrize("error", [StateElsewhere, BadJobFile])
+@pytest.mark.parametrize("error", [StateNotLocal, BadJobFile])
 async def test_what_no_restart_can_mend_ends_the_container_at_the_first_time(there: Place, error: type[SluiceError]) -> None:
     def refuses(start: StageStart) -> None:
         if start.query == "Partition 0/first":
@@ -252,7 +252,7 @@ async def test_a_stage_function_that_ends_more_than_itself_is_one_that_fails(the
 async def test_a_spark_that_is_gone_ends_the_container_and_leaves_its_tasks_to_the_watchdog(there: Place, gate: threading.Event) -> None:
     def dies() -> None:
         gate.wait(60)
-        raise SparkGone("Spark's JVM was ended by SIGKILL")
+        raise SparkStopped("Spark's JVM was ended by SIGKILL")
 
     run_id = await there.deploy()
     container = there.start(run_id, "c1", engine=FakeEngine(on_check=dies))
@@ -281,7 +281,7 @@ async def test_a_spark_that_is_gone_in_the_middle_of_a_stop_does_not_hold_it_up(
 
     def dies_then() -> None:
         stopping.wait(60)
-        raise SparkGone("it was ended by SIGKILL")
+        raise SparkStopped("it was ended by SIGKILL")
 
     run_id = await there.deploy()
     container = there.start(run_id, "c1", engine=FakeEngine(on_stop=never_stops, on_check=dies_then))

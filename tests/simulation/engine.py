@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from containers.engine import StageStart
-from containers.errors import StateElsewhere
+from containers.errors import StateNotLocal
 from sluice.core.errors import SluiceError
 from tests.simulation.loop import Killed, Process, SimulatedLoop
 from tests.support.counting_engine import CountingEngine, write_whole
@@ -104,7 +104,7 @@ class SimulatedEngine(CountingEngine):
             raise Killed
         try:
             yield
-        except StateElsewhere as error:
+        except StateNotLocal as error:
             raise self.ledger.fault(str(error)) from error
 
     @contextmanager

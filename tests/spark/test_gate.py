@@ -152,16 +152,16 @@ def test_a_query_is_held_after_its_running_batch(either: Bench) -> None:
     assert held.end(SOON, Event())
 
 
-@pytest.mark.parametrize("hurry", ["the deadline", "forced"])
-def test_a_query_that_cannot_be_held_in_time_continues(either: Bench, hurry: str) -> None:
+@pytest.mark.parametrize("interrupt_batches", ["the deadline", "forced"])
+def test_a_query_that_cannot_be_held_in_time_continues(either: Bench, interrupt_batches: str) -> None:
     sink, forced = Sink(), Event()
     drained = Drained(either, sink.stage)
     either.feed(EVENTS, batch=0)
     query = either.start(drained.grant, sink.stage)
     assert sink.begun.wait(60)
-    if hurry == "forced":
+    if interrupt_batches == "forced":
         forced.set()
-    assert pause(either.spark, query, SOON if hurry == "forced" else timedelta(), forced) is None
+    assert pause(either.spark, query, SOON if interrupt_batches == "forced" else timedelta(), forced) is None
     sink.go.set()
     either.feed(more_events(5, first=2000), batch=1)
     query.processAllAvailable()

@@ -99,11 +99,11 @@ import sys
 from pathlib import Path
 from containers.spark.cds import find_archive
 from sluice.job import load_job
-from containers.spark.session import pickle_whole, start_session
+from containers.spark.session import pickle_by_value, start_session
 
 root, job_file = map(Path, sys.argv[1:])
 job = load_job(job_file)
-pickle_whole(sys.modules["sluice_job"])
+pickle_by_value(sys.modules["sluice_job"])
 options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 spark = start_session("helped", "local[1]", root / "spark", options, None, find_archive(os.environ), job.directory)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.errors import StateElsewhere
+from containers.errors import StateNotLocal
 from containers.spark.systems import log_source
 from containers.spark.task import StageTask
 from sluice.core.ids import Generation, Lineage, Ssp
@@ -154,7 +154,7 @@ def test_a_store_that_has_not_the_reported_batch_is_refused(bench: Bench) -> Non
     bench.feed(range(10), batch=0)
     bench.run_until_read(grant, copy)
     planned, _ = bench.batches(grant)
-    with pytest.raises(StateElsewhere, match="ends at batch 0"):
+    with pytest.raises(StateNotLocal, match="ends at batch 0"):
         bench.stores.prepare(grant.task, grant.stage, grant.lineage, planned[-1] + 1)
 
 

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.errors import SparkGone
+from containers.errors import SparkStopped
 from containers.spark.session import check_alive
 from containers.spark.task import StageTask
 from sluice.job import Input
@@ -48,7 +48,7 @@ def test_a_session_that_runs_gives_a_sign_of_life(spark: SparkSession) -> None:
 
 def test_a_session_that_user_code_has_stopped_gives_none() -> None:
     stopped = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
-    with pytest.raises(SparkGone, match="the Spark session was stopped"):
+    with pytest.raises(SparkStopped, match="the Spark session was stopped"):
         check_alive(stopped)  # type: ignore[arg-type]
 
 
@@ -67,11 +67,11 @@ def hung_up() -> None:
 def test_a_jvm_that_has_ended_is_reported_with_its_exit_code(end: str, expected: str) -> None:
     with subprocess.Popen(["/bin/sh", "-c", end]) as jvm:
         gone = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=hung_up), _gateway=SimpleNamespace(proc=jvm)))
-        with pytest.raises(SparkGone, match=f"^Spark's JVM {expected}$"):
+        with pytest.raises(SparkStopped, match=f"^Spark's JVM {expected}$"):
             check_alive(gone)  # type: ignore[arg-type]
 
 
 def test_a_jvm_that_another_process_started_is_reported_with_the_error() -> None:
     gone = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=hung_up), _gateway=SimpleNamespace(proc=None)))
-    with pytest.raises(SparkGone, match=r"no longer answers: .*Answer from Java side is empty"):
+    with pytest.raises(SparkStopped, match=r"no longer answers: .*Answer from Java side is empty"):
         check_alive(gone)  # type: ignore[arg-type]

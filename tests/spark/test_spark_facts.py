@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.spark.session import pickle_whole
+from containers.spark.session import pickle_by_value
 from containers.spark.task import StageTask
 from containers.state.checkpoint import inspect
 from sluice.job import Input, Output, load_job
@@ -130,7 +130,7 @@ def test_functions_of_a_job_file_that_was_loaded_by_path_run_in_the_workers(benc
     job = load_job(file)
     import sys
 
-    pickle_whole(sys.modules["sluice_job"])
+    pickle_by_value(sys.modules["sluice_job"])
     bench.feed(range(5), batch=0)
     bench.run_until_read(bench.grant("in"), job.stages[0].function)
     assert sorted(map(int, bench.values("out"))) == [0, 3, 6, 9, 12]

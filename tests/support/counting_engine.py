@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 
 from containers.engine import Batch, Emptied, Kept, StageStart
-from containers.errors import StateElsewhere
+from containers.errors import StateNotLocal
 from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect, mark_emptied, read_offset_log, write_offset_log
 from containers.state.offsets.offsetlog import advance
 from sluice.core.errors import LeaseLost
@@ -410,7 +410,7 @@ class CountingEngine(DiskEngine):
             if self.dead:
                 raise Killed
             yield
-        except StateElsewhere as error:
+        except StateNotLocal as error:
             raise self.ledger.fault(str(error)) from error
         except LeaseLost as lost:
             if not self.dead:

@@ -144,14 +144,14 @@ class KafkaTaskSystem:
             self._writers.popitem()[1].close()
 
     def ends(self, stream: str) -> Mapping[int, int]:
-        async def ask() -> Mapping[int, int]:
+        async def request() -> Mapping[int, int]:
             system = KafkaSystem(self._bootstrap, self._properties)
             try:
                 return await system.settled_ends(stream)
             finally:
                 await system.close()
 
-        return asyncio.run(ask())
+        return asyncio.run(request())
 
     def fence(self, grant: Grant, stream: str, delivery: Delivery | None) -> int:
         name = transactional_id(grant.job, grant.stage, stream, grant.task)

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 20
 ORDER = ("metadata", "commits", "offsets", "sources", "state")
-_MAY_GO = ("commits", "offsets", "state")
+_MAY_VANISH = ("commits", "offsets", "state")
 """Directories in which Spark deletes old files while it runs. Whether the copy has enough is checked afterwards."""
 
 _TEMPORARY = (".crc", ".tmp", ".sluice")
@@ -46,7 +46,7 @@ class FreezeFailed(Unavailable):
     slug = "cut-failed"
 
 
-class _Gone(Exception):
+class _FileVanished(Exception):
     """A file that the copy needs was deleted while it was made."""
 
 
@@ -67,7 +67,7 @@ def freeze(checkpoint: Path, into: Path) -> FrozenCheckpoint:
         try:
             into.mkdir(parents=True)
             return _freeze_once(checkpoint, into)
-        except (_Gone, FileNotFoundError) as error:
+        except (_FileVanished, FileNotFoundError) as error:
             why = str(error)
             log.debug("freezing %s is tried again after attempt %d: %s", checkpoint, attempt + 1, why)
             shutil.rmtree(into, ignore_errors=True)
@@ -89,7 +89,7 @@ def freeze(checkpoint: Path, into: Path) -> FrozenCheckpoint:
 def _freeze_once(checkpoint: Path, into: Path) -> FrozenCheckpoint:
     found = _order(checkpoint)
     for name in found:
-        _link(checkpoint / name, into / name, may_go=name in _MAY_GO)
+        _link(checkpoint / name, into / name, may_vanish=name in _MAY_VANISH)
     frozen = inspect(into)
     if frozen is None:
         raise CheckpointUnreadable(f"{checkpoint} is not a checkpoint directory: it has no metadata")
@@ -113,7 +113,7 @@ def _left_out(name: str) -> bool:
     return name.startswith(".") and name.endswith(_TEMPORARY)
 
 
-def _link(path: Path, to: Path, *, may_go: bool) -> None:
+def _link(path: Path, to: Path, *, may_vanish: bool) -> None:
     """Link a file, or a directory recursively, files before sub-directories: a .zip before the files that it shares."""
     if path.is_dir() and not path.is_symlink():
         to.mkdir(exist_ok=True)
@@ -121,19 +121,19 @@ def _link(path: Path, to: Path, *, may_go: bool) -> None:
             found = sorted((entry for entry in entries if not _left_out(entry.name)), key=lambda entry: entry.is_dir(follow_symlinks=False))
         for entry in found:
             if entry.is_dir(follow_symlinks=False):
-                _link(path / entry.name, to / entry.name, may_go=may_go)
+                _link(path / entry.name, to / entry.name, may_vanish=may_vanish)
             else:
-                _link_file(entry.path, f"{to}/{entry.name}", may_go=may_go)
+                _link_file(entry.path, f"{to}/{entry.name}", may_vanish=may_vanish)
     else:
-        _link_file(str(path), str(to), may_go=may_go)
+        _link_file(str(path), str(to), may_vanish=may_vanish)
 
 
-def _link_file(path: str, to: str, *, may_go: bool) -> None:
+def _link_file(path: str, to: str, *, may_vanish: bool) -> None:
     try:
         os.link(path, to, follow_symlinks=False)
     except FileNotFoundError:
-        if not may_go:
-            raise _Gone(f"{path} is gone") from None
+        if not may_vanish:
+            raise _FileVanished(f"{path} is gone") from None
 
 
 def _drop_uncommitted(into: Path, batch: int) -> None:
@@ -148,10 +148,10 @@ def _drop_uncommitted(into: Path, batch: int) -> None:
 
 
 def _check(frozen: Path, batch: int) -> None:
-    """Raises _Gone, CheckpointUnreadable."""
+    """Raises _FileVanished, CheckpointUnreadable."""
     for each in (batch, batch - 1):  # Spark compares the last entry with the one before it
         if not (frozen / "offsets" / str(each)).exists() and (frozen / "commits" / str(each)).exists():
-            raise _Gone(f"offsets/{each} is gone")
+            raise _FileVanished(f"offsets/{each} is gone")
     try:
         needs = needed(batch, (frozen / "commits" / str(batch)).read_text())
     except ValueError as error:
@@ -171,19 +171,19 @@ def _state_files(frozen: Path) -> dict[str, set[str]]:
 def _check_loads(frozen: Path, names: dict[str, set[str]], need: NeededVersion) -> None:
     directory = find(names, need)
     if directory is None:
-        raise _Gone(f"version {need.version.number} ({need.version.id}) of {need.directory} is gone")
+        raise _FileVanished(f"version {need.version.number} ({need.version.id}) of {need.directory} is gone")
     files = names[directory]
     before = [] if need.version.zip in files else _changelog_chain(frozen / directory, need.version, files)
     base, changelogs = to_load(need.version, before, files)
     if base is None and changelogs[0].number != 1:
-        raise _Gone(f"the base of version {changelogs[0].number} of {directory} is gone")
+        raise _FileVanished(f"the base of version {changelogs[0].number} of {directory} is gone")
     for each in changelogs:
         if each.changelog not in files:
-            raise _Gone(f"{directory}/{each.changelog} is gone")
+            raise _FileVanished(f"{directory}/{each.changelog} is gone")
     shared = names.get(f"{directory}/SSTs", set())
     for name in _shared(frozen / directory / base.zip) if base is not None else ():
         if name not in shared:
-            raise _Gone(f"{directory}/SSTs/{name} is gone")
+            raise _FileVanished(f"{directory}/SSTs/{name} is gone")
 
 
 def _changelog_chain(directory: Path, version: Version, files: set[str]) -> list[Version]:

@@ -148,7 +148,7 @@ class Uploader:
         BlobStoreUnusable, FileChanged, FileUnreadable, CheckpointUnreadable; nothing refers to the blobs then, and they expire."""
         millis = int(self._clock.now().timestamp() * 1000)
         before = self._previous[1].root if self._previous is not None else None
-        local, unread = await self._thread(lambda: self._look(frozen.directory, before))
+        local, unread = await self._thread(lambda: self._list(frozen.directory, before))
         known = self._known | await fingerprints(self._files, frozen.directory, unread, self._in_thread)
         plan = await self._thread(lambda: self._plan(local, before, known))
         self._progress.planned(plan.marker.uploaded_files, plan.marker.uploaded_bytes)
@@ -161,7 +161,7 @@ class Uploader:
         self._known = await self._thread(lambda: _settled(local, known | dict(upload.fingerprints()), millis))
         return marker, index
 
-    def _look(self, directory: Path, before: DirIndex | None) -> tuple[LocalDir, list[tuple[str, LocalFile]]]:
+    def _list(self, directory: Path, before: DirIndex | None) -> tuple[LocalDir, list[tuple[str, LocalFile]]]:
         """The listing, and the files that must be read: all of them after a restore, once."""
         local = self._files.listing(directory)
         return local, list(files_to_read(local, before, self._known))
@@ -208,7 +208,7 @@ def _settled(local: LocalDir, known: Mapping[Identity, Fingerprint], millis: int
 
 
 @dataclass(slots=True)
-class _Progressing:
+class _FileInProgress:
     """A file that is being uploaded."""
 
     order: InOrder = field(default_factory=InOrder)
@@ -220,12 +220,12 @@ class _Progressing:
 class _Upload:
     """The puts of one upload, and what they make of the files."""
 
-    def __init__(self, committer: Uploader, directory: Path, changed: Mapping[str, LocalFile], millis: int) -> None:
-        self._of = committer
+    def __init__(self, uploader: Uploader, directory: Path, changed: Mapping[str, LocalFile], millis: int) -> None:
+        self._of = uploader
         self._directory = directory
         self._changed = changed
         self._millis = millis
-        self._files = {path: _Progressing() for path in changed}
+        self._files = {path: _FileInProgress() for path in changed}
 
     async def put(self, put: Put) -> None:
         match put:
@@ -265,7 +265,7 @@ class _Upload:
             await asyncio.gather(put, return_exceptions=True)
         self._of._progress.done(int(chunk.offset + chunk.length == self._changed[chunk.path].identity.size), chunk.length)
 
-    async def _hash(self, file: _Progressing, chunk: PutChunk, part: bytes) -> None:
+    async def _hash(self, file: _FileInProgress, chunk: PutChunk, part: bytes) -> None:
         """While the chunk is put, and after the chunks before it."""
         await file.order.turn(chunk.offset)
         await self._of._thread(lambda: file.hashes.write(part))

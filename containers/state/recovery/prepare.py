@@ -10,7 +10,7 @@ from functools import partial
 from typing import assert_never
 
 from containers.engine import StageStart
-from containers.errors import StateElsewhere
+from containers.errors import StateNotLocal
 from containers.state.checkpoint import inspect, read_local_checkpoint, set_lineage
 from containers.state.context import StateContext
 from containers.state.offsets.wal import offset_log
@@ -49,7 +49,7 @@ class Prepared:
 async def prepare_checkpoint(state: StateContext, start: StageStart, snapshot: Snapshot | None) -> Prepared:
     """Make the checkpoint ready, with what must run again first. `snapshot`: the newest one that the coordinator knows. If no blob store
     has it any more, an older one is restored, unless an operator chose it. May be interrupted anywhere and run again. Raises
-    StateElsewhere, and what blob stores and the coordinator raise."""
+    StateNotLocal, and what blob stores and the coordinator raise."""
     stage, directory = start.declared.stage.name, state.checkpoints.directory(start.task, start.declared.stage.name)
     await state.in_thread(lambda: shutil.rmtree(state.checkpoints.frozen(start.task, stage), ignore_errors=True))
     await state.in_thread(lambda: finish_swap(directory))
@@ -67,7 +67,7 @@ async def prepare_checkpoint(state: StateContext, start: StageStart, snapshot: S
         case Restore() | RestoreUnderNewLineage() as decision:
             prepared, replay = await _restore(state, start, decision)
         case Refuse(why=why):
-            raise StateElsewhere(
+            raise StateNotLocal(
                 f"the state of stage {stage} of task {start.task} is not on this disk ({directory}) and there is no snapshot of it: {why}; "
                 "start this container on the disk that has it, or deploy with an explicit start to start with empty state"
             )
@@ -161,14 +161,14 @@ async def _fetch(
     state: StateContext, start: StageStart, snapshot: Snapshot, *, last_resort: bool | None = None
 ) -> frozenset[BlobStoreName] | None:
     """Fetch the snapshot; the blob stores in which it has lost something. None if no blob store has it, unless it is the last resort: then
-    that error is raised, as are BlobUnavailable, and StateElsewhere if the run restores from no blob store that may have it."""
+    that error is raised, as are BlobUnavailable, and StateNotLocal if the run restores from no blob store that may have it."""
     sources = {
         name: Source(blobs, snapshot.markers[name]) for name, blobs in state.destinations.restore_from.items() if name in snapshot.markers
     }
     if not sources:
         if last_resort is False:
             return None
-        raise StateElsewhere(
+        raise StateNotLocal(
             f"snapshot {snapshot.checkpoint} is in {', '.join(snapshot.markers)}, but this run restores from "
             f"{', '.join(state.destinations.restore_from) or 'no blob store'}: add a blob store that has it to restore.from"
         )

@@ -158,13 +158,13 @@ class Restorer:
             about = About.of_stage(Purpose.INDEX, self._key)
             return await read_index(source.blobs, source.index, about, self._in_thread, expected=self._key)
         except BlobMissing as error:
-            raise _gone(error, f"{error}; it is the index of a snapshot of {self._key}") from error
+            raise _missing(error, f"{error}; it is the index of a snapshot of {self._key}") from error
 
     def _thread(self, work: Callable[[], T]) -> Awaitable[T]:
         return run_to_completion(self._in_thread(work))
 
 
-def _gone(error: BlobMissing, what: str) -> BlobMissing:
+def _missing(error: BlobMissing, what: str) -> BlobMissing:
     text = f"{what}; nothing on this disk was changed: put the blob back, restore from another blob store, or choose an earlier snapshot"
     return BlobDeleted(text) if isinstance(error, BlobDeleted) else BlobMissing(text)
 
@@ -295,7 +295,7 @@ class _Run:
         try:
             parts = await self._get(fetch)
         except (*LOST, BlobUnavailable) as error:
-            self._note(error, *fetch.pieces)
+            self._record_failure(error, *fetch.pieces)
         if fetch.pieces[0].whole:
             if parts is not None:
                 body = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
@@ -311,12 +311,12 @@ class _Run:
             about = About.of_stage(purpose, self._of._key)
             await self._source.blobs.get(fetch.blob, parts, about, start=fetch.start, length=fetch.length)
         except BlobMissing as error:
-            raise _gone(error, f"{error}; {self._described(fetch.pieces)} needs it") from error
+            raise _missing(error, f"{error}; {self._described(fetch.pieces)} needs it") from error
         if (got := sum(map(len, parts))) != fetch.length:
             raise BlobCorrupted(self._corrupt(fetch, f"has {got} of {fetch.length} bytes"))
         return parts
 
-    def _note(self, error: SluiceError, *pieces: Piece) -> None:
+    def _record_failure(self, error: SluiceError, *pieces: Piece) -> None:
         """The files of these pieces are to be fetched from another source. Raises the error if there is none."""
         if not self._others:
             raise error
@@ -332,7 +332,7 @@ class _Run:
             try:
                 self._verify(fetch, piece, fingerprint(part))
             except BlobCorrupted as error:
-                self._note(error, piece)
+                self._record_failure(error, piece)
             else:
                 self._write(piece.path, 0, (part,), new=True, last=True)
 
@@ -344,7 +344,7 @@ class _Run:
             try:
                 await self._of._thread(lambda: self._hash_and_write(fetch, piece, parts, file.hashes))
             except BlobCorrupted as error:
-                self._note(error, piece)
+                self._record_failure(error, piece)
         file.order.passed(piece.offset + piece.length)
 
     def _hash_and_write(self, fetch: Fetch, piece: Piece, parts: _Parts, hashes: Hashes) -> None:

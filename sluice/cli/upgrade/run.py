@@ -79,11 +79,11 @@ class LocalContainers(Protocol):
 
     async def keep_up(self) -> str: ...
 
-    async def see_out(self) -> None: ...
+    async def await_exit(self) -> None: ...
 
-    async def leave(self) -> None: ...
+    async def stop_containers(self) -> None: ...
 
-    async def stay(self) -> str: ...
+    async def run_until_stopped(self) -> str: ...
 
 
 def _local_containers(options: LocalOptions, client: OperatorClient) -> LocalContainers:
@@ -107,7 +107,7 @@ class Upgrade:
 
     async def close(self) -> None:
         if self._local is not None:
-            await self._local.leave()
+            await self._local.stop_containers()
 
     async def run(self) -> UpgradeReply:
         """Take steps until the new version is healthy or the upgrade has ended otherwise. Raises what `upgrade_job` does."""
@@ -268,7 +268,7 @@ class Upgrade:
         )
         await retrying(lambda: self._client.stop_run(failed, GIVEN_UP + why, failed=True))
         if self._local is not None and self._local.has(failed):
-            await self._local.see_out()
+            await self._local.await_exit()
         await self._wait_for_end(failed)
         return await self._deploy_old(failed, former, failed, why)
 
@@ -312,7 +312,7 @@ class Upgrade:
         """Stay in the foreground with the containers that were started here, if any. Returns the exit code."""
         if not self._stays or self._local is None:
             return code
-        failure = await self._local.stay()
+        failure = await self._local.run_until_stopped()
         if failure:
             say(failure)
         return code or (1 if failure else 0)

@@ -432,13 +432,13 @@ async def test_a_store_whose_batches_were_abandoned_continues_when_it_is_revived
     blobs.plan = hang
     running = asyncio.create_task(disk.runs(query, 1, {0: 2, 1: 0}))
     await soon(waits.wait())
-    backup_of(query).abandon()
+    backup_of(query).release_batches()
     with pytest.raises(BatchInterrupted):
         await soon(running)
     blobs.plan = healthy
     with pytest.raises(BatchInterrupted):
         await disk.runs(query, 1, {0: 2, 1: 0})
-    backup_of(query).revive()
+    backup_of(query).hold_batches()
     await disk.runs(query, 1, {0: 2, 1: 0})
     assert [batch for batch, _ in disk.outputs[query.start.query]] == [0, 1]
 

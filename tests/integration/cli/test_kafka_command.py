@@ -112,7 +112,7 @@ def test_a_broker_outlives_the_command_that_started_it_until_it_is_stopped(home:
     assert "stop it first" in reported
 
     assert home.call("down")[0] == "Kafka is stopped"
-    assert not process.lives()
+    assert not process.is_alive()
     assert home.call("down")[0] == "Kafka was not running"
 
     assert asyncio.run(partitions(home.call("up", "--port", "0")[0], "flights")) == 3
@@ -125,7 +125,7 @@ def test_a_killed_broker_has_its_topics_when_it_is_up_again(home: Home) -> None:
     asyncio.run(partitions(bootstrap, "flights", make=3))
     killed = home.process()
     os.kill(killed.pid, signal.SIGKILL)
-    wait_for("the end of the broker", lambda: not killed.lives())
+    wait_for("the end of the broker", lambda: not killed.is_alive())
     assert home.broker.running() is None
     assert asyncio.run(partitions(home.call("up", "--port", str(killed.port))[0], "flights")) == 3
 
@@ -194,13 +194,13 @@ def test_a_start_that_is_interrupted_leaves_nothing_running(silent: Home, number
         process = wait_for("the broker's process", silent.broker.running)
         command.send_signal(number)
         assert command.wait(GENEROUS) != 0
-    assert not process.lives()
+    assert not process.is_alive()
     assert silent.broker.running() is None
 
 
 async def test_a_broker_that_does_not_answer_is_not_left_running(silent: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", silent.environment["JAVA_HOME"])
-    broker = Broker(silent.directory / "kafka", jars=lambda: [], patience=timedelta(seconds=0.5))
+    broker = Broker(silent.directory / "kafka", jars=lambda: [], timeout=timedelta(seconds=0.5))
     with pytest.raises(BrokerUnavailable, match="did not answer"):
         await broker.up()
     assert broker.running() is None

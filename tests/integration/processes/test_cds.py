@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.errors import ClassArchiveNotMade
+from containers.errors import ClassArchiveUnavailable
 from containers.spark.cds import ClassArchive, ensure_archive, find_archive, installation
 
 
@@ -136,7 +136,7 @@ def test_an_archive_goes_before_its_jar(environment: Mapping[str, str]) -> None:
     jar = Path(before.class_path)
     jar.unlink()
     jar.mkdir()
-    with pytest.raises(ClassArchiveNotMade):
+    with pytest.raises(ClassArchiveUnavailable):
         ensure_archive(environment, Training())
     assert kept(environment) == [jar.name]
 
@@ -197,7 +197,7 @@ def test_what_was_killed_while_it_was_made_is_no_archive_and_goes(environment: M
 def test_a_jvm_that_writes_after_its_making_was_given_up_leaves_nothing(environment: Mapping[str, str]) -> None:
     """As after Ctrl-C: it ends, and writes afterwards, when the lock is free again."""
     interrupted = Training(1, writes=False)
-    with pytest.raises(ClassArchiveNotMade):
+    with pytest.raises(ClassArchiveUnavailable):
         ensure_archive(environment, interrupted)
     (late,) = interrupted.trained
     with pytest.raises(FileNotFoundError):
@@ -237,7 +237,7 @@ def test_an_installation_elsewhere_keeps_its_own(environment: Mapping[str, str],
 def test_when_the_training_job_fails_nothing_is_left_and_its_last_output_is_logged(
     environment: Mapping[str, str], training: Training
 ) -> None:
-    with pytest.raises(ClassArchiveNotMade, match="the last line"):
+    with pytest.raises(ClassArchiveUnavailable, match="the last line"):
         ensure_archive(environment, training)
     assert kept(environment) == []
 
@@ -245,13 +245,13 @@ def test_when_the_training_job_fails_nothing_is_left_and_its_last_output_is_logg
 def test_without_java_there_is_none_and_none_can_be_made(tmp_path: Path) -> None:
     environment = {"PATH": "", "SLUICE_JARS_DIR": str(tmp_path)}
     assert find_archive(environment) is None
-    with pytest.raises(ClassArchiveNotMade, match="install Java"):
+    with pytest.raises(ClassArchiveUnavailable, match="install Java"):
         ensure_archive(environment)
 
 
 def test_a_directory_that_cannot_be_used_is_named(environment: Mapping[str, str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ClassArchiveNotMade, match="set SLUICE_JARS_DIR to another directory"):
+    with pytest.raises(ClassArchiveUnavailable, match="set SLUICE_JARS_DIR to another directory"):
         ensure_archive({**environment, "SLUICE_JARS_DIR": str(tmp_path / "file" / "jars")}, Training())
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from containers.agent.liveness import SLICES, LivenessProbe
-from containers.errors import SparkGone
+from containers.errors import SparkStopped
 from tests.support.engines import soon
 
 SHORT = timedelta(seconds=0.05)
@@ -41,7 +41,7 @@ async def test_spark_is_probed_again_and_again_while_it_answers() -> None:
         nonlocal asked
         asked += 1
         if asked == 5:
-            raise SparkGone("it was ended by SIGKILL")
+            raise SparkStopped("it was ended by SIGKILL")
 
     assert await soon(LivenessProbe(answers, NEVER, AT_ONCE).run()) == "it was ended by SIGKILL"
     assert asked == 5
@@ -59,7 +59,7 @@ async def test_an_answer_that_takes_most_of_the_time_is_an_answer() -> None:
         asked += 1
         await asyncio.sleep(0.2)
         if asked == 3:
-            raise SparkGone("enough")
+            raise SparkStopped("enough")
 
     assert await soon(LivenessProbe(answers_late, timedelta(seconds=10), AT_ONCE).run()) == "enough"
 

@@ -61,10 +61,10 @@ class SlowBackup:
     def forget(self) -> None:
         self.forgotten = True
 
-    def abandon(self) -> None:
+    def release_batches(self) -> None:
         self.abandoned = True
 
-    def revive(self) -> None:
+    def hold_batches(self) -> None:
         self.abandoned = False
 
 
@@ -286,7 +286,7 @@ async def test_a_task_that_was_released_is_committed_and_starts_again_when_it_re
         await engine.started()
         await soon(queries.stop_stages([queries.add(quick)], LONG))
         await ended(running)
-        await soon(queries.give_up([queries.add(quick)], LONG))
+        await soon(queries.release([queries.add(quick)], LONG))
     assert [(each.finished, each.forgotten) for each in made] == [(1, True), (1, True)]
 
 
@@ -301,9 +301,9 @@ async def test_what_was_abandoned_in_a_hurry_stays_abandoned_when_a_drain_begins
     async def abandoned() -> bool:
         return backup.abandoned
 
-    backup.abandon()
+    backup.release_batches()
     assert not await queries.concurrently_with_commits([stage], abandoned())
-    queries.hurry()
+    queries.interrupt_batches()
     assert await queries.concurrently_with_commits([stage], abandoned())
 
 

@@ -63,7 +63,7 @@ def test_partitions_are_never_given_up_by_a_task_that_runs() -> None:
 
 def test_a_slot_that_is_no_more_gives_all_back_also_what_it_only_waits_for() -> None:
     found = plan(model(s0={ZERO: ssps(0), ONE: ssps(1)}), 1, {ONE: ssps(1)}, frozenset({TWO}), ProcessorId("1"))
-    assert found.slot_gone
+    assert found.slot_removed
     assert found.release == {ONE, TWO}
     assert not found.nothing
     assert str(found) == "version 2: the slot no longer exists; release Partition 1, Partition 2"
@@ -71,7 +71,7 @@ def test_a_slot_that_is_no_more_gives_all_back_also_what_it_only_waits_for() -> 
 
 def test_a_slot_whose_tasks_were_given_away_stays() -> None:
     found = plan(model(s0={ZERO: ssps(0), ONE: ssps(1)}), 2, {ONE: ssps(1)}, slot=ProcessorId("1"))
-    assert not found.slot_gone
+    assert not found.slot_removed
     assert found.release == {ONE}
 
 
@@ -106,7 +106,7 @@ def test_after_an_adoption_the_slot_has_its_tasks_and_each_reads_at_least_what_i
 
     done = adoption(2, found, slots(containers), slot, runs, waits)
 
-    assert done.slot_gone == (slot not in slots(containers))
+    assert done.slot_removed == (slot not in slots(containers))
     assert not done.release & (done.keep | done.acquire | done.extend.keys())
     kept = {task: reads | done.extend.get(task, frozenset()) for task, reads in runs.items() if task not in done.release}
     assert {*kept, *(waits - done.release), *done.acquire} == wanted.keys()
@@ -116,4 +116,4 @@ def test_after_an_adoption_the_slot_has_its_tasks_and_each_reads_at_least_what_i
     assert not done.acquire & (runs.keys() | waits)
     held = {**kept, **{task: wanted[task] for task in done.acquire}}
     again = adoption(3, found, slots(containers), slot, held, waits - done.release)
-    assert again.nothing or again.slot_gone
+    assert again.nothing or again.slot_removed

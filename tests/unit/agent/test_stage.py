@@ -15,7 +15,7 @@ from containers.agent.async_engine import AsyncEngine
 from containers.agent.failures import RestartPolicy, StageFailed, StageFailure
 from containers.agent.stage import StageRunner
 from containers.engine import StageStart
-from containers.errors import CheckpointUnreadable, OffsetsTrimmed, StateElsewhere, StateIncompatible
+from containers.errors import CheckpointUnreadable, OffsetsTrimmed, StateIncompatible, StateNotLocal
 from sluice.core.errors import BadJobFile, LeaseLost, SluiceError
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
 from sluice.core.jobmodels.graph import Stage
@@ -200,7 +200,7 @@ async def test_each_pause_is_twice_the_last_and_short_again_after_a_quiet_time(c
     assert pauses == [1, 2, 4, 1, 2, 4, 8, 16]
 
 
-@pytest.mark.parametrize("error", [LeaseLost, StateElsewhere, BadJobFile, CheckpointUnreadable, OffsetsTrimmed])
+@pytest.mark.parametrize("error", [LeaseLost, StateNotLocal, BadJobFile, CheckpointUnreadable, OffsetsTrimmed])
 async def test_what_no_restart_can_mend_is_raised_at_once(error: type[SluiceError]) -> None:
     def refuses(start: StageStart) -> None:
         raise error("a reason")

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from containers.local.processes import EndedTooOften, Launch, LocalContainers, Processes, Slot
+from containers.local.processes import Launch, LocalContainers, Processes, RestartLimitReached, Slot
 from sluice.client import CoordinatorClient
 from sluice.core.ids import ProcessorId, RunId
 from sluice.core.jobmodels.placement import slots
@@ -86,7 +86,7 @@ async def test_the_container_of_a_slot_that_there_still_is_starts_again(containe
 async def test_a_container_whose_batch_fails_again_and_again_with_one_error_is_not_restarted(containers: LocalContainers) -> None:
     await containers.keep_up()
     ends(containers, "container-1", 4)
-    with pytest.raises(EndedTooOften, match=r"container-1 ended once \(exit 4\)"):
+    with pytest.raises(RestartLimitReached, match=r"container-1 ended once \(exit 4\)"):
         await containers.keep_up()
 
 

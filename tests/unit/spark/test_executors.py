@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from containers.spark.executors import NONCE, Probe, look, this_machine
+from containers.spark.executors import NONCE, Probe, check_probe, this_machine
 
 NOBODY = 65534
 
@@ -22,21 +22,24 @@ def probe(tmp_path: Path) -> Probe:
 
 
 def test_a_process_that_finds_the_nonce_leaves_a_file_with_it(probe: Probe) -> None:
-    name, problem = look(probe)
+    name, problem = check_probe(probe)
     assert problem == ""
     assert (Path(probe.directory) / name).read_text() == "4711"
 
 
 def test_every_look_leaves_a_file_of_its_own(probe: Probe) -> None:
-    assert len({look(probe)[0] for _ in range(3)}) == 3
+    assert len({check_probe(probe)[0] for _ in range(3)}) == 3
 
 
 def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
-    assert look(Probe(str(tmp_path / "gone"), "4711", None)) == ("", "does not see what the driver wrote there (No such file or directory)")
+    assert check_probe(Probe(str(tmp_path / "gone"), "4711", None)) == (
+        "",
+        "does not see what the driver wrote there (No such file or directory)",
+    )
 
 
 def test_a_directory_with_another_nonce_is_another_one(probe: Probe) -> None:
-    assert look(Probe(probe.directory, "4712", None)) == ("", "sees another directory there than the driver")
+    assert check_probe(Probe(probe.directory, "4712", None)) == ("", "sees another directory there than the driver")
 
 
 @contextmanager
@@ -58,7 +61,7 @@ def test_a_read_only_directory_is_reported() -> None:
         (directory / NONCE).write_text("4711")
         directory.chmod(0o555)
         with another_user():
-            name, problem = look(Probe(made, "4711", None))
+            name, problem = check_probe(Probe(made, "4711", None))
         directory.chmod(0o755)
     assert name == ""
     assert problem.startswith("cannot write into what the driver has created there (Permission denied; it runs as user ")
@@ -67,5 +70,5 @@ def test_a_read_only_directory_is_reported() -> None:
 def test_the_log_is_refused_to_executors_of_another_machine(probe: Probe) -> None:
     if this_machine() is None:
         pytest.skip("this system does not tell one machine from another")
-    assert "the embedded log is for processes of one machine" in look(Probe(probe.directory, probe.nonce, "another"))[1]
-    assert look(Probe(probe.directory, probe.nonce, this_machine()))[1] == ""
+    assert "the embedded log is for processes of one machine" in check_probe(Probe(probe.directory, probe.nonce, "another"))[1]
+    assert check_probe(Probe(probe.directory, probe.nonce, this_machine()))[1] == ""

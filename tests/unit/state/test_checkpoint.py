@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from containers.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
+from containers.errors import CheckpointUnreadable, DiskUnwritable, StateNotLocal
 from containers.state.checkpoint import CheckpointInfo, Checkpoints, check_not_emptied, check_writable, inspect, mark_emptied
 from sluice.core.ids import Lineage, directory_name
 
@@ -108,7 +108,7 @@ def test_the_longest_names_have_room(stores: Checkpoints) -> None:
 
 
 def test_reported_batches_on_a_disk_without_the_store_are_elsewhere(stores: Checkpoints, tmp_path: Path) -> None:
-    with pytest.raises(StateElsewhere, match=r"is at batch 3, but .*hourly does not exist: start this container on the disk that has it"):
+    with pytest.raises(StateNotLocal, match=r"is at batch 3, but .*hourly does not exist: start this container on the disk that has it"):
         stores.prepare(TASK, STAGE, OURS, 3)
     assert list(tmp_path.iterdir()) == []
 
@@ -136,7 +136,7 @@ def test_a_store_older_than_reported_is_refused_and_kept(
     if committed >= 0:
         spark_ran(directory, committed, planned=7)
     before = everything(tmp_path)
-    with pytest.raises(StateElsewhere, match=f"is at batch {reported}, but .* ends at batch {committed}"):
+    with pytest.raises(StateNotLocal, match=f"is at batch {reported}, but .* ends at batch {committed}"):
         stores.prepare(TASK, STAGE, OURS, reported)
     assert everything(tmp_path) == before
 
@@ -156,7 +156,7 @@ def test_another_lineage_is_no_place_for_reported_batches_and_is_kept(stores: Ch
     stores.prepare(TASK, STAGE, OTHERS, None)
     spark_ran(directory, committed=7)
     before = everything(tmp_path)
-    with pytest.raises(StateElsewhere, match=r"is of another lineage \(others\)"):
+    with pytest.raises(StateNotLocal, match=r"is of another lineage \(others\)"):
         stores.prepare(TASK, STAGE, OURS, 3)
     assert everything(tmp_path) == before
 
@@ -290,7 +290,7 @@ def test_a_store_that_a_drain_empties_continues_under_that_drain_only(stores: Ch
     mark_emptied(store, "drain-1", 9)  # again, after a crash
     check_not_emptied(store, "drain-1")
     for drain in ("", "drain-2"):
-        with pytest.raises(StateElsewhere, match="was flushed after batch 7 by the drain drain-1, which failed"):
+        with pytest.raises(StateNotLocal, match="was flushed after batch 7 by the drain drain-1, which failed"):
             check_not_emptied(store, drain)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from containers.errors import CheckpointUnreadable
-from containers.spark.flush import Waiting, next_moment
+from containers.spark.flush import PendingTimers, next_batch_time
 from containers.state.offsets.offsetlog import (
     END_OF_TIME,
     OffsetSeq,
@@ -116,22 +116,22 @@ def test_the_first_plan_begins_where_the_stage_begins() -> None:
 
 def test_time_moves_to_the_last_timer_at_once_where_no_state_expires() -> None:
     later = NOON + timedelta(hours=1)
-    assert next_moment(Waiting(NOON, later)) == later + timedelta(milliseconds=1)
-    assert next_moment(Waiting(NOON, later, expires_first=later + timedelta(hours=1))) == later + timedelta(milliseconds=1)
+    assert next_batch_time(PendingTimers(NOON, later)) == later + timedelta(milliseconds=1)
+    assert next_batch_time(PendingTimers(NOON, later, expires_first=later + timedelta(hours=1))) == later + timedelta(milliseconds=1)
 
 
 def test_time_moves_to_the_last_timer_before_the_first_state_expires() -> None:
     before, expires, later = (NOON + timedelta(minutes=minutes) for minutes in (1, 2, 3))
-    assert next_moment(Waiting(NOON, later, before, expires, later)) == before + timedelta(milliseconds=1)
+    assert next_batch_time(PendingTimers(NOON, later, before, expires, later)) == before + timedelta(milliseconds=1)
 
 
 def test_a_timer_whose_state_has_expired_already_fires_by_itself() -> None:
-    assert next_moment(Waiting(NOON, NOON, None, NOON, NOON)) == NOON + timedelta(milliseconds=1)
+    assert next_batch_time(PendingTimers(NOON, NOON, None, NOON, NOON)) == NOON + timedelta(milliseconds=1)
 
 
 def test_state_without_timers_is_let_expire() -> None:
-    assert next_moment(Waiting(expires_first=NOON, expires_last=NOON)) == NOON + timedelta(milliseconds=1)
-    assert next_moment(Waiting()) is None
+    assert next_batch_time(PendingTimers(expires_first=NOON, expires_last=NOON)) == NOON + timedelta(milliseconds=1)
+    assert next_batch_time(PendingTimers()) is None
 
 
 def test_milliseconds_are_whole() -> None:
