@@ -22,7 +22,7 @@ from bench.harness import BenchFailed, Result, coordinator, note, running
 from coordinator.api.runs import spec_of
 from coordinator.settings import read_settings
 from sluice.core.ids import ProcessorId
-from sluice.core.jobmodels.grouping import GroupByPartition, Previous
+from sluice.core.jobmodels.grouping import GroupByPartition, PreviousAssignment
 from sluice.core.jobmodels.model import JobModel, PlannedModel, plan_model
 from sluice.core.jobmodels.placement import Placement, place, slots
 from sluice.core.jobmodels.spec import RunSpec
@@ -98,7 +98,7 @@ def _plan_and_compare() -> Moved:
 
 def _plan(spec: RunSpec, containers: int, former: PlannedModel | None, partitions: int = PARTITIONS) -> PlannedModel:
     wanted = replace(spec, containers=containers).with_counts({STREAM: partitions})
-    previous, model = (former.assignment, former.model) if former else (Previous(), None)
+    previous, model = (former.assignment, former.model) if former else (PreviousAssignment(), None)
     return plan_model(wanted, GroupByPartition(), previous, model, slots(containers))
 
 

@@ -1,9 +1,9 @@
 """Garbage collection of 1,000,000 blobs in a directory; a retained snapshot refers to one in ten.
 
 Measured: the pass that finds and condemns 900,000 blobs, the pass that deletes them after the grace period, and the peak memory. It is the
-real `Collection` over the filesystem store and SQLite, in a process of its own. Exactly the blobs that snapshots refer to must remain. The
-peer lists and unlinks a tree of the same kind, a tenth of its size, in this process, without any decision, record or fsync. The grace
-period is zero, and the limit on deletions per second is off.
+real `GarbageCollector` over the filesystem store and SQLite, in a process of its own. Exactly the blobs that snapshots refer to must
+remain. The peer lists and unlinks a tree of the same kind, a tenth of its size, in this process, without any decision, record or fsync.
+The grace period is zero, and the limit on deletions per second is off.
 
     python -m bench.collection HOME    collects the garbage there, and prints the figures as a JSON object
 """
@@ -27,13 +27,13 @@ from bench.harness import BenchFailed, Result, note
 from coordinator.app import prepare, stores_of_blobs
 from coordinator.blobpool import BlobStores
 from coordinator.settings import read_settings
-from coordinator.snapshots.gc import Collected, Collection
+from coordinator.snapshots.gc import CollectionResult, GarbageCollector
 from coordinator.snapshots.inventory import owns_blob_store
 from coordinator.snapshots.operations import Progress
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.store.sql import Store, open_store
 from coordinator.waits import DeletionHold
-from sluice.blobs.port import About, Purpose
+from sluice.blobs.port import Purpose, RequestContext
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, JobName, Lineage, RunId, StageKey, StageName, TaskName
 from sluice.core.snapshots.indexjson import encoded
@@ -58,7 +58,7 @@ KEPT = 10
 """One blob in this many is referred to."""
 SAMPLE = max(1, BLOBS // 10)
 JOB, STAGE, LOCAL = JobName("bench"), StageName("stage"), BlobStoreName("local")
-ABOUT = About(Purpose.DATA)
+ABOUT = RequestContext(Purpose.DATA)
 MOST_MEMORY = 300
 MOST_RATIO = 6.0
 PATIENCE = 280.0
@@ -177,7 +177,7 @@ async def collect(home: Path) -> dict[str, float]:
     settings, clock = read_settings(home=home), SystemClock()
     store = open_store(settings.database)
     blob_stores = stores_of_blobs(settings, clock, {}, partial(owns_blob_store, store))
-    collection = Collection(
+    collection = GarbageCollector(
         store,
         blob_stores,
         clock,
@@ -202,7 +202,7 @@ async def collect(home: Path) -> dict[str, float]:
     return {"condemn_s": round(between - began, 2), "delete_s": round(ended - between, 2), "peak_mb": round(peak_megabytes(), 1)}
 
 
-def _check(found: Collected, condemned: int, deleted: int) -> None:
+def _check(found: CollectionResult, condemned: int, deleted: int) -> None:
     if found.not_judged or (found.condemned.blobs, found.deleted.blobs) != (condemned, deleted):
         raise BenchFailed(f"{found.condemned.blobs} blobs were condemned and {found.deleted.blobs} deleted; expected were other numbers")
 

@@ -18,7 +18,7 @@ from bench.harness import BenchFailed, Result, Server, coordinator, note, runnin
 from bench.heartbeats import ALIVE, check_beats, heartbeat_target
 from bench.load import CONNECTIONS, Sample, Target, alternate, middle_cpu, middle_rate, middle_share, need_wrk, paired_ratio
 from coordinator.api.runs import spec_of
-from sluice.core.jobmodels.grouping import GroupByPartition, Previous
+from sluice.core.jobmodels.grouping import GroupByPartition, PreviousAssignment
 from sluice.core.jobmodels.model import plan_model
 from sluice.core.jobmodels.placement import slots
 from sluice.wire import samza as wire_samza
@@ -64,9 +64,9 @@ def _planning() -> dict[str, float]:
     """Milliseconds, medians of several: plan, encode, hash; and the size of the encoded model."""
     spec = spec_of(run_request(CONTAINERS)).with_counts({STREAM: PARTITIONS})
     grouper, processors = GroupByPartition(), slots(CONTAINERS)
-    first = plan_model(spec, grouper, Previous(), None, processors)
+    first = plan_model(spec, grouper, PreviousAssignment(), None, processors)
     return {
-        "plan_ms": _milliseconds(lambda: plan_model(spec, grouper, Previous(), None, processors)),
+        "plan_ms": _milliseconds(lambda: plan_model(spec, grouper, PreviousAssignment(), None, processors)),
         "plan_again_ms": _milliseconds(lambda: plan_model(spec, grouper, first.assignment, first.model, processors)),
         "spell_ms": _milliseconds(lambda: wire_samza.job_model_bytes(first.model)),
         "hash_ms": _milliseconds(first.model.content_hash),

@@ -15,7 +15,7 @@ from coordinator import metrics
 from coordinator.api import browsers, errors, middleware, new_api
 from coordinator.api.access import Access
 from coordinator.api.browsers import HostCheck
-from coordinator.api.deps import Backups, Draining, Parts, Versioning
+from coordinator.api.deps import DrainParts, JobModelParts, Parts, SnapshotParts
 from coordinator.api.fastpath import FastPaths
 from coordinator.api.middleware import App, Traffic
 from coordinator.blobpool import Backup, BlobStores, Greet, OpenBlobStores
@@ -59,7 +59,7 @@ from coordinator.snapshots.audit import Audits
 from coordinator.snapshots.catalog import SnapshotCatalog
 from coordinator.snapshots.cleanup import CleanUp, RetireStores, SweepExpired
 from coordinator.snapshots.degraded import BackupMonitor
-from coordinator.snapshots.gc import Collection
+from coordinator.snapshots.gc import GarbageCollector
 from coordinator.snapshots.inventory import owns_blob_store
 from coordinator.snapshots.lost import FindLostBlobs
 from coordinator.snapshots.operations import Operations
@@ -77,7 +77,7 @@ from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
 from sluice.clock import Clock, SystemClock
 from sluice.core.access.metrics_address import parse_scrape_hosts
-from sluice.core.drain import DrainId, Phase, Times
+from sluice.core.drain import DrainId, DrainTimeLimits, Phase
 from sluice.core.errors import DatabaseInUse, SluiceError, StreamUnavailable
 from sluice.core.ids import JobName, Lineage, RunId
 from sluice.core.leases.failover import CrashLoopPolicy
@@ -105,14 +105,14 @@ def new_drain_id() -> DrainId:
     return DrainId(str(new_uuid()))
 
 
-def drain_times(settings: Settings) -> Times:
+def drain_times(settings: Settings) -> DrainTimeLimits:
     seconds = {
         Phase.STOPPING: settings.drain_stopping_seconds,
         Phase.FLUSHING: settings.drain_flushing_seconds,
         Phase.COMMITTING: settings.drain_committing_seconds,
     }
     budgets = {phase: timedelta(seconds=budget) for phase, budget in seconds.items()}
-    return Times(timedelta(seconds=settings.drain_soft_seconds), timedelta(seconds=settings.drain_hard_seconds), budgets)
+    return DrainTimeLimits(timedelta(seconds=settings.drain_soft_seconds), timedelta(seconds=settings.drain_hard_seconds), budgets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def build(
     clean_up = CleanUp(store, blob_stores, clock, retention, timedelta(seconds=settings.blob_ttl_seconds))
     disks = MeasureDisks(settings.disks, Thresholds(settings.disk_low_bytes, settings.disk_full_bytes))
     hold = DeletionHold(clock, settings.gc_grace)
-    collection = Collection(
+    collection = GarbageCollector(
         store,
         blob_stores,
         clock,
@@ -337,7 +337,7 @@ def build(
     api = new_api(lifespan=lifespan)
     api.state.parts = parts
     api.state.access = Access(authentication, Incarnations(store, leases), AuditLog(store, clock), store)
-    api.state.backups = Backups(
+    api.state.backups = SnapshotParts(
         snapshots=snapshots,
         blob_stores=blob_stores,
         catalog=SnapshotCatalog(store, clock, retention, lambda: f"pin-{new_uuid().hex[:12]}"),
@@ -345,7 +345,7 @@ def build(
         collection=collection,
         operations=operations,
     )
-    api.state.versioning = Versioning(
+    api.state.versioning = JobModelParts(
         runs=runs,
         versions=versions,
         history=ModelHistory(store, models, clock, versions.in_force, blob_stores),
@@ -355,7 +355,7 @@ def build(
         standbys=Standbys(store, models, blob_stores, parts.registrations.counts.__getitem__),
         watermarks=watermarks,
     )
-    api.state.draining = Draining(drains, drain_times(settings))
+    api.state.draining = DrainParts(drains, drain_times(settings))
     pages = LivePages(clock, token_hex(4))
     state = (api.state.parts, api.state.draining, api.state.backups, api.state.versioning)
     api.state.ui = ui.Ui(Pages(*state, samples), pages, Actions(*state))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sluice.blobs.port import About, BlobStore, Purpose
+from sluice.blobs.port import BlobStore, Purpose, RequestContext
 from sluice.core.errors import BlobStoreUnusable, BlobUnavailable, SluiceError
 from sluice.core.ids import JobName
 from sluice.core.snapshots.snapshot import BlobStoreName, Kind
@@ -124,7 +124,7 @@ class BlobStores:
         for name in self.places:
             with suppress(BlobUnavailable, BlobStoreUnusable):
                 blobs = await self.opened(name)
-                async for page in blobs.list(f"jobs/{job}/", About(Purpose.OPEN, job)):
+                async for page in blobs.list(f"jobs/{job}/", RequestContext(Purpose.OPEN, job)):
                     if any(f"/{Kind.SNAPSHOTS}/" in listed.blob for listed in page):
                         return name
         return None

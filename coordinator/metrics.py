@@ -29,7 +29,7 @@ from coordinator.runs.lag import LagMonitor
 from coordinator.runs.watermarks import WatermarkCoordinator
 from coordinator.snapshots.cleanup import CleanUp
 from coordinator.snapshots.degraded import BackupMonitor
-from coordinator.snapshots.gc import Collection
+from coordinator.snapshots.gc import GarbageCollector
 from coordinator.snapshots.lost import FindLostBlobs
 from coordinator.snapshots.reports import Snapshots
 from coordinator.store.fleet import ContainerState
@@ -392,7 +392,7 @@ def of_clean_up(clean_up: CleanUp, clock: Clock) -> Iterable[Metric]:
     )
 
 
-def of_collection(collection: Collection) -> Iterable[Metric]:
+def of_collection(collection: GarbageCollector) -> Iterable[Metric]:
     families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
         "condemned": CounterMetricFamily("sluice_blobs_condemned", "Blobs found to be garbage.", labels=["blob_store"]),
         "deleted": CounterMetricFamily("sluice_blobs_deleted", "Blobs deleted as garbage.", labels=["blob_store"]),

@@ -16,7 +16,7 @@ from coordinator.store.fleet import ContainerRow, ContainerState, StageStateRow,
 from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import PinRow, SnapshotRow
 from coordinator.store.sql import ReadTransaction, WriteTransaction
-from sluice.core.drain import DrainId, Phase, Shape, cancelled, moved
+from sluice.core.drain import DrainId, Phase, RunTopology, cancelled, moved
 from sluice.core.errors import Bug, LeaseLost, OutdatedContainers, UnknownRun, UnknownTask
 from sluice.core.ids import ExecutionContainerId, Generation, Lineage, ProcessorId, RunId, Ssp, StageKey, StageName, TaskName
 from sluice.core.jobmodels.model import JobModel
@@ -140,8 +140,8 @@ def stages_of(run: RunRow, model: JobModel) -> Sequence[Reads]:
     return [Reads(name, stage, ssps) for name, task in sorted(model.tasks.items()) for stage, ssps in run.spec.by_stage(task.ssps).items()]
 
 
-def shape_of(run: RunRow, model: JobModel, containers: Sequence[ContainerRow], holds: Sequence[TaskOwnershipRow]) -> Shape:
-    return Shape(
+def shape_of(run: RunRow, model: JobModel, containers: Sequence[ContainerRow], holds: Sequence[TaskOwnershipRow]) -> RunTopology:
+    return RunTopology(
         slots=model.placement,
         feeders=run.spec.feeders,
         live={each.processor_id for each in containers if each.state is ContainerState.LIVE},

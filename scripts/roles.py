@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from coordinator.api.access import CURRENT_RULES, Containers
+from coordinator.api.access import CURRENT_RULES, ContainerAccess
 from sluice.core.access.roles import Role
 
 PAGE = Path(__file__).parents[1] / "docs/roles.md"
@@ -28,7 +28,7 @@ def page() -> str:
         if rule.unless_query:
             job = f"needs no token without `?{rule.unless_query}`"
         lines.append(
-            f"| `{request}` | {' | '.join(cells)} | {job} | {'' if rule.containers is Containers.NONE else rule.containers.value} |"
+            f"| `{request}` | {' | '.join(cells)} | {job} | {'' if rule.containers is ContainerAccess.NONE else rule.containers.value} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -73,7 +73,7 @@ def about(**fields: object) -> Iterator[None]:
         _about.reset(token)
 
 
-class Stamp(logging.Filter):
+class FieldsFilter(logging.Filter):
     """Adds the fields of the process, and those of `about`, to every record. Fields that a record already has are kept."""
 
     def __init__(self, fields: Mapping[str, object]) -> None:
@@ -119,7 +119,7 @@ class JsonLines(JsonFormatter, _UtcTimes):
         )
 
 
-class ToStandardError(logging.Handler):
+class StderrHandler(logging.Handler):
     """Reads `sys.stderr` for each record, since a live table may have replaced it."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -130,16 +130,16 @@ class ToStandardError(logging.Handler):
             self.handleError(record)
 
 
-def new_handler(settings: LogSettings, stamp: Stamp) -> logging.Handler:
-    handler = ToStandardError()
+def new_handler(settings: LogSettings, stamp: FieldsFilter) -> logging.Handler:
+    handler = StderrHandler()
     handler.setFormatter(JsonLines() if settings.log_format == "json" else TextFormatter())
     handler.addFilter(stamp)
     return handler
 
 
-def configure(settings: LogSettings) -> Stamp:
-    """Set up logging, once, at the start of the process. Fields added to the returned `Stamp` are on all later records."""
-    stamp = Stamp({})
+def configure(settings: LogSettings) -> FieldsFilter:
+    """Set up logging, once, at the start of the process. Fields added to the returned `FieldsFilter` are on all later records."""
+    stamp = FieldsFilter({})
     logging.basicConfig(level=settings.log_level, handlers=[new_handler(settings, stamp)], force=True)
     for library in QUIET:
         logging.getLogger(library).setLevel(max(logging.WARNING, logging.getLevelName(settings.log_level)))

@@ -42,7 +42,7 @@ from sluice.core.drain import Mode
 from sluice.core.errors import BlobUnavailable, LeaseLost, SluiceError, StaleRun, Unavailable
 from sluice.core.ids import Epoch, Generation, Instant, StageName, TaskName
 from sluice.core.jobmodels.placement import replicas_of
-from sluice.core.leases.lease import Trust
+from sluice.core.leases.lease import ContainerLease
 from sluice.core.snapshots.snapshot import BlobStoreName
 from sluice.deploy import check_job
 from sluice.disks import LocalDisks
@@ -207,7 +207,7 @@ class Agent:
             self._coordinator,
             self._settings.id,
             epoch,
-            Trust(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds)),
+            ContainerLease(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds)),
             timedelta(seconds=reply.heartbeat_seconds),
             self._clock,
             fraction,

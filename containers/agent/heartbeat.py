@@ -20,7 +20,7 @@ from sluice.client import Alive, NotValid
 from sluice.clock import Clock
 from sluice.core.errors import Unavailable
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant
-from sluice.core.leases.lease import Trust, next_heartbeat
+from sluice.core.leases.lease import ContainerLease, next_heartbeat
 from sluice.core.lifecycle import RunState
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class LeaseKeeper:
         coordinator: HeartbeatClient,
         execution_id: ExecutionContainerId,
         epoch: Epoch,
-        trust: Trust,
+        trust: ContainerLease,
         interval: timedelta,
         clock: Clock,
         chance: Callable[[], float],
@@ -111,7 +111,7 @@ class LeaseKeeper:
                 case NotValid(ended=RunState() as state):
                     return RunEnded(state)
                 case Alive(lease=lease, interval=interval, model_version=version):
-                    self.trust = Trust(sent, lease, self.trust.margin)
+                    self.trust = ContainerLease(sent, lease, self.trust.margin)
                     self._on_renewed(self.trust.ends_at)
                     self._on_version(version)
                     pause = next_heartbeat(interval, self._chance())

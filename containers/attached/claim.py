@@ -21,7 +21,7 @@ from sluice.clock import Clock
 from sluice.core.errors import Conflict, CoordinatorUnavailable, CoordinatorUnreachable, LeaseLost, SlotInUse, StaleRun, UnknownJob
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Instant, JobName, ProcessorId, RunId
 from sluice.core.jobmodels.spec import ATTACHED_TASK, JobKind
-from sluice.core.leases.lease import Trust
+from sluice.core.leases.lease import ContainerLease
 from sluice.randomness import fraction
 from sluice.wire import agents as wire_agents
 from sluice.wire import runs as wire_runs
@@ -125,7 +125,7 @@ class Claims:
             GatedHeartbeats(self._coordinator, self._not_now),
             request.container,
             epoch,
-            Trust(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds)),
+            ContainerLease(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds)),
             timedelta(seconds=reply.heartbeat_seconds),
             self._clock,
             fraction,

@@ -17,7 +17,7 @@ from fastapi import Depends, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-from coordinator.identity.audit_log import Attempt, AuditLog
+from coordinator.identity.audit_log import AuditedRequest, AuditLog
 from coordinator.identity.authentication import Authentication, Principal
 from coordinator.identity.incarnations import Incarnation, Incarnations
 from coordinator.store.sql import Store
@@ -50,7 +50,7 @@ LAUNCH: Roles = frozenset({Role.LAUNCHER, Role.ADMIN})
 SCRAPE: Roles = READ | {Role.METRICS}
 
 
-class JobOf(Enum):
+class JobSource(Enum):
     """How a request names the job that the role must be for."""
 
     ALL = "none: the role must be for all jobs"
@@ -64,7 +64,7 @@ class JobOf(Enum):
     BODY = "the body"
 
 
-class Containers(Enum):
+class ContainerAccess(Enum):
     """Which containers may send a request, with the tokens that they got when they registered."""
 
     NONE = "none"
@@ -79,103 +79,103 @@ class Rule:
     """`unless_query`: the request needs a token only with this name in its query."""
 
     roles: Roles
-    job: JobOf
-    containers: Containers = Containers.NONE
+    job: JobSource
+    containers: ContainerAccess = ContainerAccess.NONE
     unless_query: str = ""
 
     @property
     def is_open(self) -> bool:
         """Whether the request never needs a token."""
-        return not self.roles and self.containers is Containers.NONE
+        return not self.roles and self.containers is ContainerAccess.NONE
 
 
-OPEN = Rule(frozenset(), JobOf.ANY)
+OPEN = Rule(frozenset(), JobSource.ANY)
 
 CURRENT_RULES: Mapping[str, Rule] = {
     # runs and jobs
-    "POST /runs": Rule(DEPLOY, JobOf.BODY),
-    "POST /runs/plan": Rule(READ, JobOf.BODY),
-    "GET /runs": Rule(READ, JobOf.QUERY),
-    "GET /runs/{runId}": Rule(START, JobOf.RUN, Containers.RUN),
-    "GET /runs/{runId}/containers": Rule(READ, JobOf.RUN),
-    "GET /runs/{runId}/request": Rule(READ, JobOf.RUN),
-    "POST /runs/{runId}/stop": Rule(CHANGE, JobOf.RUN),
-    "PATCH /runs/{runId}": Rule(CHANGE, JobOf.RUN),
-    "PUT /runs/{runId}/backup": Rule(DEPLOY, JobOf.RUN),
-    "GET /jobs": Rule(READ, JobOf.ANY),
-    "DELETE /jobs/{job}": Rule(ADMINISTER, JobOf.PATH),
+    "POST /runs": Rule(DEPLOY, JobSource.BODY),
+    "POST /runs/plan": Rule(READ, JobSource.BODY),
+    "GET /runs": Rule(READ, JobSource.QUERY),
+    "GET /runs/{runId}": Rule(START, JobSource.RUN, ContainerAccess.RUN),
+    "GET /runs/{runId}/containers": Rule(READ, JobSource.RUN),
+    "GET /runs/{runId}/request": Rule(READ, JobSource.RUN),
+    "POST /runs/{runId}/stop": Rule(CHANGE, JobSource.RUN),
+    "PATCH /runs/{runId}": Rule(CHANGE, JobSource.RUN),
+    "PUT /runs/{runId}/backup": Rule(DEPLOY, JobSource.RUN),
+    "GET /jobs": Rule(READ, JobSource.ANY),
+    "DELETE /jobs/{job}": Rule(ADMINISTER, JobSource.PATH),
     # containers
-    "GET /runs/{runId}/notices": Rule(READ, JobOf.RUN, Containers.RUN),
-    "POST /runs/{runId}/containers": Rule(REGISTER, JobOf.RUN),
-    "POST /containers/{executionContainerId:path}/exit": Rule(LAUNCH, JobOf.CONTAINER, Containers.FORMER),
-    "GET /containerHeartbeat": Rule(NO_ROLE, JobOf.CONTAINER_QUERY, Containers.FORMER),
-    "POST /runs/{runId}/tasks/{task}/acquire": Rule(NO_ROLE, JobOf.RUN, Containers.RUN),
-    "GET /runs/{runId}/tasks/{task}/owner": Rule(NO_ROLE, JobOf.RUN, Containers.RUN),
-    "POST /runs/{runId}/tasks/{task}/progress": Rule(NO_ROLE, JobOf.RUN, Containers.OWNER),
-    "POST /runs/{runId}/tasks/{task}/release": Rule(NO_ROLE, JobOf.RUN, Containers.OWNER),
-    "POST /runs/{runId}/tasks/{task}/event-time": Rule(NO_ROLE, JobOf.RUN, Containers.OWNER),
-    "POST /runs/{runId}/watermarks": Rule(NO_ROLE, JobOf.RUN, Containers.RUN),
-    "POST /runs/{runId}/tasks/{task}/stages/{stage}/failure": Rule(NO_ROLE, JobOf.RUN, Containers.OWNER),
-    "POST /runs/{runId}/tasks/{task}/stages/{stage}/drain": Rule(NO_ROLE, JobOf.RUN, Containers.OWNER),
-    "POST /runs/{runId}/tasks/{task}/stages/{stage}/snapshots": Rule(NO_ROLE, JobOf.RUN, Containers.OWNER),
-    "POST /runs/{runId}/tasks/{task}/stages/{stage}/lineage": Rule(NO_ROLE, JobOf.RUN, Containers.OWNER),
-    "POST /runs/{runId}/containers/{executionContainerId:path}/adopted": Rule(NO_ROLE, JobOf.RUN, Containers.ITSELF),
-    "GET /runs/{runId}/containers/{executionContainerId:path}/standby": Rule(READ, JobOf.RUN, Containers.ITSELF),
+    "GET /runs/{runId}/notices": Rule(READ, JobSource.RUN, ContainerAccess.RUN),
+    "POST /runs/{runId}/containers": Rule(REGISTER, JobSource.RUN),
+    "POST /containers/{executionContainerId:path}/exit": Rule(LAUNCH, JobSource.CONTAINER, ContainerAccess.FORMER),
+    "GET /containerHeartbeat": Rule(NO_ROLE, JobSource.CONTAINER_QUERY, ContainerAccess.FORMER),
+    "POST /runs/{runId}/tasks/{task}/acquire": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.RUN),
+    "GET /runs/{runId}/tasks/{task}/owner": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.RUN),
+    "POST /runs/{runId}/tasks/{task}/progress": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
+    "POST /runs/{runId}/tasks/{task}/release": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
+    "POST /runs/{runId}/tasks/{task}/event-time": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
+    "POST /runs/{runId}/watermarks": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.RUN),
+    "POST /runs/{runId}/tasks/{task}/stages/{stage}/failure": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
+    "POST /runs/{runId}/tasks/{task}/stages/{stage}/drain": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
+    "POST /runs/{runId}/tasks/{task}/stages/{stage}/snapshots": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
+    "POST /runs/{runId}/tasks/{task}/stages/{stage}/lineage": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
+    "POST /runs/{runId}/containers/{executionContainerId:path}/adopted": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.ITSELF),
+    "GET /runs/{runId}/containers/{executionContainerId:path}/standby": Rule(READ, JobSource.RUN, ContainerAccess.ITSELF),
     # job models
-    "GET /jobModel": Rule(READ, JobOf.QUERY, Containers.RUN),
-    "GET /locality": Rule(READ, JobOf.QUERY, Containers.RUN),
-    "POST /jobModel/plan": Rule(READ, JobOf.BODY),
-    "GET /jobs/{job}/models": Rule(READ, JobOf.PATH),
-    "GET /jobs/{job}/models/{version}": Rule(READ, JobOf.PATH),
-    "GET /jobs/{job}/models/{version}/diff/{later}": Rule(READ, JobOf.PATH),
-    "POST /jobs/{job}/models/{version}/rollback": Rule(CHANGE, JobOf.PATH),
+    "GET /jobModel": Rule(READ, JobSource.QUERY, ContainerAccess.RUN),
+    "GET /locality": Rule(READ, JobSource.QUERY, ContainerAccess.RUN),
+    "POST /jobModel/plan": Rule(READ, JobSource.BODY),
+    "GET /jobs/{job}/models": Rule(READ, JobSource.PATH),
+    "GET /jobs/{job}/models/{version}": Rule(READ, JobSource.PATH),
+    "GET /jobs/{job}/models/{version}/diff/{later}": Rule(READ, JobSource.PATH),
+    "POST /jobs/{job}/models/{version}/rollback": Rule(CHANGE, JobSource.PATH),
     # clients of Apache Samza
-    "GET /": Rule(READ, JobOf.ALL, Containers.RUN),
-    "GET /jobs/{job}/": Rule(READ, JobOf.PATH, Containers.RUN),
-    "GET /jobs/{job}/containerHeartbeat": Rule(NO_ROLE, JobOf.CONTAINER_QUERY, Containers.FORMER),
-    "GET /jobs/{job}/locality": Rule(READ, JobOf.PATH, Containers.RUN),
+    "GET /": Rule(READ, JobSource.ALL, ContainerAccess.RUN),
+    "GET /jobs/{job}/": Rule(READ, JobSource.PATH, ContainerAccess.RUN),
+    "GET /jobs/{job}/containerHeartbeat": Rule(NO_ROLE, JobSource.CONTAINER_QUERY, ContainerAccess.FORMER),
+    "GET /jobs/{job}/locality": Rule(READ, JobSource.PATH, ContainerAccess.RUN),
     # drains
-    "POST /drain": Rule(CHANGE, JobOf.BODY),
-    "POST /drain/plan": Rule(READ, JobOf.BODY),
-    "GET /drain/{uuid}": Rule(READ, JobOf.DRAIN, Containers.RUN),
-    "DELETE /drain/{uuid}": Rule(CHANGE, JobOf.DRAIN),
-    "GET /drains": Rule(READ, JobOf.QUERY),
+    "POST /drain": Rule(CHANGE, JobSource.BODY),
+    "POST /drain/plan": Rule(READ, JobSource.BODY),
+    "GET /drain/{uuid}": Rule(READ, JobSource.DRAIN, ContainerAccess.RUN),
+    "DELETE /drain/{uuid}": Rule(CHANGE, JobSource.DRAIN),
+    "GET /drains": Rule(READ, JobSource.QUERY),
     # snapshots and blob stores
-    "GET /jobs/{job}/snapshots": Rule(READ, JobOf.PATH, Containers.RUN),
-    "GET /jobs/{job}/snapshots/{checkpointId}": Rule(READ, JobOf.PATH),
-    "POST /jobs/{job}/snapshots/verify": Rule(OPERATE, JobOf.PATH),
-    "POST /jobs/{job}/snapshots/{checkpointId}/verify": Rule(OPERATE, JobOf.PATH),
-    "POST /jobs/{job}/snapshots/{checkpointId}/restore": Rule(OPERATE, JobOf.PATH),
-    "GET /jobs/{job}/pins": Rule(READ, JobOf.PATH),
-    "POST /jobs/{job}/pins": Rule(CHANGE, JobOf.PATH),
-    "DELETE /jobs/{job}/pins/{pinId}": Rule(CHANGE, JobOf.PATH),
-    "POST /gc/plan": Rule(OPERATE, JobOf.ALL),
-    "POST /gc/audit": Rule(OPERATE, JobOf.ALL),
-    "POST /gc/run": Rule(ADMINISTER, JobOf.ALL),
-    "GET /gc/explain": Rule(READ, JobOf.ALL),
-    "GET /operations/{operation}": Rule(READ, JobOf.ANY),
+    "GET /jobs/{job}/snapshots": Rule(READ, JobSource.PATH, ContainerAccess.RUN),
+    "GET /jobs/{job}/snapshots/{checkpointId}": Rule(READ, JobSource.PATH),
+    "POST /jobs/{job}/snapshots/verify": Rule(OPERATE, JobSource.PATH),
+    "POST /jobs/{job}/snapshots/{checkpointId}/verify": Rule(OPERATE, JobSource.PATH),
+    "POST /jobs/{job}/snapshots/{checkpointId}/restore": Rule(OPERATE, JobSource.PATH),
+    "GET /jobs/{job}/pins": Rule(READ, JobSource.PATH),
+    "POST /jobs/{job}/pins": Rule(CHANGE, JobSource.PATH),
+    "DELETE /jobs/{job}/pins/{pinId}": Rule(CHANGE, JobSource.PATH),
+    "POST /gc/plan": Rule(OPERATE, JobSource.ALL),
+    "POST /gc/audit": Rule(OPERATE, JobSource.ALL),
+    "POST /gc/run": Rule(ADMINISTER, JobSource.ALL),
+    "GET /gc/explain": Rule(READ, JobSource.ALL),
+    "GET /operations/{operation}": Rule(READ, JobSource.ANY),
     # tokens
-    "POST /tokens": Rule(ADMINISTER, JobOf.ALL),
-    "GET /tokens": Rule(ADMINISTER, JobOf.ALL),
-    "DELETE /tokens/{tokenId}": Rule(ADMINISTER, JobOf.ALL),
-    "GET /audit-log": Rule(ADMINISTER, JobOf.ALL),
+    "POST /tokens": Rule(ADMINISTER, JobSource.ALL),
+    "GET /tokens": Rule(ADMINISTER, JobSource.ALL),
+    "DELETE /tokens/{tokenId}": Rule(ADMINISTER, JobSource.ALL),
+    "GET /audit-log": Rule(ADMINISTER, JobSource.ALL),
     # tools
-    "GET /metrics": Rule(SCRAPE, JobOf.ALL),
-    "HEAD /metrics": Rule(SCRAPE, JobOf.ALL),
-    "GET /prometheus/targets": Rule(SCRAPE, JobOf.ALL),
+    "GET /metrics": Rule(SCRAPE, JobSource.ALL),
+    "HEAD /metrics": Rule(SCRAPE, JobSource.ALL),
+    "GET /prometheus/targets": Rule(SCRAPE, JobSource.ALL),
     "GET /livez": OPEN,
     "HEAD /livez": OPEN,
-    "GET /readyz": Rule(READ, JobOf.ANY, unless_query="verbose"),
-    "HEAD /readyz": Rule(READ, JobOf.ANY, unless_query="verbose"),
+    "GET /readyz": Rule(READ, JobSource.ANY, unless_query="verbose"),
+    "HEAD /readyz": Rule(READ, JobSource.ANY, unless_query="verbose"),
     # the web pages; a page or an action of one job also needs a role for that job
     "GET /ui": OPEN,
     "GET /ui/static/{file}": OPEN,
     "POST /ui/login": OPEN,
     "POST /ui/logout": OPEN,
-    "GET /ui/events": Rule(READ, JobOf.ANY),
-    "GET /ui/actions/{name}": Rule(READ, JobOf.ANY),
-    "POST /ui/actions/{name}": Rule(CHANGE, JobOf.ANY),
-    "GET /ui/{path:path}": Rule(READ, JobOf.ANY),
+    "GET /ui/events": Rule(READ, JobSource.ANY),
+    "GET /ui/actions/{name}": Rule(READ, JobSource.ANY),
+    "POST /ui/actions/{name}": Rule(CHANGE, JobSource.ANY),
+    "GET /ui/{path:path}": Rule(READ, JobSource.ANY),
     # the page of the API: the same for everybody
     "GET /docs": OPEN,
     "GET /docs/{file}": OPEN,
@@ -216,27 +216,27 @@ class Access:
         if principal.grant.roles.isdisjoint(rule.roles):
             needed = f"one of the roles {', '.join(sorted(rule.roles))}" if rule.roles else "the token of a registered container"
             raise Forbidden(f"{_shown(principal)}: {needed} is needed")
-        if rule.job not in (JobOf.ANY, JobOf.BODY) and not principal.grant.covers_all_jobs:
+        if rule.job not in (JobSource.ANY, JobSource.BODY) and not principal.grant.covers_all_jobs:
             await self.check(principal, await self._job(request, rule.job))
 
     async def _admit_container(self, request: Request, rule: Rule, container: Incarnation) -> None:
-        if rule.containers is Containers.NONE:
+        if rule.containers is ContainerAccess.NONE:
             raise Forbidden(f"container {container.execution_id} has no role for requests of people and programs")
-        if rule.containers is not Containers.FORMER and not container.valid:
+        if rule.containers is not ContainerAccess.FORMER and not container.valid:
             raise LeaseLost(f"container {container.execution_id} was replaced or lost: another one may have its tasks")
         match rule.containers:
-            case Containers.ITSELF | Containers.FORMER:
+            case ContainerAccess.ITSELF | ContainerAccess.FORMER:
                 path, query = request.path_params, request.query_params
                 own = [path["executionContainerId"]] if "executionContainerId" in path else query.getlist("executionContainerId")
                 if own != [container.execution_id]:
                     raise Forbidden(f"container {container.execution_id} may not act for another one")
             case _:
                 await self._check_place(request, rule, container)
-        if rule.containers is Containers.OWNER:
+        if rule.containers is ContainerAccess.OWNER:
             await self._check_owner(container, TaskName(request.path_params["task"]))
 
     async def _check_place(self, request: Request, rule: Rule, container: Incarnation) -> None:
-        if rule.job is JobOf.RUN:
+        if rule.job is JobSource.RUN:
             mine = request.path_params["runId"] == container.run_id
         else:
             mine = await self._job(request, rule.job) == container.job
@@ -256,22 +256,22 @@ class Access:
         if principal is not None and request.method == "GET" and not self.authentication.tokens.is_valid(principal.token_id):
             raise NotAuthenticated("the token was revoked while the request waited")
 
-    async def _job(self, request: Request, job: JobOf) -> JobName | None:
+    async def _job(self, request: Request, job: JobSource) -> JobName | None:
         """The job that the request names; None if it names none, or one that does not exist."""
         path, query = request.path_params, request.query_params
         match job:
-            case JobOf.PATH:
+            case JobSource.PATH:
                 return JobName(path["job"])
-            case JobOf.QUERY:
+            case JobSource.QUERY:
                 return JobName(query["job"]) if len(query.getlist("job")) == 1 else None
-            case JobOf.RUN:
+            case JobSource.RUN:
                 return await self.job_of_run(RunId(path["runId"]))
-            case JobOf.CONTAINER:
+            case JobSource.CONTAINER:
                 return await self._job_of_container(path["executionContainerId"])
-            case JobOf.CONTAINER_QUERY:
+            case JobSource.CONTAINER_QUERY:
                 named = query.getlist("executionContainerId")
                 return await self._job_of_container(named[0]) if len(named) == 1 else None
-            case JobOf.DRAIN:
+            case JobSource.DRAIN:
                 async with self._store.read() as tx:
                     drain = await tx.drains.get(DrainId(path["uuid"]))
                 return None if drain is None else drain.job
@@ -355,7 +355,7 @@ NOT_RECORDED = frozenset({"POST /runs/plan", "POST /jobModel/plan", "POST /drain
 
 
 async def _recorded(
-    audit_log: AuditLog, attempt: Attempt, answer: Callable[[Request], Coroutine[Any, Any, Response]], request: Request
+    audit_log: AuditLog, attempt: AuditedRequest, answer: Callable[[Request], Coroutine[Any, Any, Response]], request: Request
 ) -> Response:
     """The answer to a change, which is recorded before and after it. Raises StoreUnavailable if it cannot be recorded before."""
     seq = await audit_log.begin(attempt)
@@ -381,7 +381,7 @@ async def _recorded(
             log.error("event %d of the audit log has no status, which is %d: %s", seq, status, error)
 
 
-def _attempt(request: Request, route: str) -> Attempt:
+def _attempt(request: Request, route: str) -> AuditedRequest:
     principal: Principal | None = request.state.principal
     container: Incarnation | None = request.state.container
     if container is not None:
@@ -390,7 +390,7 @@ def _attempt(request: Request, route: str) -> Attempt:
         actor = principal.name if principal is not None else request.headers.get(ACTOR_HEADER, "")[:200]
     known = principal is not None or container is not None
     source = request.client.host if request.client else ""
-    return Attempt(actor, known, source, route, _printable(request.scope["path"]), new_uuid().hex)
+    return AuditedRequest(actor, known, source, route, _printable(request.scope["path"]), new_uuid().hex)
 
 
 async def get_access(request: Request) -> Access:

@@ -31,12 +31,12 @@ from coordinator.runs.watermarks import WatermarkCoordinator
 from coordinator.snapshots.audit import Audits
 from coordinator.snapshots.catalog import SnapshotCatalog
 from coordinator.snapshots.degraded import BackupMonitor
-from coordinator.snapshots.gc import Collection
+from coordinator.snapshots.gc import GarbageCollector
 from coordinator.snapshots.lost import FindLostBlobs
 from coordinator.snapshots.operations import Operations
 from coordinator.snapshots.reports import Snapshots
 from sluice.core.access.metrics_address import ScrapeHosts
-from sluice.core.drain import Times
+from sluice.core.drain import DrainTimeLimits
 from sluice.streams.port import StreamSystem
 from sluice.wire import body as wire_body
 
@@ -122,7 +122,7 @@ PartsDep = Annotated[Parts, Depends(get_parts)]
 
 
 @dataclass(frozen=True, slots=True)
-class Versioning:
+class JobModelParts:
     """What the routes of job models call. Made once, by `coordinator.app`."""
 
     runs: Runs
@@ -135,45 +135,45 @@ class Versioning:
     watermarks: WatermarkCoordinator
 
 
-async def get_versioning(request: Request) -> Versioning:
-    versioning: Versioning = request.app.state.versioning
+async def get_versioning(request: Request) -> JobModelParts:
+    versioning: JobModelParts = request.app.state.versioning
     return versioning
 
 
-JobModelsDep = Annotated[Versioning, Depends(get_versioning)]
+JobModelsDep = Annotated[JobModelParts, Depends(get_versioning)]
 
 
 @dataclass(frozen=True, slots=True)
-class Draining:
+class DrainParts:
     """What the routes of drains call. Made once, by `coordinator.app`. `times`: the defaults for requests without deadlines."""
 
     drains: Drains
-    times: Times
+    times: DrainTimeLimits
 
 
-async def get_draining(request: Request) -> Draining:
-    draining: Draining = request.app.state.draining
+async def get_draining(request: Request) -> DrainParts:
+    draining: DrainParts = request.app.state.draining
     return draining
 
 
-DrainsDep = Annotated[Draining, Depends(get_draining)]
+DrainsDep = Annotated[DrainParts, Depends(get_draining)]
 
 
 @dataclass(frozen=True, slots=True)
-class Backups:
+class SnapshotParts:
     """What the routes of snapshots call. Made once, by `coordinator.app`."""
 
     snapshots: Snapshots
     blob_stores: BlobStores
     catalog: SnapshotCatalog
     audits: Audits
-    collection: Collection
+    collection: GarbageCollector
     operations: Operations
 
 
-async def get_backups(request: Request) -> Backups:
-    backups: Backups = request.app.state.backups
+async def get_backups(request: Request) -> SnapshotParts:
+    backups: SnapshotParts = request.app.state.backups
     return backups
 
 
-SnapshotsDep = Annotated[Backups, Depends(get_backups)]
+SnapshotsDep = Annotated[SnapshotParts, Depends(get_backups)]

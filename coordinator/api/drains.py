@@ -15,7 +15,7 @@ from coordinator.drains.drains import DrainDetails, DrainPlan, DrainRequest, Ste
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.fleet import ContainerState
 from coordinator.transitions import shape_of
-from sluice.core.drain import EFFECTS, DrainId, Phase, Shape, Step, Times, blockers, remains, waits_for
+from sluice.core.drain import EFFECTS, DrainId, DrainTimeLimits, Phase, RunTopology, Step, blockers, remains, waits_for
 from sluice.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, StageName, TaskName
 from sluice.core.snapshots.snapshot import CommitId
 from sluice.wire import agents as wire_agents
@@ -54,12 +54,12 @@ def _seconds(value: float | None) -> timedelta | None:
     return None if value is None else timedelta(seconds=value)
 
 
-def _times(body: wire_drains.DrainRequest, defaults: Times) -> Times:
+def _times(body: wire_drains.DrainRequest, defaults: DrainTimeLimits) -> DrainTimeLimits:
     """A hard deadline without a soft one bounds the soft one, too."""
     budgets = {Phase(name.upper()): seconds for name, seconds in body.budget_seconds.model_dump().items() if seconds is not None}
     hard = defaults.hard if body.hard_deadline_seconds is None else timedelta(seconds=body.hard_deadline_seconds)
     soft = min(defaults.soft, hard) if body.soft_deadline_seconds is None else timedelta(seconds=body.soft_deadline_seconds)
-    return Times(soft, hard, {**defaults.budgets, **{phase: timedelta(seconds=seconds) for phase, seconds in budgets.items()}})
+    return DrainTimeLimits(soft, hard, {**defaults.budgets, **{phase: timedelta(seconds=seconds) for phase, seconds in budgets.items()}})
 
 
 @router.post("/drain/plan")
@@ -191,7 +191,7 @@ def _phases(drain: DrainRow, now: datetime) -> Sequence[wire_drains.DrainPhaseRe
 
 
 def _containers(
-    found: DrainDetails, shape: Shape, waiting: Mapping[StageName, tuple[str, ...]], behind: set[tuple[TaskName, StageName]]
+    found: DrainDetails, shape: RunTopology, waiting: Mapping[StageName, tuple[str, ...]], behind: set[tuple[TaskName, StageName]]
 ) -> Sequence[wire_drains.DrainContainerReply]:
     valid: dict[ProcessorId, ExecutionContainerId] = {
         each.processor_id: each.execution_id for each in found.containers if each.state is ContainerState.LIVE

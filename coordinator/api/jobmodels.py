@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header, Path, Query, Response
 
 from coordinator.api.access import GuardedRoute, RequestGuardDep
 from coordinator.api.agents import stage_snapshot
-from coordinator.api.deps import PROBLEMS, Actor, JobModelsDep, JobPath, Parts, PartsDep, RunIdPath, Versioning
+from coordinator.api.deps import PROBLEMS, Actor, JobModelParts, JobModelsDep, JobPath, Parts, PartsDep, RunIdPath
 from coordinator.blobpool import BlobStores
 from coordinator.jobmodels.rollout import AdoptionReport, Version
 from coordinator.jobmodels.standby import StandbyPlan
@@ -18,7 +18,7 @@ from coordinator.jobmodels.versions import Change, ChangeReason, ModelChange, Pr
 from coordinator.store.jobmodels import ModelHead
 from sluice.core.errors import BadPlacement, UnknownSlot, VersionConflict
 from sluice.core.ids import Epoch, ExecutionContainerId, JobName, ProcessorId, RunId
-from sluice.core.jobmodels.expansion import Effect, Judged, Skew
+from sluice.core.jobmodels.expansion import Effect, Skew, StreamVerdict
 from sluice.wire import jobmodels as wire_jobmodels
 from sluice.wire import samza as wire_samza
 
@@ -44,7 +44,7 @@ async def plan_versions(body: wire_jobmodels.PlanRequest, deps: JobModelsDep, gu
         return refused_reply(as_it_is, body.containers, str(error), deps.blob_stores)
 
 
-def _with_warnings(reply: wire_jobmodels.PlanReply, deps: Versioning) -> wire_jobmodels.PlanReply:
+def _with_warnings(reply: wire_jobmodels.PlanReply, deps: JobModelParts) -> wire_jobmodels.PlanReply:
     return reply.model_copy(update={"warnings": (*reply.warnings, *deps.watermarks.missing_event_times(RunId(reply.run_id)))})
 
 
@@ -217,7 +217,7 @@ def _proposal_fields(proposal: Proposal, blob_stores: BlobStores) -> dict[str, A
         "containers": proposal.containers,
         "verdict": proposal.verdict,
         "reason": "; ".join(proposal.reasons),
-        "streams": tuple(_stream(each, proposal) for each in proposal.judged),
+        "streams": tuple(_stream(each, proposal) for each in proposal.verdicts),
         "warnings": tuple(_warnings(proposal, blob_stores)),
     }
 
@@ -228,17 +228,17 @@ def _warnings(proposal: Proposal, blob_stores: BlobStores) -> Sequence[str]:
     return []
 
 
-def _stream(judged: Judged, proposal: Proposal) -> wire_jobmodels.StreamVerdict:
-    counted = judged.counted
+def _stream(verdict: StreamVerdict, proposal: Proposal) -> wire_jobmodels.StreamVerdict:
+    count = verdict.count
     return wire_jobmodels.StreamVerdict(
-        name=counted.name,
-        system=counted.stream.system,
-        stream=counted.stream.stream,
-        before=counted.known,
-        after=counted.now,
-        baseline=proposal.plan.assignment.baselines.get(counted.stream),
-        verdict=judged.verdict,
-        reason=judged.reason,
+        name=count.name,
+        system=count.stream.system,
+        stream=count.stream.stream,
+        before=count.known,
+        after=count.now,
+        baseline=proposal.plan.assignment.baselines.get(count.stream),
+        verdict=verdict.verdict,
+        reason=verdict.reason,
     )
 
 

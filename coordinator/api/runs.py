@@ -18,7 +18,7 @@ from coordinator.fleet.stage_metrics import Failures, StageFailure, StageReport,
 from coordinator.jobmodels.rollout import version_of_all
 from coordinator.jobmodels.versions import reassigned_slots
 from coordinator.runs.alignment import EventTimeReport
-from coordinator.runs.deploy import Proposed
+from coordinator.runs.deploy import DeploymentPlan
 from coordinator.runs.lag import Lag
 from coordinator.runs.runs import BasicRun, RunDetails
 from coordinator.runs.watermarks import StreamWatermark
@@ -246,7 +246,7 @@ def run_reply(run: RunRow, connections: Connections) -> wire_runs.RunReply:
     return wire_runs.RunReply.model_validate(_run_fields(run, connections))
 
 
-def plan_of_run(job: str, proposed: Proposed) -> wire_runs.RunPlanReply:
+def plan_of_run(job: str, proposed: DeploymentPlan) -> wire_runs.RunPlanReply:
     return wire_runs.RunPlanReply(
         job=job,
         replaces=proposed.before.run_id if proposed.before else None,

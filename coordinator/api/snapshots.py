@@ -10,12 +10,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 
 from coordinator.api.access import GuardedRoute
-from coordinator.api.deps import PROBLEMS, Backups, CheckpointPath, JobPath, PartsDep, RunIdPath, SnapshotsDep, StagePath, TaskPath
-from coordinator.snapshots.audit import Explained
-from coordinator.snapshots.catalog import SnapshotDetails, Wanted
-from coordinator.snapshots.gc import Collected
+from coordinator.api.deps import PROBLEMS, CheckpointPath, JobPath, PartsDep, RunIdPath, SnapshotParts, SnapshotsDep, StagePath, TaskPath
+from coordinator.snapshots.audit import BlobExplanation
+from coordinator.snapshots.catalog import PinSpec, SnapshotDetails
+from coordinator.snapshots.gc import CollectionResult
 from coordinator.snapshots.operations import LongRunningOperation, Progress
-from coordinator.snapshots.reports import Marked, Reported
+from coordinator.snapshots.reports import MarkerReport, SnapshotReport
 from coordinator.store.snapshots import MarkerRow, PinRow
 from sluice.core.ids import Generation, JobName, Lineage, RunId, StageKey, StageName, TaskName
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, checked_blob_id
@@ -34,7 +34,7 @@ async def report_snapshot(
 ) -> wire_snapshots.SnapshotAccepted:
     """Report an uploaded snapshot: from now on the stage is restored from it. Repeating the report changes nothing."""
     markers = {BlobStoreName(name): _marked(each) for name, each in body.markers.items()}
-    report = Reported(
+    report = SnapshotReport(
         Generation(body.generation),
         Lineage(body.lineage),
         body.batch_id,
@@ -46,9 +46,9 @@ async def report_snapshot(
     return wire_snapshots.SnapshotAccepted(checkpoint_id=made.checkpoint, seq=made.seq)
 
 
-def _marked(body: wire_snapshots.MarkerBody) -> Marked:
+def _marked(body: wire_snapshots.MarkerBody) -> MarkerReport:
     fields = body.model_dump(exclude={"previous", "index"})
-    return Marked(MarkerRow(BlobId(body.index), **fields), None if body.previous is None else BlobId(body.previous))
+    return MarkerReport(MarkerRow(BlobId(body.index), **fields), None if body.previous is None else BlobId(body.previous))
 
 
 @router.post("/runs/{runId}/tasks/{task}/stages/{stage}/lineage")
@@ -159,7 +159,7 @@ async def pin_snapshots(job: JobPath, body: wire_snapshots.PinRequest, deps: Sna
     lasts = None if body.expires_seconds is None else timedelta(seconds=body.expires_seconds)
     checkpoint = None if body.checkpoint_id is None else CommitId(body.checkpoint_id)
     return _pin(
-        await deps.catalog.pin(JobName(job), Wanted(body.pin_id, _task(body.task), _stage(body.stage), checkpoint, body.reason, lasts))
+        await deps.catalog.pin(JobName(job), PinSpec(body.pin_id, _task(body.task), _stage(body.stage), checkpoint, body.reason, lasts))
     )
 
 
@@ -211,7 +211,7 @@ async def get_operation(
     return _operation(await deps.operations.poll(operation, timedelta(seconds=wait)))
 
 
-async def _collect(deps: Backups, progress: Progress, *, dry: bool) -> Mapping[str, Any]:
+async def _collect(deps: SnapshotParts, progress: Progress, *, dry: bool) -> Mapping[str, Any]:
     found = await deps.collection.run(progress, dry=dry)
     return {"dryRun": dry, "graceSeconds": deps.collection.grace.total_seconds(), "stores": [_collected(each) for each in found]}
 
@@ -281,7 +281,7 @@ def _operation(found: LongRunningOperation) -> wire_snapshots.OperationReply:
     )
 
 
-def _explained(blob: str, found: Explained, grace: timedelta) -> wire_snapshots.ExplainReply:
+def _explained(blob: str, found: BlobExplanation, grace: timedelta) -> wire_snapshots.ExplainReply:
     return wire_snapshots.ExplainReply(
         blob_store=found.blob_store,
         blob=blob,
@@ -296,7 +296,7 @@ def _explained(blob: str, found: Explained, grace: timedelta) -> wire_snapshots.
     )
 
 
-def _collected(found: Collected) -> Mapping[str, Any]:
+def _collected(found: CollectionResult) -> Mapping[str, Any]:
     return {
         "blobStore": found.blob_store,
         "lookedAt": found.looked_at,

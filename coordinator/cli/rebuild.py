@@ -13,7 +13,7 @@ from coordinator.app import stores_of_blobs, take
 from coordinator.cli.serve import Database, Home
 from coordinator.settings import Settings, read_settings
 from coordinator.snapshots.operations import Progress
-from coordinator.snapshots.rebuild import Rebuilt, find, write
+from coordinator.snapshots.rebuild import RebuiltCatalog, find, write
 from coordinator.store.sql import open_store
 from sluice.cli.console.bars import Bars
 from sluice.cli.runner import Json
@@ -36,7 +36,7 @@ def rebuild(
     typer.echo(json.dumps(_document(rebuilt, dry_run=dry_run), indent=2) if as_json else _page(rebuilt, dry_run=dry_run))
 
 
-async def _rebuilt(settings: Settings, *, dry_run: bool, force: bool, quiet: bool) -> Rebuilt:
+async def _rebuilt(settings: Settings, *, dry_run: bool, force: bool, quiet: bool) -> RebuiltCatalog:
     clock, store = SystemClock(), open_store(settings.database)
     blob_stores = stores_of_blobs(settings, clock, {})  # this database becomes their owner after everything is written
     try:
@@ -59,7 +59,7 @@ async def _rebuilt(settings: Settings, *, dry_run: bool, force: bool, quiet: boo
         await store.close()
 
 
-def _document(rebuilt: Rebuilt, *, dry_run: bool) -> dict[str, Any]:
+def _document(rebuilt: RebuiltCatalog, *, dry_run: bool) -> dict[str, Any]:
     return {
         "dryRun": dry_run,
         "snapshots": len(rebuilt.snapshots),
@@ -79,7 +79,7 @@ def _document(rebuilt: Rebuilt, *, dry_run: bool) -> dict[str, Any]:
     }
 
 
-def _page(rebuilt: Rebuilt, *, dry_run: bool) -> str:
+def _page(rebuilt: RebuiltCatalog, *, dry_run: bool) -> str:
     lines = [
         f"{each.job}\t{each.task}\t{each.stage}\tcontinues from snapshot {each.head}, after batch {each.batch_id}"
         for each in rebuilt.stores

@@ -32,11 +32,11 @@ from coordinator.transitions import (
 from sluice.clock import Clock
 from sluice.core.drain import (
     DrainId,
+    DrainTimeLimits,
     Mode,
     Phase,
     StageAt,
     Step,
-    Times,
     advanced,
     begins,
     check_mode,
@@ -77,7 +77,7 @@ class DrainRequest:
 
     run_id: RunId
     mode: Mode
-    times: Times
+    times: DrainTimeLimits
     require_empty: bool = False
     soft: timedelta | None = None
     hard: timedelta | None = None

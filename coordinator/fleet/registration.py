@@ -58,7 +58,7 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegistrationResult:
     container: ContainerRow
     lease: timedelta
     interval: timedelta
@@ -87,7 +87,7 @@ class Registrations:
         self._task_waiters = task_waiters or TaskWaiters()
         self.counts: Counter[RunId] = Counter()
         """Registrations of each run since the coordinator started."""
-        self._registrations: GroupCommit[tuple[RunId, Registration], Registered] = GroupCommit(self._register_all)
+        self._registrations: GroupCommit[tuple[RunId, Registration], RegistrationResult] = GroupCommit(self._register_all)
         self._exits: GroupCommit[_Exit, ContainerRow] = GroupCommit(self._exit_all)
 
     async def recover(self) -> int:
@@ -157,13 +157,13 @@ class Registrations:
             else:
                 self._leases.supersede(execution_id)
 
-    async def register(self, run_id: RunId, new: Registration) -> Registered:
+    async def register(self, run_id: RunId, new: Registration) -> RegistrationResult:
         """Make this incarnation the valid one of its slot; an older one of the slot is superseded. A repeated registration, whose answer
         was lost, gets the same answer with a new token. Raises Forbidden, UnknownRun, UnknownSlot, StaleRun, IdInUse, SlotInUse,
         CrashLoopBackoff, OutdatedContainers, and LeaseLost for a superseded incarnation."""
         return await self._registrations.submit((run_id, new))
 
-    async def _register_all(self, requests: Sequence[tuple[RunId, Registration]]) -> Sequence[Registered | SluiceError]:
+    async def _register_all(self, requests: Sequence[tuple[RunId, Registration]]) -> Sequence[RegistrationResult | SluiceError]:
         """Register all in one transaction, one after the other; a refused one has written nothing. The leases begin after the commit,
         before any other transaction can write."""
         async with self._store.begin() as tx:
@@ -213,14 +213,14 @@ class Registrations:
                 left,
             )
 
-    def _grant(self, stored: _Stored) -> Registered:
+    def _grant(self, stored: _Stored) -> RegistrationResult:
         for each in stored.former:
             self._leases.supersede(each.execution_id)
         container = stored.container
         terms = self._leases.grant(
             container.execution_id, container.epoch, stored.model_version, bare=container.bare, token=container.token
         )
-        return Registered(container, terms.lease, terms.interval, stored.model_version, stored.notices)
+        return RegistrationResult(container, terms.lease, terms.interval, stored.model_version, stored.notices)
 
     async def _insert(self, tx: WriteTransaction, run: RunRow, new: Registration, former: Sequence[ContainerRow]) -> ContainerRow:
         now = self._clock.now()

@@ -22,7 +22,7 @@ MAX_SUBJECT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AuditedRequest:
     """A request. `actor`: the principal; without authentication the user that the request names. `source`: the client's address. `action`:
     method and path of the route. `subject`: the path."""
 
@@ -39,22 +39,22 @@ class AuditLog:
         self._store = store
         self._clock = clock
 
-    async def begin(self, attempt: Attempt) -> int:
+    async def begin(self, attempt: AuditedRequest) -> int:
         """Record it, and return the number of the event. Raises StoreUnavailable."""
         return await self._append(attempt, None, "")
 
-    async def refused(self, attempt: Attempt, status: int, reason: str) -> None:
+    async def refused(self, attempt: AuditedRequest, status: int, reason: str) -> None:
         """Record a request that was not admitted. Raises StoreUnavailable."""
         seq = await self._append(attempt, status, reason)
         _say(seq, attempt, status, reason)
 
-    async def end(self, seq: int, attempt: Attempt, status: int, reason: str) -> None:
+    async def end(self, seq: int, attempt: AuditedRequest, status: int, reason: str) -> None:
         """Raises StoreUnavailable."""
         async with self._store.begin() as tx:
             await tx.access.set_outcome(seq, status, reason)
         _say(seq, attempt, status, reason)
 
-    async def _append(self, attempt: Attempt, status: int | None, reason: str) -> int:
+    async def _append(self, attempt: AuditedRequest, status: int | None, reason: str) -> int:
         row = EventRow(
             at=self._clock.now(),
             actor=attempt.actor,
@@ -75,7 +75,7 @@ class AuditLog:
             return await tx.access.events(before, limit)
 
 
-def _say(seq: int, attempt: Attempt, status: int, reason: str) -> None:
+def _say(seq: int, attempt: AuditedRequest, status: int, reason: str) -> None:
     log.info(
         "audit %d: %s from %s: %s %s: %d %s (request %s)",
         seq,

@@ -22,7 +22,7 @@ from coordinator.transitions import get_run
 from sluice.clock import Clock
 from sluice.core.errors import RunIsDraining, SluiceError, StaleRun, Unavailable, UnknownStream, VersionConflict
 from sluice.core.ids import JobName, RunId, StreamId
-from sluice.core.jobmodels.expansion import Counted, Judged, Verdict, grows, plainly
+from sluice.core.jobmodels.expansion import StreamCount, StreamVerdict, Verdict, grows, plainly
 from sluice.core.jobmodels.spec import StreamSpec
 from sluice.core.lifecycle import RunState
 from sluice.streams.port import StreamSystem
@@ -74,7 +74,7 @@ class PartitionMonitor:
         self.watched = found
         return +done
 
-    async def current(self, run_id: RunId) -> Mapping[str, Counted]:
+    async def current(self, run_id: RunId) -> Mapping[str, StreamCount]:
         """The inputs of a run with their current partition counts, by the job's names. Raises UnknownRun."""
         async with self.store.read() as tx:
             run = await get_run(tx, run_id)
@@ -119,34 +119,34 @@ class PartitionMonitor:
         for each in counted:
             row = former.get(each.stream)
             if grows(each) and row is not None and row.kept_from == each.now:
-                refused[each.name] = Judged(each, Verdict.REFUSED, row.reason)
+                refused[each.name] = StreamVerdict(each, Verdict.REFUSED, row.reason)
         growing = {each.name: each for each in counted if grows(each) and each.name not in refused}
-        judged = {each.name: plainly(each) for each in counted} | refused
+        verdicts = {each.name: plainly(each) for each in counted} | refused
         if growing:
-            judged |= {each.counted.name: each for each in await self._grown(run, growing)}
-        rows = [self._row(run, each, former.get(each.counted.stream)) for each in judged.values()]
-        grown = sum(1 for name in growing if judged[name].verdict is Verdict.SAFE and run.state is not RunState.DRAINING)
+            verdicts |= {each.count.name: each for each in await self._grown(run, growing)}
+        rows = [self._row(run, each, former.get(each.count.stream)) for each in verdicts.values()]
+        grown = sum(1 for name in growing if verdicts[name].verdict is Verdict.SAFE and run.state is not RunState.DRAINING)
         return sorted(rows, key=lambda row: row.stream_id), grown
 
-    async def _grown(self, run: RunRow, growing: Mapping[str, Counted]) -> Sequence[Judged]:
+    async def _grown(self, run: RunRow, growing: Mapping[str, StreamCount]) -> Sequence[StreamVerdict]:
         """Let the run grow with these streams, which have more partitions than its model. Returns the verdict on each."""
         change = ModelChange(counts=growing)
         try:
             if run.state is RunState.DRAINING:
-                judged = (await self.versions.propose(run.run_id, change)).judged
-                return [_frozen(each) for each in judged if each.counted.name in growing]
+                verdicts = (await self.versions.propose(run.run_id, change)).verdicts
+                return [_frozen(each) for each in verdicts if each.count.name in growing]
             done = await self.versions.change(run.run_id, change, ChangeReason(WHO, "", run.model_version))
-            return [each for each in done.proposal.judged if each.counted.name in growing]
+            return [each for each in done.proposal.verdicts if each.count.name in growing]
         except (StaleRun, RunIsDraining, VersionConflict) as error:  # another change was faster: check again in the next round
-            return [Judged(each, Verdict.UNKNOWN, str(error)) for each in growing.values()]
+            return [StreamVerdict(each, Verdict.UNKNOWN, str(error)) for each in growing.values()]
         except Unavailable as error:
-            return [Judged(each, Verdict.UNKNOWN, f"{each.stream} has {each.now} partitions: {error}") for each in growing.values()]
+            return [StreamVerdict(each, Verdict.UNKNOWN, f"{each.stream} has {each.now} partitions: {error}") for each in growing.values()]
         except SluiceError as error:
-            return [Judged(each, Verdict.REFUSED, str(error)) for each in growing.values()]
+            return [StreamVerdict(each, Verdict.REFUSED, str(error)) for each in growing.values()]
 
-    def _row(self, run: RunRow, judged: Judged, former: MonitoredStreamRow | None) -> MonitoredStreamRow:
-        counted = judged.counted
-        grown = judged.verdict is Verdict.SAFE and run.state is not RunState.DRAINING and counted.now is not None
+    def _row(self, run: RunRow, verdict: StreamVerdict, former: MonitoredStreamRow | None) -> MonitoredStreamRow:
+        counted = verdict.count
+        grown = verdict.verdict is Verdict.SAFE and run.state is not RunState.DRAINING and counted.now is not None
         row = MonitoredStreamRow(
             job=run.job,
             system=counted.stream.system,
@@ -155,8 +155,8 @@ class PartitionMonitor:
             name=counted.name,
             known=counted.now if grown and counted.now is not None else counted.known,
             seen=counted.now,
-            verdict=judged.verdict,
-            reason=judged.reason,
+            verdict=verdict.verdict,
+            reason=verdict.reason,
             since=self.clock.now(),
         )
         if former is None:
@@ -193,20 +193,20 @@ async def _live(tx: ReadTransaction) -> Sequence[RunRow]:
     return found
 
 
-def _counted(run: RunRow, current: Mapping[StreamId, PartitionCounts]) -> Sequence[Counted]:
+def _counted(run: RunRow, current: Mapping[StreamId, PartitionCounts]) -> Sequence[StreamCount]:
     return [_compare(run, each, current[each.id]) for each in run.spec.monitored]
 
 
-def _compare(run: RunRow, stream: StreamSpec, current: PartitionCounts) -> Counted:
-    counted = Counted(stream.name, stream.id, stream.partitions, current.partitions, current.problem)
+def _compare(run: RunRow, stream: StreamSpec, current: PartitionCounts) -> StreamCount:
+    counted = StreamCount(stream.name, stream.id, stream.partitions, current.partitions, current.problem)
     if stream.identity is None or current.identity in (None, stream.identity):
         return counted
     reason = f"{counted.stream} was deleted and created again since the job began to read it, so its offsets belong to other records"
     return replace(counted, problem=f"{reason}: deploy the job with an explicit start", another=True)
 
 
-def _frozen(judged: Judged) -> Judged:
-    if judged.verdict is not Verdict.SAFE:
-        return judged
-    counted = judged.counted
-    return replace(judged, reason=f"{counted.stream} has {counted.now} partitions; the run is draining, and the next run reads them")
+def _frozen(verdict: StreamVerdict) -> StreamVerdict:
+    if verdict.verdict is not Verdict.SAFE:
+        return verdict
+    counted = verdict.count
+    return replace(verdict, reason=f"{counted.stream} has {counted.now} partitions; the run is draining, and the next run reads them")

@@ -193,7 +193,7 @@ class AdoptionReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class AdoptionState:
     """`version`: the newest that the container has reported; `current`: the run's; `all_on`: the one that all live containers run, if
     any."""
 
@@ -208,9 +208,9 @@ class Adoptions:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._reports: GroupCommit[AdoptionReport, Adopted] = GroupCommit(self._record_all)
+        self._reports: GroupCommit[AdoptionReport, AdoptionState] = GroupCommit(self._record_all)
 
-    async def report(self, report: AdoptionReport) -> Adopted:
+    async def report(self, report: AdoptionReport) -> AdoptionState:
         """Record it. Idempotent; an older version than was reported before changes nothing.
 
         Raises UnknownRun, UnknownContainer, UnknownVersion for a version that the run does not have yet, and LeaseLost for an incarnation
@@ -218,17 +218,17 @@ class Adoptions:
         """
         return await self._reports.submit(report)
 
-    async def _record_all(self, reports: Sequence[AdoptionReport]) -> Sequence[Adopted | SluiceError]:
+    async def _record_all(self, reports: Sequence[AdoptionReport]) -> Sequence[AdoptionState | SluiceError]:
         async with self._store.begin() as tx:
             runs = {run_id: await tx.runs.get(run_id) for run_id in {each.run_id for each in reports}}
             found = [await self._record(tx, runs[each.run_id], each) for each in reports]
             all_on = {run.run_id: _only((await tx.fleet.tally(run.run_id, run.job)).versions) for run in runs.values() if run is not None}
         return [
-            replace(answer, all_on=all_on[each.run_id]) if isinstance(answer, Adopted) else answer
+            replace(answer, all_on=all_on[each.run_id]) if isinstance(answer, AdoptionState) else answer
             for each, answer in zip(reports, found, strict=True)
         ]
 
-    async def _record(self, tx: WriteTransaction, run: RunRow | None, report: AdoptionReport) -> Adopted | SluiceError:
+    async def _record(self, tx: WriteTransaction, run: RunRow | None, report: AdoptionReport) -> AdoptionState | SluiceError:
         try:
             if run is None:
                 raise UnknownRun(f"there is no run {report.run_id!r}")
@@ -246,7 +246,7 @@ class Adoptions:
         if report.version > container.model_version:
             container = replace(container, model_version=report.version, adopted_at=self._clock.now())
             await tx.fleet.put_container(container)
-        return Adopted(container.model_version, run.model_version, None)
+        return AdoptionState(container.model_version, run.model_version, None)
 
 
 def version_of_all(containers: Iterable[ContainerRow]) -> int | None:

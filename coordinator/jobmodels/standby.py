@@ -22,7 +22,7 @@ LAYOUTS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class StandbyCopy:
     """A stage of a task, and the snapshot from which it would be restored now."""
 
     store: StageStateRow
@@ -33,7 +33,7 @@ class Copy:
 class StandbyPlan:
     """The copies that a container must keep, by task and stage, and the tasks of its own slot."""
 
-    copies: Sequence[Copy]
+    copies: Sequence[StandbyCopy]
     own: frozenset[TaskName]
 
 
@@ -87,14 +87,14 @@ class Standbys:
             del self._layouts[next(iter(self._layouts))]
         return layout
 
-    async def _copies(self, tx: ReadTransaction, run: RunRow, wanted: Sequence[TaskName]) -> Sequence[Copy]:
+    async def _copies(self, tx: ReadTransaction, run: RunRow, wanted: Sequence[TaskName]) -> Sequence[StandbyCopy]:
         found = []
         for task in wanted:
             for store in sorted(await tx.fleet.stage_states(run.job, task), key=lambda row: row.stage):
                 key = StageKey(run.job, task, store.stage)
                 snapshot = None if store.head is None else await tx.snapshots.get(key, store.head)
                 if snapshot is not None:
-                    found.append(Copy(store, snapshot))
+                    found.append(StandbyCopy(store, snapshot))
         return found
 
 

@@ -24,8 +24,8 @@ from coordinator.transitions import containers_of, get_run
 from sluice.clock import Clock
 from sluice.core.errors import BadPlacement, RunIsDraining, StaleRun, UnknownStream, UnknownSystem, VersionConflict
 from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, Ssp
-from sluice.core.jobmodels.expansion import Counted, Effect, Judged, Verdict, counts_now, effect, judge, overall
-from sluice.core.jobmodels.grouping import Grouper, Previous
+from sluice.core.jobmodels.expansion import Effect, StreamCount, StreamVerdict, Verdict, counts_now, effect, evaluate, overall
+from sluice.core.jobmodels.grouping import Grouper, PreviousAssignment
 from sluice.core.jobmodels.model import JobModel, PlannedModel, plan_model
 from sluice.core.jobmodels.placement import Homes, scaled
 from sluice.core.lifecycle import RunState
@@ -44,7 +44,7 @@ class ModelChange:
     the streams; `away`: slots that get no tasks; `homes`: the preferred slots of tasks, instead of those on the hosts where they ran."""
 
     containers: int | None = None
-    counts: Mapping[str, Counted] | None = None
+    counts: Mapping[str, StreamCount] | None = None
     away: frozenset[ProcessorId] | None = None
     homes: Homes | None = None
 
@@ -65,7 +65,7 @@ class Proposal:
     run: RunRow
     former: JobModel
     plan: PlannedModel
-    judged: Sequence[Judged]
+    verdicts: Sequence[StreamVerdict]
     effect: Effect
     slots: Sequence[ProcessorId]
 
@@ -79,11 +79,11 @@ class Proposal:
 
     @property
     def verdict(self) -> Verdict:
-        return overall(self.judged, changed=self.changed)
+        return overall(self.verdicts, changed=self.changed)
 
     @property
     def reasons(self) -> Sequence[str]:
-        return [each.reason for each in self.judged if each.reason]
+        return [each.reason for each in self.verdicts if each.reason]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class _Basis:
 
     run: RunRow
     model: JobModel
-    previous: Previous
+    previous: PreviousAssignment
     live: frozenset[ProcessorId]
     homes: Homes
 
@@ -156,13 +156,13 @@ class ModelVersions:
         counted = _counted(run, change.counts or {})
         homes = {**basis.homes, **(change.homes or {})}
 
-        def judged(grouper: Grouper) -> tuple[PlannedModel, Sequence[Judged], Effect]:
-            plan, found = judge(
+        def evaluated(grouper: Grouper) -> tuple[PlannedModel, Sequence[StreamVerdict], Effect]:
+            plan, found = evaluate(
                 counted, lambda counts: plan_model(spec.with_counts(counts), grouper, previous, model, processors, homes), model
             )
             return plan, found, effect(model, plan.model)
 
-        plan, found, changes = await self._groupers.apply(spec.grouper, spec.max_tasks, judged)
+        plan, found, changes = await self._groupers.apply(spec.grouper, spec.max_tasks, evaluated)
         check_state_moves(run, changes, self._blob_stores)
         return Proposal(run, model, plan, found, changes, spec.slots)
 
@@ -186,7 +186,7 @@ class ModelVersions:
         containers."""
         run, plan = proposal.run, proposal.plan
         earliest_offsets = await self._earliest_offsets(proposal.effect.partitions.keys())
-        counts = counts_now(each.counted for each in proposal.judged if each.verdict is Verdict.SAFE)
+        counts = counts_now(each.count for each in proposal.verdicts if each.verdict is Verdict.SAFE)
         async with self._store.begin() as tx:
             now_run = await get_changeable_run(tx, run.run_id, run.model_version)
             await tx.runs.put_start_offsets(run.run_id, earliest_offsets)  # also of growth that was rolled back: no task has read it
@@ -232,7 +232,7 @@ def _why(proposal: Proposal, why: str) -> str:
     """What changed, and the reason that was given."""
     before = proposal.run.spec.containers
     scaled = [f"scaled from {before} to {proposal.containers} containers"] if proposal.containers != before else []
-    grown = [each.reason for each in proposal.judged if each.verdict is Verdict.SAFE]
+    grown = [each.reason for each in proposal.verdicts if each.verdict is Verdict.SAFE]
     return "; ".join([*scaled, *grown, *([why] if why else [])]) or "its tasks are placed again"
 
 
@@ -280,15 +280,15 @@ async def get_changeable_run(tx: ReadTransaction, run_id: RunId, version: int | 
     return run
 
 
-def hypothetical(run: RunRow, counts: Mapping[str, int]) -> Mapping[str, Counted]:
+def hypothetical(run: RunRow, counts: Mapping[str, int]) -> Mapping[str, StreamCount]:
     """Hypothetical partition counts of a run's inputs, by the job's names. Raises UnknownStream for a name that is no input of the run."""
     inputs = {each.name: each for each in run.spec.monitored}
     for name in counts:
         if name not in inputs:
             raise UnknownStream(f"run {run.run_id} has no input {name!r} that a stage reads: it has {', '.join(sorted(inputs))}")
-    return {name: Counted(name, inputs[name].id, inputs[name].partitions, count) for name, count in counts.items()}
+    return {name: StreamCount(name, inputs[name].id, inputs[name].partitions, count) for name, count in counts.items()}
 
 
-def _counted(run: RunRow, counts: Mapping[str, Counted]) -> Sequence[Counted]:
+def _counted(run: RunRow, counts: Mapping[str, StreamCount]) -> Sequence[StreamCount]:
     """Every stream that a stage reads, with its new count, or its present count if there is no new one."""
-    return [counts.get(each.name) or Counted(each.name, each.id, each.partitions, each.partitions) for each in run.spec.streams_read]
+    return [counts.get(each.name) or StreamCount(each.name, each.id, each.partitions, each.partitions) for each in run.spec.streams_read]

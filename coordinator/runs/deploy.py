@@ -23,7 +23,7 @@ from sluice.clock import Clock
 from sluice.core.drain import Mode, check_continued
 from sluice.core.errors import NeverDrained, NotTheCurrentRun, RunIsDraining, StateUnregistered
 from sluice.core.ids import JobName, RunId, Ssp, StageName, StreamId
-from sluice.core.jobmodels.grouping import Grouper, Previous
+from sluice.core.jobmodels.grouping import Grouper, PreviousAssignment
 from sluice.core.jobmodels.model import JobModel, PlannedModel, plan_model
 from sluice.core.jobmodels.placement import replicas_of, slots
 from sluice.core.jobmodels.spec import JobKind, Role, RunSpec, Start
@@ -34,7 +34,7 @@ from sluice.wire import samza as wire_samza
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class UnreadStreams:
     """Streams that the last run of a history did not read, as the last run that read them knows them: where they were read from, and their
     identities."""
 
@@ -51,10 +51,10 @@ class _Before:
 
     run: RunRow | None
     continued: RunRow | None
-    previous: Previous
+    previous: PreviousAssignment
     model: JobModel | None
     starts: Mapping[Ssp, int] | None
-    left_out: LeftOut
+    left_out: UnreadStreams
     unknown: bool
     kept: KeptState | None = None
 
@@ -66,7 +66,7 @@ class _Before:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposed:
+class DeploymentPlan:
     """What a deployment would make: the run that it would replace, its job model, its spec, and the streams that it would create."""
 
     before: RunRow | None
@@ -138,7 +138,7 @@ class Deployments:
         spec = await self._streams.identified(spec, before.identities)
         return await self._save(spec, before, plan, starts, who, fresh)
 
-    async def plan(self, spec: RunSpec, mode: Mode = Mode.DEFAULT) -> Proposed:
+    async def plan(self, spec: RunSpec, mode: Mode = Mode.DEFAULT) -> DeploymentPlan:
         """What `deploy` would make. Changes nothing. The start "drained" is planned as if the job had been drained already, in that mode.
 
         Raises what `deploy` raises, for that start without NeverDrained and RunIsDraining.
@@ -159,7 +159,7 @@ class Deployments:
         elif keeps_state and before.run is not None and before.model is not None:
             check_continued(live_stages(before.run, before.model, self._stage_metrics), spec, plan.model)
         spec = await self._streams.identified(spec, before.identities)
-        return Proposed(before.run, plan.model, spec, missing)
+        return DeploymentPlan(before.run, plan.model, spec, missing)
 
     def _check(self, spec: RunSpec) -> None:
         """Raises BadGraph, BlobStoreUnusable, BadConfig."""
@@ -175,8 +175,8 @@ class Deployments:
         kept = await read_kept(tx, drain, former) if drain is not None and former is not None and drain.mode is Mode.KEEP_STATE else None
         continued = former if start == "checkpoint" and drain is None else None
         starts = await tx.runs.start_offsets(continued.run_id) if continued else None
-        previous = await tx.jobmodels.assignment(job) if continued or kept else Previous()
-        left_out, forgotten = await _left_out(tx, former, previous) if former is not None else (LeftOut(), ())
+        previous = await tx.jobmodels.assignment(job) if continued or kept else PreviousAssignment()
+        left_out, forgotten = await _left_out(tx, former, previous) if former is not None else (UnreadStreams(), ())
         return _Before(
             run=former,
             continued=continued,
@@ -197,7 +197,7 @@ class Deployments:
                 "run `sluice rebuild`, or deploy with an explicit start to begin with empty state"
             )
 
-    async def _plan(self, spec: RunSpec, previous: Previous, last: JobModel | None) -> PlannedModel:
+    async def _plan(self, spec: RunSpec, previous: PreviousAssignment, last: JobModel | None) -> PlannedModel:
         def planned(grouper: Grouper) -> PlannedModel:
             return plan_model(spec, grouper, previous, last, slots(spec.containers))
 
@@ -278,12 +278,12 @@ def _check_undrained(run: RunRow, read: RunRow) -> RunRow:
     return _check_not_draining(run)
 
 
-async def _left_out(tx: ReadTransaction, last: RunRow, previous: Previous) -> tuple[LeftOut, Collection[StreamId]]:
+async def _left_out(tx: ReadTransaction, last: RunRow, previous: PreviousAssignment) -> tuple[UnreadStreams, Collection[StreamId]]:
     """What the history of the run `last` knows of the streams that this run does not read, and which of them are to be forgotten: those
     whose keys have no state, because no task has begun a stage that reads them."""
     streams = previous.baselines.keys() - {each.id for each in last.spec.streams_read}
     if not streams:
-        return LeftOut(), ()
+        return UnreadStreams(), ()
     begun = {(row.stage, row.task) for row in await tx.fleet.stage_states(last.job)}
     history = await tx.runs.history(last.job, last.first_run)
     forgotten: set[StreamId] = set()
@@ -298,7 +298,7 @@ async def _left_out(tx: ReadTransaction, last: RunRow, previous: Previous) -> tu
         elif runs:
             starts |= {ssp: at for ssp, at in (await tx.runs.start_offsets(runs[0].run_id)).items() if ssp.stream_id == stream}
             identities |= {each.id: each.identity for each in runs[0].spec.streams if each.id == stream}
-    return LeftOut(starts, identities), forgotten
+    return UnreadStreams(starts, identities), forgotten
 
 
 async def _last_drain(tx: ReadTransaction, job: JobName, former: RunRow | None, start: Start) -> DrainRow | None:

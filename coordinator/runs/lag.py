@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from coordinator.fleet.stage_metrics import StageMetrics, Stages
-from coordinator.store.fleet import LateRows, StageStateRow, Tally
+from coordinator.store.fleet import LateRows, RunCounts, StageStateRow
 from coordinator.store.runs import JobRow, RunRow
 from coordinator.store.sql import ReadTransaction, Store
 from sluice.clock import Clock
@@ -44,7 +44,7 @@ class JobStatus:
     state: RunState
     slots: int = 0
     unowned: int = 0
-    tally: Tally = field(default_factory=lambda: Tally({}, 0))
+    tally: RunCounts = field(default_factory=lambda: RunCounts({}, 0))
     lag: Mapping[StageName, int] = field(default_factory=dict)
     version: int = 0
     reassigned_slots: int = 0

@@ -20,7 +20,7 @@ from coordinator.transitions import stages_of
 from sluice.clock import Clock
 from sluice.core.ids import JobName, Lineage, RunId, Ssp, StageName, TaskName
 from sluice.core.jobmodels.model import JobModel
-from sluice.core.leases.ownership import Regrouped, StagePosition, Wait, regrouped
+from sluice.core.leases.ownership import RegroupedStage, StagePosition, Wait, regrouped
 
 log = logging.getLogger(__name__)
 
@@ -82,13 +82,15 @@ class Regrouping:
         return max(waits, key=lambda wait: wait.delay, default=None)
 
 
-def _changes(run: RunRow, model: JobModel, rows: Mapping[StageName, Mapping[TaskName, StageStateRow]]) -> Mapping[StageName, Regrouped]:
+def _changes(
+    run: RunRow, model: JobModel, rows: Mapping[StageName, Mapping[TaskName, StageStateRow]]
+) -> Mapping[StageName, RegroupedStage]:
     reads: dict[StageName, dict[TaskName, frozenset[Ssp]]] = {stage: {} for stage in run.spec.stage_names}
     for each in stages_of(run, model):
         reads[each.stage][each.task] = each.ssps
     streams = {each.id: each for each in run.spec.streams_read}
 
-    def change(stage: StageName, tasks: Mapping[TaskName, frozenset[Ssp]]) -> Regrouped:
+    def change(stage: StageName, tasks: Mapping[TaskName, frozenset[Ssp]]) -> RegroupedStage:
         positions = {task: StagePosition(row.position, row.reported_at) for task, row in rows.get(stage, {}).items()}
         everywhere = {ssp for ssps in tasks.values() for ssp in ssps if streams[ssp.stream_id].read_by_all(ssp.partition)}
         return regrouped(positions, tasks, everywhere)

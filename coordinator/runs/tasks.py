@@ -38,7 +38,7 @@ from sluice.core.ids import (
     StageName,
     TaskName,
 )
-from sluice.core.jobmodels.grouping import Previous
+from sluice.core.jobmodels.grouping import PreviousAssignment
 from sluice.core.jobmodels.model import JobModel, TaskModel
 from sluice.core.leases.ownership import Committed, TaskOwner, Wait, acquire, updated_offsets
 from sluice.core.lifecycle import RunState
@@ -63,12 +63,12 @@ class _Assignment:
     """The assignment of a job in a run with a version of the model, which has only one, and by task."""
 
     of: tuple[RunId, int]
-    whole: Previous
+    whole: PreviousAssignment
     owned: Mapping[TaskName, Sequence[Ssp]]
 
 
 @dataclass(frozen=True, slots=True)
-class Acquired:
+class AcquiredTask:
     generation: Generation
     stages: Sequence[StageStart]
     drain: DrainRow | None
@@ -110,7 +110,7 @@ class Tasks:
 
     async def acquire(
         self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch, wait: timedelta = timedelta(0)
-    ) -> Acquired | Wait:
+    ) -> AcquiredTask | Wait:
         """Grant the task to the valid incarnation of the slot that the job model names, or return how long the former owner may still act.
         Waits up to `wait` for the former owner to release it. The owner itself gets the same generation again, with the partitions of the
         current model.
@@ -130,7 +130,7 @@ class Tasks:
                 found = await self._acquire(run_id, task, execution_id, epoch)
         return found
 
-    async def _acquire(self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch) -> Acquired | Wait:
+    async def _acquire(self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch) -> AcquiredTask | Wait:
         async with self._store.begin() as tx:
             run = await get_run(tx, run_id)
             model = await self._model_of(tx, run)
@@ -157,7 +157,7 @@ class Tasks:
             for ssp, at in (found for each in stages for found in each.starts.items()):
                 starts[ssp] = min(at, starts.get(ssp, at))
             continued = continuation(run, slot, task_model, assigned.owned.get(task, ()), assigned.whole, starts)
-            acquired = Acquired(decision.generation, stages, drain, continued)
+            acquired = AcquiredTask(decision.generation, stages, drain, continued)
         self._regrouping.settled(run)
         return acquired
 

@@ -78,7 +78,7 @@ class StageReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class WatermarkHolder:
     """A feeder that holds a watermark, and why, as part of a sentence."""
 
     feeder: Feeder
@@ -94,7 +94,7 @@ class StreamWatermark:
     stream: StreamId
     event_time: datetime | None
     newest: datetime | None
-    held_by: Sequence[Holder]
+    held_by: Sequence[WatermarkHolder]
     held_for: timedelta
     error: str
 
@@ -126,7 +126,7 @@ class _Stream:
     decision: StepDecision = field(default_factory=lambda: StepDecision(NoCap.HOLD))
     rose_at: Instant | None = None
     gave_up: bool = False
-    held_by: Sequence[Holder] = ()
+    held_by: Sequence[WatermarkHolder] = ()
     error: str = ""
 
 
@@ -184,7 +184,7 @@ class StreamCap:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReportOutcome:
     """`caps`: of each reported stage that reads intermediate streams. `refused`: those that the reporter does not own."""
 
     caps: Mapping[Key, Sequence[StreamCap]]
@@ -248,7 +248,7 @@ class WatermarkCoordinator:
 
     # --- reports -----------------------------------------------------------------------------------------------------
 
-    async def report(self, run_id: RunId, reports: Mapping[Key, StageReport]) -> Answer:
+    async def report(self, run_id: RunId, reports: Mapping[Key, StageReport]) -> ReportOutcome:
         """Record what a container says of its stages, and answer how far their watermarks may rise. Raises UnknownRun."""
         known = self._runs.get(run_id)
         if known is None:
@@ -256,7 +256,7 @@ class WatermarkCoordinator:
                 run = await get_run(tx, run_id)
                 await self._forget_ended(tx)
             if run.state.ended:
-                return Answer({}, [(key, each.generation) for key, each in reports.items()])
+                return ReportOutcome({}, [(key, each.generation) for key, each in reports.items()])
             known = self._runs.setdefault(run_id, _Run())
         view = known.view
         if view is None or (
@@ -271,7 +271,7 @@ class WatermarkCoordinator:
             await self._begin_round(run_id, known)
         view = known.view or view
         caps = {key: self._caps(known, view, key) for key in sorted(accepted) if key in view.positions}
-        return Answer(
+        return ReportOutcome(
             {key: each for key, each in caps.items() if each},
             [(key, each.generation) for key, each in reports.items() if key not in accepted],
         )
@@ -464,7 +464,7 @@ class WatermarkCoordinator:
             held_by: Sequence[Feeder] = ()  # all are equally far
         else:
             held_by = decision.held_by
-        stream.held_by = [Holder(feeder, _why(states[feeder], owned=feeder.task in view.owners)) for feeder in held_by]
+        stream.held_by = [WatermarkHolder(feeder, _why(states[feeder], owned=feeder.task in view.owners)) for feeder in held_by]
         stream.decision = decision
         stream.steps = thinned(steps, view.readers(stream_id), MOST_STEPS)
 

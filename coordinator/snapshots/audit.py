@@ -15,7 +15,7 @@ from coordinator.snapshots.operations import Progress
 from coordinator.store.snapshots import SnapshotRow
 from coordinator.store.sql import Store
 from sluice.blobs.indexes import read_index
-from sluice.blobs.port import About, BlobStore, Purpose
+from sluice.blobs.port import BlobStore, Purpose, RequestContext
 from sluice.core.errors import BlobCorrupted, BlobMissing, CorruptData, UnknownSnapshot
 from sluice.core.ids import JobName, StageKey
 from sluice.core.snapshots.fingerprint import Hashes
@@ -23,7 +23,7 @@ from sluice.core.snapshots.indexjson import lengths
 from sluice.core.snapshots.retention import split
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, FileIndex, walk
 
-ABOUT = About(Purpose.AUDIT)
+ABOUT = RequestContext(Purpose.AUDIT)
 AT_ONCE = 8
 SHOWN = 100
 
@@ -31,7 +31,7 @@ _VerifiedFile: TypeAlias = tuple[BlobStoreName, StageKey, FileIndex]
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class BlobExplanation:
     """A blob in one blob store, and why it exists."""
 
     blob_store: BlobStoreName
@@ -45,7 +45,7 @@ class Explained:
 
 
 @dataclass(slots=True)
-class Audited:
+class AuditResult:
     """A blob store compared with the catalog. `missing`: blobs that snapshots refer to; `garbage`: blobs that no snapshot refers to;
     `unread`: indexes that cannot be read; `unknown`: prefixes of jobs that the database does not know."""
 
@@ -87,7 +87,9 @@ class Audits:
         for name in names:
             wrong[name] = {}
             try:
-                index = await read_index(await self._blob_stores.opened(name), row.markers[name].index, About.of_stage(Purpose.AUDIT, key))
+                index = await read_index(
+                    await self._blob_stores.opened(name), row.markers[name].index, RequestContext.of_stage(Purpose.AUDIT, key)
+                )
             except CorruptData as error:
                 wrong[name][row.markers[name].index] = str(error)
                 continue
@@ -100,7 +102,7 @@ class Audits:
     async def _verify(
         self, blobs: BlobStore, found: Sequence[tuple[str, FileIndex]], key: StageKey, wrong: dict[str, str], progress: Progress
     ) -> None:
-        free, about = asyncio.Semaphore(AT_ONCE), About.of_stage(Purpose.AUDIT, key)
+        free, about = asyncio.Semaphore(AT_ONCE), RequestContext.of_stage(Purpose.AUDIT, key)
 
         async def one(path: str, file: FileIndex) -> None:
             async with free:
@@ -151,7 +153,7 @@ class Audits:
         wrong: dict[str, str] = {}
         blobs = await self._blob_stores.opened(name)
         try:
-            index = await read_index(blobs, row.markers[name].index, About.of_stage(Purpose.AUDIT, key))
+            index = await read_index(blobs, row.markers[name].index, RequestContext.of_stage(Purpose.AUDIT, key))
         except CorruptData as error:
             return {row.markers[name].index: str(error)}
         new = [(path, file) for path, file in walk(index.root) if (name, key, file) not in verified]
@@ -166,11 +168,11 @@ class Audits:
 
     # --- one blob ---
 
-    async def explain(self, blob: BlobId, grace: timedelta) -> Sequence[Explained]:
+    async def explain(self, blob: BlobId, grace: timedelta) -> Sequence[BlobExplanation]:
         """Why a blob exists, in each blob store. Raises BlobUnavailable."""
         return [await self._explain(name, blob, grace) for name in self._blob_stores.names]
 
-    async def _explain(self, name: BlobStoreName, blob: BlobId, grace: timedelta) -> Explained:
+    async def _explain(self, name: BlobStoreName, blob: BlobId, grace: timedelta) -> BlobExplanation:
         blobs = await self._blob_stores.opened(name)
         listed = await find_blob(blobs, blob)
         job, prefix, _ = split(blob)
@@ -189,10 +191,10 @@ class Audits:
         if known is None:
             verdict, why = "not judged", "it belongs to no job that the database knows"
         size, modified = (None, None) if listed is None else (listed.size, listed.modified)
-        return Explained(name, listed is not None, size, modified, verdict, why, by, since)
+        return BlobExplanation(name, listed is not None, size, modified, verdict, why, by, since)
 
     async def _referring(self, name: BlobStoreName, blobs: BlobStore, store: StageSnapshots, blob: BlobId) -> list[str]:
-        found, about = [], About.of_stage(Purpose.AUDIT, store.key)
+        found, about = [], RequestContext.of_stage(Purpose.AUDIT, store.key)
         for row in store.snapshots:
             if name not in row.markers:
                 continue
@@ -215,8 +217,8 @@ class Audits:
         found = [await self._audit(name, progress) for name in self._blob_stores.names]
         return {"good": all(each.good for each in found), "stores": [_spelled(each) for each in found]}
 
-    async def _audit(self, name: BlobStoreName, progress: Progress) -> Audited:
-        audited, blobs = Audited(name), await self._blob_stores.opened(name)
+    async def _audit(self, name: BlobStoreName, progress: Progress) -> AuditResult:
+        audited, blobs = AuditResult(name), await self._blob_stores.opened(name)
         async with self._store.read() as tx:
             jobs = {*await tx.snapshots.jobs(), *(row.job for row in await tx.runs.jobs())}
         for job in sorted(jobs):
@@ -233,7 +235,7 @@ class Audits:
         return audited
 
     async def _audit_store(
-        self, name: BlobStoreName, blobs: BlobStore, prefix: str, key: StageKey, audited: Audited, progress: Progress
+        self, name: BlobStoreName, blobs: BlobStore, prefix: str, key: StageKey, audited: AuditResult, progress: Progress
     ) -> None:
         """Compare one stage. A blob that seems to be missing is checked again, because snapshots may be retired meanwhile."""
         async with self._store.read() as tx:
@@ -254,7 +256,7 @@ class Audits:
                 if len(audited.first_missing) < SHOWN:
                     audited.first_missing[blob] = checkpoint
 
-    async def _wanted(self, name: BlobStoreName, blobs: BlobStore, known: StageSnapshots, audited: Audited) -> dict[BlobId, CommitId]:
+    async def _wanted(self, name: BlobStoreName, blobs: BlobStore, known: StageSnapshots, audited: AuditResult) -> dict[BlobId, CommitId]:
         """The blobs that the snapshots of a stage refer to, each with one of these snapshots."""
         wanted: dict[BlobId, CommitId] = {}
         for row in known.snapshots:
@@ -263,7 +265,7 @@ class Audits:
             audited.snapshots += 1
             wanted[row.markers[name].index] = row.checkpoint
             try:
-                index = await read_index(blobs, row.markers[name].index, About.of_stage(Purpose.AUDIT, known.key))
+                index = await read_index(blobs, row.markers[name].index, RequestContext.of_stage(Purpose.AUDIT, known.key))
             except BlobMissing:
                 continue  # reported as missing
             except CorruptData as error:
@@ -290,7 +292,7 @@ def _verdict(by: Sequence[str], there: bool, since: datetime | None, grace: time
     return "condemned", f"nothing refers to it; it is deleted after {since + grace:%Y-%m-%d %H:%M:%S} UTC if that is still so"
 
 
-async def _verify_file(blobs: BlobStore, path: str, file: FileIndex, about: About) -> None:
+async def _verify_file(blobs: BlobStore, path: str, file: FileIndex, about: RequestContext) -> None:
     """Raises BlobCorrupted, BlobMissing."""
     sink = Hashes()
     for part, length in lengths(file.blobs, file.metadata.size, path):
@@ -304,7 +306,7 @@ async def _verify_file(blobs: BlobStore, path: str, file: FileIndex, about: Abou
         raise BlobCorrupted(f"{path} is not what was uploaded: its checksum differs")
 
 
-def _spelled(audited: Audited) -> Mapping[str, Any]:
+def _spelled(audited: AuditResult) -> Mapping[str, Any]:
     return {
         "blobStore": audited.blob_store,
         "good": audited.good,

@@ -16,7 +16,7 @@ from coordinator.transitions import retirement
 from sluice.clock import Clock
 from sluice.core.errors import ClientError, TaskHeld, UnknownJob, UnknownPin, UnknownSnapshot
 from sluice.core.ids import JobName, StageKey, StageName, TaskName
-from sluice.core.snapshots.retention import Retention, Taken, retained
+from sluice.core.snapshots.retention import Retention, SnapshotTime, retained
 from sluice.core.snapshots.snapshot import CommitId
 
 
@@ -31,7 +31,7 @@ class SnapshotDetails:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PinSpec:
     """The request for a pin. Without `checkpoint`, the head of each stage that matches `task` and `stage` (None: all) is pinned."""
 
     pin_id: str | None
@@ -92,7 +92,7 @@ class SnapshotCatalog:
     async def _why(
         self, tx: ReadTransaction, key: StageKey, store: StageStateRow | None, pins: Sequence[PinRow]
     ) -> Mapping[CommitId, Sequence[str]]:
-        taken = [Taken(row.checkpoint, row.reported_at) for row in await tx.snapshots.of_stage(key)]
+        taken = [SnapshotTime(row.checkpoint, row.reported_at) for row in await tx.snapshots.of_stage(key)]
         return retained(taken, self._retention, store.head if store else None, pins_at(pins, key, self._clock.now()))
 
     # --- pins ---
@@ -108,7 +108,7 @@ class SnapshotCatalog:
                     by_id.setdefault(row.pin_id, []).append(row)
         return list(by_id.values())
 
-    async def pin(self, job: JobName, wanted: Wanted) -> Sequence[PinRow]:
+    async def pin(self, job: JobName, wanted: PinSpec) -> Sequence[PinRow]:
         """Pin snapshots that are retained. Raises UnknownJob, UnknownSnapshot, and ClientError for a pin that another job or
         an active drain has."""
         now = self._clock.now()
@@ -181,7 +181,7 @@ async def _known_job(tx: ReadTransaction, job: JobName) -> None:
         raise UnknownJob(f"there is no job {job!r}")
 
 
-async def _to_be_pinned(tx: WriteTransaction, job: JobName, wanted: Wanted) -> Sequence[SnapshotRow]:
+async def _to_be_pinned(tx: WriteTransaction, job: JobName, wanted: PinSpec) -> Sequence[SnapshotRow]:
     if wanted.checkpoint is not None:
         if wanted.task is None or wanted.stage is None:
             raise ClientError("--checkpoint needs --task and --stage")

@@ -19,16 +19,16 @@ from typing import assert_never
 
 from coordinator.blobpool import BlobStores
 from coordinator.snapshots.inventory import stage_snapshots
-from coordinator.store.cleanup import CleanupKind, CleanupRow, QueueTally
+from coordinator.store.cleanup import CleanupKind, CleanupRow, QueueCounts
 from coordinator.store.snapshots import PinRow, SnapshotRow
 from coordinator.store.sql import Store, WriteTransaction
 from coordinator.waits import DeletionHold
 from sluice.blobs.indexes import read_index
-from sluice.blobs.port import About, Purpose
+from sluice.blobs.port import Purpose, RequestContext
 from sluice.clock import Clock
 from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable, SluiceError
 from sluice.core.ids import Lineage, StageKey
-from sluice.core.snapshots.retention import Retention, Taken, retained
+from sluice.core.snapshots.retention import Retention, SnapshotTime, retained
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, offsets_prefix
 from sluice.core.waits import TOLERANCE
 
@@ -68,7 +68,7 @@ class CleanUp:
     batch: int = 200
     every: timedelta = timedelta(seconds=1)
     name: str = "clean_up"
-    queue: Sequence[QueueTally] = field(default_factory=tuple)
+    queue: Sequence[QueueCounts] = field(default_factory=tuple)
     """The queue at the start of the last run."""
 
     @property
@@ -158,7 +158,7 @@ class CleanUp:
         row = _marked(rows, where, index_blob)
         if row is None:
             return  # retired since: what only it refers to may go
-        blobs, about = await self.blob_stores.opened(where), About.of_stage(Purpose.CLEANUP, key)
+        blobs, about = await self.blob_stores.opened(where), RequestContext.of_stage(Purpose.CLEANUP, key)
         try:
             index = await read_index(blobs, index_blob, about)
         except BlobMissing:
@@ -184,7 +184,7 @@ class CleanUp:
         async with self.store.read() as tx:
             known = await stage_snapshots(tx, key)
         needed = known.references()
-        blobs, about = await self.blob_stores.opened(item.blob_store), About.of_stage(Purpose.CLEANUP, key)
+        blobs, about = await self.blob_stores.opened(item.blob_store), RequestContext.of_stage(Purpose.CLEANUP, key)
         async for page in blobs.list(offsets_prefix(key, lineage), about):
             gone = [each.blob for each in page if not needed.refer_to(each.blob)]
             if gone:
@@ -202,7 +202,7 @@ async def retire(tx: WriteTransaction, key: StageKey, retention: Retention, now:
     rows = await tx.snapshots.of_stage(key)
     store = await tx.fleet.stage_state(key)
     stay = retained(
-        [Taken(row.checkpoint, row.reported_at) for row in rows],
+        [SnapshotTime(row.checkpoint, row.reported_at) for row in rows],
         retention,
         store.head if store else None,
         pins_at(await tx.snapshots.pins(key.job), key, now),

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from coordinator.store.runs import RunRow
 from sluice.core.drain import KeptHistory, histories_of_state
 from sluice.core.ids import JobName, ProcessorId, RunId, Ssp, StageName, StreamId, TaskName
-from sluice.core.jobmodels.grouping import Previous
+from sluice.core.jobmodels.grouping import PreviousAssignment
 from sluice.core.jobmodels.model import JobModel, TaskModel, job_model
 from sluice.core.jobmodels.spec import Role, RunSpec, StreamSpec
 from sluice.core.lifecycle import RunState
@@ -31,7 +31,7 @@ REASON = "the database was lost: `sluice rebuild` registered what the blob store
 
 
 def continuation(
-    run: RunRow, slot: ProcessorId, task: TaskModel, owned: Sequence[Ssp], assignment: Previous, starts: Mapping[Ssp, int]
+    run: RunRow, slot: ProcessorId, task: TaskModel, owned: Sequence[Ssp], assignment: PreviousAssignment, starts: Mapping[Ssp, int]
 ) -> Continuation:
     """The continuation of a task of a run that is in `slot` and owns these partitions. `starts`: where its stages begin without a batch."""
     roles = {each.id: each for each in run.spec.streams}
@@ -68,7 +68,7 @@ class ContinuedRun:
 
     run: RunRow
     model: JobModel
-    assignment: Previous
+    assignment: PreviousAssignment
     starts: Mapping[Ssp, int]
 
 
@@ -160,6 +160,6 @@ def continued_run(job: JobName, indexes: Sequence[SnapshotIndex], now: datetime)
     return ContinuedRun(
         run=run,
         model=job_model(config, tasks.reads, tasks.slots, tasks.changelog),
-        assignment=Previous(tasks.owners, tasks.baselines, last.grouping),
+        assignment=PreviousAssignment(tasks.owners, tasks.baselines, last.grouping),
         starts=tasks.starts,
     )

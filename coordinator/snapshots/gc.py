@@ -21,16 +21,16 @@ from coordinator.store.cleanup import MarkedBlobRow
 from coordinator.store.sql import Store
 from coordinator.waits import DeletionHold
 from sluice.blobs.indexes import read_index
-from sluice.blobs.port import About, BlobStore, Listed, Purpose
+from sluice.blobs.port import BlobStore, ListedBlob, Purpose, RequestContext
 from sluice.clock import Clock
 from sluice.core.errors import CorruptData, SluiceError
 from sluice.core.ids import JobName, StageKey, StageName, TaskName
-from sluice.core.snapshots.retention import Found, Judged, References, judge, split
+from sluice.core.snapshots.retention import BlobSize, CollectionDecision, References, decide, split
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName
 
 log = logging.getLogger(__name__)
 
-ABOUT = About(Purpose.COLLECTION)
+ABOUT = RequestContext(Purpose.COLLECTION)
 SHOWN = 50
 """Blobs of each kind that a report lists."""
 
@@ -38,37 +38,37 @@ Pause = Callable[[float], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class Pile:
+class BlobSummary:
     """A set of blobs: their number, their bytes, and the first of them."""
 
     blobs: int = 0
     bytes: int = 0
     first: list[BlobId] = field(default_factory=list)
 
-    def add(self, found: Sequence[Found]) -> None:
+    def add(self, found: Sequence[BlobSize]) -> None:
         self.blobs += len(found)
         self.bytes += sum(each.size for each in found)
         self.first += [each.blob for each in found[: SHOWN - len(self.first)]]
 
 
 @dataclass(slots=True)
-class Collected:
+class CollectionResult:
     """The result of a pass over one blob store. `not_judged`: prefixes of stages that were skipped, and why."""
 
     blob_store: BlobStoreName
     looked_at: int = 0
     referenced: int = 0
-    condemned: Pile = field(default_factory=Pile)
-    waiting: Pile = field(default_factory=Pile)
-    deleted: Pile = field(default_factory=Pile)
+    condemned: BlobSummary = field(default_factory=BlobSummary)
+    waiting: BlobSummary = field(default_factory=BlobSummary)
+    deleted: BlobSummary = field(default_factory=BlobSummary)
     pardoned: int = 0
     not_judged: dict[str, str] = field(default_factory=dict)
 
-    def count(self, judged: Judged) -> None:
-        self.referenced += judged.referenced
-        self.condemned.add(judged.condemn)
-        self.waiting.add(judged.wait)
-        self.pardoned += len(judged.pardon)
+    def count(self, decision: CollectionDecision) -> None:
+        self.referenced += decision.referenced
+        self.condemned.add(decision.condemn)
+        self.waiting.add(decision.wait)
+        self.pardoned += len(decision.pardon)
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class _Scope:
 
 
 @dataclass(slots=True)
-class Totals:
+class CollectionTotals:
     """Totals of one blob store, since the coordinator started."""
 
     condemned: int = 0
@@ -94,7 +94,7 @@ class Totals:
     not_judged: int = 0
 
 
-class Collection:
+class GarbageCollector:
     """Chore, and the same on request. `pause` sleeps for a number of seconds, which limits deletions to `deletes_per_second`. While
     `hold` is active, garbage is marked and not deleted."""
 
@@ -114,7 +114,7 @@ class Collection:
     ) -> None:
         self.every = every
         self.grace = grace
-        self.totals: dict[BlobStoreName, Totals] = {name: Totals() for name in blob_stores.names}
+        self.totals: dict[BlobStoreName, CollectionTotals] = {name: CollectionTotals() for name in blob_stores.names}
         self._store = store
         self._blob_stores = blob_stores
         self._clock = clock
@@ -135,7 +135,7 @@ class Collection:
             if count
         }
 
-    async def run(self, progress: Progress, *, dry: bool) -> Sequence[Collected]:
+    async def run(self, progress: Progress, *, dry: bool) -> Sequence[CollectionResult]:
         """One pass over all blob stores; passes do not run concurrently. A dry run writes nothing. If a blob store fails, the others are
         collected, then the error is raised."""
         found, failure = [], None
@@ -149,8 +149,8 @@ class Collection:
             raise failure
         return found
 
-    async def _pass(self, name: BlobStoreName, progress: Progress, *, dry: bool) -> Collected:
-        collected, blobs = Collected(name), await self._blob_stores.opened(name)
+    async def _pass(self, name: BlobStoreName, progress: Progress, *, dry: bool) -> CollectionResult:
+        collected, blobs = CollectionResult(name), await self._blob_stores.opened(name)
         if not await owns_blob_store(self._store, name, blobs):
             collected.not_judged["jobs/"] = "another coordinator database owns this blob store: `sluice rebuild` takes it over"
             return collected
@@ -185,7 +185,7 @@ class Collection:
 
     async def _with_references(self, name: BlobStoreName, scope: _Scope, blobs: BlobStore) -> _Scope:
         assert scope.known is not None
-        references, about = scope.known.references(), About.of_stage(Purpose.COLLECTION, scope.known.key)
+        references, about = scope.known.references(), RequestContext.of_stage(Purpose.COLLECTION, scope.known.key)
         for index in scope.known.indexes(name):
             references.add([index])
             try:
@@ -196,25 +196,33 @@ class Collection:
         return _Scope(scope.prefix, scope.known, references)
 
     async def _judge(
-        self, name: BlobStoreName, blobs: BlobStore, scope: _Scope, listed: Sequence[Listed], after: str, collected: Collected, *, dry: bool
+        self,
+        name: BlobStoreName,
+        blobs: BlobStore,
+        scope: _Scope,
+        listed: Sequence[ListedBlob],
+        after: str,
+        collected: CollectionResult,
+        *,
+        dry: bool,
     ) -> None:
         assert scope.references is not None
         until = listed[-1].blob
         async with self._store.read() as tx:
             condemned = {row.blob: row.marked_at for row in await tx.cleanup.marked(name, after, until)}
-        found, now = [Found(each.blob, each.size) for each in listed], self._clock.now()
-        judged = judge(found, condemned, scope.references.refer_to, now, self.grace)
-        collected.count(judged)
+        found, now = [BlobSize(each.blob, each.size) for each in listed], self._clock.now()
+        decision = decide(found, condemned, scope.references.refer_to, now, self.grace)
+        collected.count(decision)
         if dry:
-            collected.deleted.add(judged.delete)
+            collected.deleted.add(decision.delete)
             return
-        if judged.condemn or judged.pardon:
+        if decision.condemn or decision.pardon:
             async with self._store.begin() as tx:
-                again = [each.blob for each in judged.condemn if each.blob in condemned]
-                await tx.cleanup.unmark(name, [*judged.pardon, *again])
-                await tx.cleanup.mark(MarkedBlobRow(name, each.blob, each.size, now) for each in judged.condemn)
-        if judged.delete and not self._hold.active() and await self._unchanged(scope):
-            await self._delete(name, blobs, scope, judged.delete, collected)
+                again = [each.blob for each in decision.condemn if each.blob in condemned]
+                await tx.cleanup.unmark(name, [*decision.pardon, *again])
+                await tx.cleanup.mark(MarkedBlobRow(name, each.blob, each.size, now) for each in decision.condemn)
+        if decision.delete and not self._hold.active() and await self._unchanged(scope):
+            await self._delete(name, blobs, scope, decision.delete, collected)
 
     async def _unchanged(self, scope: _Scope) -> bool:
         """Whether the stage has no new snapshots or lineage since its references were read. If it has, the next pass decides."""
@@ -225,23 +233,25 @@ class Collection:
             now = await stage_snapshots(tx, scope.known.key)
         return {each.seq for each in now.snapshots} <= {each.seq for each in scope.known.snapshots} and now.current == scope.known.current
 
-    async def _delete(self, name: BlobStoreName, blobs: BlobStore, scope: _Scope, found: Sequence[Found], collected: Collected) -> None:
+    async def _delete(
+        self, name: BlobStoreName, blobs: BlobStore, scope: _Scope, found: Sequence[BlobSize], collected: CollectionResult
+    ) -> None:
         assert scope.known is not None
         gone = [each.blob for each in found]
-        await blobs.delete(gone, About.of_stage(Purpose.COLLECTION, scope.known.key))
+        await blobs.delete(gone, RequestContext.of_stage(Purpose.COLLECTION, scope.known.key))
         async with self._store.begin() as tx:
             await tx.cleanup.unmark(name, gone)
         collected.deleted.add(found)
         await self._pause(len(gone) / self._rate)
 
-    async def _forget(self, name: BlobStoreName, after: str, until: str | None, collected: Collected) -> None:
+    async def _forget(self, name: BlobStoreName, after: str, until: str | None, collected: CollectionResult) -> None:
         """Unmark the marked blobs of that range, which no longer exist."""
         async with self._store.begin() as tx:
             gone = [row.blob for row in await tx.cleanup.marked(name, after, until)]
             await tx.cleanup.unmark(name, gone)
         collected.pardoned += len(gone)
 
-    def _total(self, totals: Totals, collected: Collected) -> None:
+    def _total(self, totals: CollectionTotals, collected: CollectionResult) -> None:
         totals.condemned += collected.condemned.blobs
         totals.deleted += collected.deleted.blobs
         totals.deleted_bytes += collected.deleted.bytes

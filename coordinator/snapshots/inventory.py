@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from coordinator.store.snapshots import SnapshotRow
 from coordinator.store.sql import ReadTransaction, Store
-from sluice.blobs.port import About, BlobStore, Listed, Purpose
+from sluice.blobs.port import BlobStore, ListedBlob, Purpose, RequestContext
 from sluice.core.ids import JobName, Lineage, StageKey
 from sluice.core.snapshots.retention import References, floors
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, checked_blob_id, stage_prefix
@@ -57,15 +57,15 @@ async def stage_snapshots(tx: ReadTransaction, key: StageKey) -> StageSnapshots:
     return StageSnapshots(key, await tx.snapshots.of_stage(key), row.lineage if row else None)
 
 
-async def find_blob(blobs: BlobStore, blob: BlobId) -> Listed | None:
+async def find_blob(blobs: BlobStore, blob: BlobId) -> ListedBlob | None:
     """The blob with exactly that id; None if there is none."""
-    async for page in blobs.list(blob, About(Purpose.AUDIT)):
+    async for page in blobs.list(blob, RequestContext(Purpose.AUDIT)):
         return next((each for each in page if each.blob == blob), None)
     return None
 
 
 PREFIX = "registries/"
-ABOUT = About(Purpose.OPEN)
+ABOUT = RequestContext(Purpose.OPEN)
 
 
 async def last_owner(blobs: BlobStore) -> BlobId | None:

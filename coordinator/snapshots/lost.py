@@ -16,11 +16,11 @@ from coordinator.blobpool import BlobStores
 from coordinator.fleet.notices import Notices
 from coordinator.store.sql import Store
 from sluice.blobs.indexes import read_index
-from sluice.blobs.port import About, BlobStore, Purpose
+from sluice.blobs.port import BlobStore, Purpose, RequestContext
 from sluice.clock import Clock
 from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable, CorruptData
 from sluice.core.ids import JobName, StageKey
-from sluice.core.snapshots.lost import Lost, find_lost
+from sluice.core.snapshots.lost import LostBlobs, find_lost
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, Kind, stage_prefix
 
 AT_ONCE = 200
@@ -39,16 +39,16 @@ class FindLostBlobs:
     clock: Clock
     every: timedelta = timedelta(hours=1)
     name: str = "find_lost_blobs"
-    found: Mapping[tuple[BlobStoreName, StageKey], Lost | None] = field(default_factory=dict)
+    found: Mapping[tuple[BlobStoreName, StageKey], LostBlobs | None] = field(default_factory=dict)
     """Of each stage in each blob store, None if nothing is lost."""
 
-    def of_job(self, job: JobName) -> Sequence[Lost]:
+    def of_job(self, job: JobName) -> Sequence[LostBlobs]:
         return [each for each in self.found.values() if each is not None and each.key.job == job]
 
     async def run_once(self) -> Mapping[str, int]:
         async with self.store.read() as tx:
             keys = [key for job in await tx.snapshots.jobs() for key in await tx.snapshots.stages(job)]
-        found: dict[tuple[BlobStoreName, StageKey], Lost | None] = {}
+        found: dict[tuple[BlobStoreName, StageKey], LostBlobs | None] = {}
         unavailable: BlobUnavailable | BlobStoreUnusable | None = None
         for name in self.blob_stores.names:
             try:
@@ -68,7 +68,7 @@ class FindLostBlobs:
         lost_now = sum(each.blobs for each in found.values() if each is not None)
         return {"lost": lost_now} if lost_now else {}
 
-    async def _request_uploads(self, lost: Sequence[Lost]) -> None:
+    async def _request_uploads(self, lost: Sequence[LostBlobs]) -> None:
         """Request a new upload from the owners, once for each comparison that finds a loss, since a container may have ended before it did
         so."""
         by_job: defaultdict[JobName, list[Mapping[str, str]]] = defaultdict(list)
@@ -83,7 +83,7 @@ class FindLostBlobs:
                     await tx.runs.add_notice(run.run_id, "BACKUP", self.clock.now(), {"lost": stages[first : first + AT_ONCE]})
             self.notices.notify(run.run_id)
 
-    async def _of_stage(self, name: BlobStoreName, blobs: BlobStore, key: StageKey) -> Lost | None:
+    async def _of_stage(self, name: BlobStoreName, blobs: BlobStore, key: StageKey) -> LostBlobs | None:
         """The snapshots are read before the blobs are listed, so that all their blobs were put before. Raises BlobUnavailable,
         BlobStoreUnusable."""
         async with self.store.read() as tx:
@@ -91,7 +91,7 @@ class FindLostBlobs:
         needs = {row.checkpoint: await _needs(blobs, row.markers[name].index, key) for row in rows}
         listed: set[BlobId] = set()
         for kind in (Kind.DATA, Kind.SNAPSHOTS):
-            async for page in blobs.list(f"{stage_prefix(key)}{kind}/", About.of_stage(Purpose.AUDIT, key)):
+            async for page in blobs.list(f"{stage_prefix(key)}{kind}/", RequestContext.of_stage(Purpose.AUDIT, key)):
                 listed |= {each.blob for each in page}
         async with self.store.read() as tx:  # what was retired meanwhile may have been deleted
             retained = {row.checkpoint for row in await tx.snapshots.of_stage(key)}
@@ -101,7 +101,7 @@ class FindLostBlobs:
 async def _needs(blobs: BlobStore, index: BlobId, key: StageKey) -> frozenset[BlobId]:
     """The index itself, and what it lists. Of a damaged index, a name that no listing has."""
     try:
-        return (await read_index(blobs, index, About.of_stage(Purpose.AUDIT, key))).blobs | {index}
+        return (await read_index(blobs, index, RequestContext.of_stage(Purpose.AUDIT, key))).blobs | {index}
     except BlobMissing:
         return frozenset({index})
     except CorruptData:

@@ -28,7 +28,7 @@ from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.store.sql import Store, WriteTransaction
 from coordinator.transitions import keeping, retirement
 from sluice.blobs.indexes import read_index
-from sluice.blobs.port import About, BlobStore, Listed, Purpose
+from sluice.blobs.port import BlobStore, ListedBlob, Purpose, RequestContext
 from sluice.clock import Clock
 from sluice.core.drain import histories_of_state
 from sluice.core.errors import CatalogNotEmpty, CorruptData
@@ -38,7 +38,7 @@ from sluice.core.snapshots.retention import BEFORE_ALL, split
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Kind, SnapshotIndex, stage_prefix, walk
 from sluice.wire import samza as wire_samza
 
-ABOUT = About(Purpose.AUDIT)
+ABOUT = RequestContext(Purpose.AUDIT)
 REBUILT = RunId("rebuilt")
 """The run of everything that a rebuild has registered and that does not name its own."""
 
@@ -63,7 +63,7 @@ class FoundSnapshot:
 
 
 @dataclass(slots=True)
-class Rebuilt:
+class RebuiltCatalog:
     """What is to be registered. `left_out`: indexes and stages, and why."""
 
     snapshots: list[SnapshotRow] = field(default_factory=list)
@@ -73,9 +73,9 @@ class Rebuilt:
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-async def find(blob_stores: BlobStores, progress: Progress, now: datetime) -> Rebuilt:
+async def find(blob_stores: BlobStores, progress: Progress, now: datetime) -> RebuiltCatalog:
     """Read all snapshots. Raises BlobUnavailable, BlobStoreUnusable: half a catalog would make the rest look like garbage."""
-    rebuilt, found = Rebuilt(), list[FoundSnapshot]()
+    rebuilt, found = RebuiltCatalog(), list[FoundSnapshot]()
     for name in blob_stores.names:
         blobs = await blob_stores.opened(name)
         async for prefix, listed in _stores(blobs):
@@ -121,9 +121,9 @@ def _state(rows: Sequence[SnapshotRow], found: Sequence[FoundSnapshot], continue
     return ended
 
 
-async def _stores(blobs: BlobStore) -> AsyncIterator[tuple[str, Mapping[BlobId, Listed]]]:
+async def _stores(blobs: BlobStore) -> AsyncIterator[tuple[str, Mapping[BlobId, ListedBlob]]]:
     """The blobs of one stage after another, with the stage's prefix."""
-    current, listed = "", dict[BlobId, Listed]()
+    current, listed = "", dict[BlobId, ListedBlob]()
     async for page in blobs.list("jobs/", ABOUT):
         for prefix, part in groupby(page, key=lambda each: split(each.blob)[1]):
             if prefix != current and listed:
@@ -137,7 +137,7 @@ async def _stores(blobs: BlobStore) -> AsyncIterator[tuple[str, Mapping[BlobId, 
 
 
 async def _snapshots(
-    name: BlobStoreName, blobs: BlobStore, prefix: str, listed: Mapping[BlobId, Listed], rebuilt: Rebuilt
+    name: BlobStoreName, blobs: BlobStore, prefix: str, listed: Mapping[BlobId, ListedBlob], rebuilt: RebuiltCatalog
 ) -> Sequence[FoundSnapshot]:
     found = []
     for blob in (each for each in listed if each.startswith(f"{prefix}{Kind.SNAPSHOTS}/")):
@@ -154,7 +154,7 @@ async def _snapshots(
     return found
 
 
-def _unfit(index: SnapshotIndex, prefix: str, listed: Mapping[BlobId, Listed]) -> str:
+def _unfit(index: SnapshotIndex, prefix: str, listed: Mapping[BlobId, ListedBlob]) -> str:
     of = index.metadata
     if stage_prefix(StageKey(of.job, of.task, of.store)) != prefix:
         return f"its index is of {of.job}, {of.task}, {of.store}"
@@ -214,7 +214,7 @@ def _store(newest: SnapshotRow) -> StageStateRow:
     )
 
 
-async def write(store: Store, blob_stores: BlobStores, clock: Clock, rebuilt: Rebuilt, *, force: bool) -> None:
+async def write(store: Store, blob_stores: BlobStores, clock: Clock, rebuilt: RebuiltCatalog, *, force: bool) -> None:
     """Register what was found, in one transaction, and take the ownership of the blob stores. `force`: delete the snapshots that the
     database has. Raises CatalogNotEmpty if it has any, without `force`."""
     async with store.begin() as tx:
@@ -234,7 +234,7 @@ async def _forget(tx: WriteTransaction, job: JobName) -> None:
     await tx.fleet.drop_stage_states(job)
 
 
-async def _write(tx: WriteTransaction, now: datetime, rebuilt: Rebuilt) -> None:
+async def _write(tx: WriteTransaction, now: datetime, rebuilt: RebuiltCatalog) -> None:
     for job, continued in rebuilt.runs.items():
         if await tx.runs.current(job) is None:
             await _write_run(tx, now, job, continued)

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class MarkerReport:
     """A snapshot in one blob store, and the index there that it claims to follow."""
 
     marker: MarkerRow
@@ -34,13 +34,13 @@ class Marked:
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class SnapshotReport:
     generation: Generation
     lineage: Lineage
     batch: int | None
     offsets: Mapping[Ssp, int]
     checkpoint: CommitId
-    markers: Mapping[BlobStoreName, Marked]
+    markers: Mapping[BlobStoreName, MarkerReport]
 
 
 class Snapshots:
@@ -94,7 +94,7 @@ class Snapshots:
             if found is not None:
                 self._note(found)
 
-    async def report(self, run_id: RunId, task: TaskName, stage: StageName, report: Reported) -> SnapshotRow:
+    async def report(self, run_id: RunId, task: TaskName, stage: StageName, report: SnapshotReport) -> SnapshotRow:
         """Make an uploaded snapshot the newest of its stage. Idempotent: a repeated report returns the same row and changes nothing.
 
         Raises UnknownRun, UnknownTask, LeaseLost, FalseReport, BlobStoreUnusable and BadName for names in the markers, and
@@ -194,21 +194,21 @@ async def get_stage_state(tx: ReadTransaction, key: StageKey) -> StageStateRow:
     return row
 
 
-def _check_places(key: StageKey, markers: Mapping[BlobStoreName, Marked]) -> None:
+def _check_places(key: StageKey, markers: Mapping[BlobStoreName, MarkerReport]) -> None:
     under = f"{stage_prefix(key)}{Kind.SNAPSHOTS}/"
     for each in markers.values():
         if not checked_blob_id(each.marker.index).startswith(under):
             raise BadName("snapshot of this stage", each.marker.index)
 
 
-def _the_same(known: SnapshotRow, report: Reported) -> SnapshotRow:
+def _the_same(known: SnapshotRow, report: SnapshotReport) -> SnapshotRow:
     contents = (report.lineage, report.batch, {name: each.marker.index for name, each in report.markers.items()})
     if contents != (known.lineage, known.batch_id, {name: marker.index for name, marker in known.markers.items()}):
         raise SnapshotConflict(f"commit {report.checkpoint} was reported before with other contents: give each commit an id of its own")
     return known
 
 
-async def _check_order(tx: ReadTransaction, key: StageKey, row: StageStateRow, report: Reported) -> None:
+async def _check_order(tx: ReadTransaction, key: StageKey, row: StageStateRow, report: SnapshotReport) -> None:
     if row.lineage != report.lineage:
         raise SnapshotConflict(f"stage {key.stage} of task {key.task} has lineage {row.lineage}, not {report.lineage}")
     if row.chosen:
@@ -230,7 +230,7 @@ def _before(batch: int | None, other: int | None) -> bool:
     return other is not None and (batch is None or batch < other)
 
 
-def _snapshot(key: StageKey, seq: int, run_id: RunId, report: Reported, now: datetime) -> SnapshotRow:
+def _snapshot(key: StageKey, seq: int, run_id: RunId, report: SnapshotReport, now: datetime) -> SnapshotRow:
     return SnapshotRow(
         job=key.job,
         seq=seq,

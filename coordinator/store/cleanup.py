@@ -53,7 +53,7 @@ class CleanupRow:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueTally:
+class QueueCounts:
     """The items of one kind in the queue: the number, the age of the oldest, and how many of them have failed at least once."""
 
     kind: CleanupKind
@@ -91,12 +91,12 @@ class CleanupReads(Reads):
         found = (await self._connection.execute(select(tables.cleanups).where(*_same_key(like)))).first()
         return cleanup_row(found) if found else None
 
-    async def tally(self) -> Sequence[QueueTally]:
+    async def tally(self) -> Sequence[QueueCounts]:
         """By kind; without those that have none."""
         table = tables.cleanups
         failing = func.count().filter(table.c.tries > 0)
         query = select(table.c.kind, func.count(), func.min(table.c.queued_at), failing).group_by(table.c.kind).order_by(table.c.kind)
-        return [QueueTally(CleanupKind(kind), n, oldest, failed) for kind, n, oldest, failed in await self._connection.execute(query)]
+        return [QueueCounts(CleanupKind(kind), n, oldest, failed) for kind, n, oldest, failed in await self._connection.execute(query)]
 
     async def marked(self, blob_store: BlobStoreName, after: str, until: str | None) -> Sequence[MarkedBlobRow]:
         """Marked blobs with `after` < id <= `until`, in the order of their ids (bytes)."""

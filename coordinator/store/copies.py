@@ -31,7 +31,7 @@ _WAIT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class DatabaseCopy:
     """`revision`: the schema, by its Alembic revision."""
 
     file: Path
@@ -54,7 +54,7 @@ def database_file(url: str) -> Path:
     return Path(name).resolve()
 
 
-def backup(database: Path, target: Path, *, force: bool) -> Copied:
+def backup(database: Path, target: Path, *, force: bool) -> DatabaseCopy:
     """Copy the database as it is at one moment. A coordinator may use it meanwhile. `force`: replace the target if it exists.
 
     Raises FileExists, UnusableCopy for a database that is damaged, and StoreUnavailable."""
@@ -68,17 +68,17 @@ def backup(database: Path, target: Path, *, force: bool) -> Copied:
             _place(draft, target, force=force)
         finally:
             draft.unlink(missing_ok=True)
-    return Copied(target, target.stat().st_size, copied)
+    return DatabaseCopy(target, target.stat().st_size, copied)
 
 
-def restore(file: Path, database: Path, *, force: bool) -> Copied:
+def restore(file: Path, database: Path, *, force: bool) -> DatabaseCopy:
     """Put a copy in the place of the database, with the mark RESTORED. No coordinator may run. `force`: replace a database that exists.
 
     Raises FileExists, UnusableCopy, DatabaseInUse and StoreUnavailable."""
     revision = ""
     for step in restore_steps(file, database, force=force):
         revision = step or revision
-    return Copied(database, database.stat().st_size, revision)
+    return DatabaseCopy(database, database.stat().st_size, revision)
 
 
 def restore_steps(file: Path, database: Path, *, force: bool) -> Iterator[str]:

@@ -11,7 +11,7 @@ from sqlalchemy import Row, func, select
 
 from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes, offset_list, offsets_of
-from sluice.core.drain import DrainId, Mode, Phase, Step, Times, is_late
+from sluice.core.drain import DrainId, DrainTimeLimits, Mode, Phase, Step, is_late
 from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageName, TaskName
 from sluice.core.snapshots.snapshot import CommitId
 
@@ -48,8 +48,8 @@ class DrainRow:
         return self.flushing_at is not None and self.mode is Mode.DEFAULT
 
     @property
-    def times(self) -> Times:
-        return Times(self.soft, self.hard, self.budgets)
+    def times(self) -> DrainTimeLimits:
+        return DrainTimeLimits(self.soft, self.hard, self.budgets)
 
     @property
     def soft_at(self) -> datetime | None:

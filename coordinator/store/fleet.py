@@ -149,7 +149,7 @@ class StageStateRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class RunCounts:
     """Counts of a run: its containers by state, the number of tasks that are owned under it, and its live containers by model version."""
 
     containers: Mapping[ContainerState, int]
@@ -191,14 +191,14 @@ class FleetReads(Reads):
         query = select(table).where(table.c.state.in_(active), table.c.ended_at.is_(None)).order_by(table.c.execution_id)
         return [container_row(found) for found in await self._connection.execute(query)]
 
-    async def tally(self, run_id: RunId, job: JobName) -> Tally:
+    async def tally(self, run_id: RunId, job: JobName) -> RunCounts:
         """The counts of a run of the job, made by the database."""
         states, owners = tables.containers.c.state, tables.holds.c
         by_state = select(states, func.count()).where(tables.containers.c.run_id == run_id).group_by(states)
         owned = select(func.count()).where(owners.job == job, owners.run_id == run_id, owners.released.is_(False))
         version, live = tables.containers.c.model_version, (states == ContainerState.LIVE.value, tables.containers.c.ended_at.is_(None))
         by_version = select(version, func.count()).where(tables.containers.c.run_id == run_id, *live).group_by(version)
-        return Tally(
+        return RunCounts(
             containers={ContainerState(state): count for state, count in await self._connection.execute(by_state)},
             owned=int(await self._connection.scalar(owned) or 0),
             versions={found.model_version: found[1] for found in await self._connection.execute(by_version)},

@@ -13,7 +13,7 @@ from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes
 from sluice.core.ids import JobName, ProcessorId, RunId, Ssp, StreamId, TaskName
 from sluice.core.jobmodels.expansion import Verdict
-from sluice.core.jobmodels.grouping import Previous
+from sluice.core.jobmodels.grouping import PreviousAssignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,11 @@ class JobModelReads(Reads):
         query = select(table).where(table.c.job == job).order_by(table.c.system, table.c.stream)
         return [monitored_stream_row(found) for found in await self._connection.execute(query)]
 
-    async def assignment(self, job: JobName) -> Previous:
+    async def assignment(self, job: JobName) -> PreviousAssignment:
         """The assignment of the newest model, and of the streams that it does not read but may read again; empty before the first model."""
         owners, counts = tables.assignments, tables.baselines
         grouping = await self._connection.scalar(select(tables.jobs.c.grouping).where(tables.jobs.c.job == job))
-        return Previous(
+        return PreviousAssignment(
             tasks={
                 Ssp(f.system, f.stream, f.partition): TaskName(f.task)
                 for f in await self._connection.execute(select(owners).where(owners.c.job == job))
@@ -119,7 +119,7 @@ class JobModelWrites(JobModelReads, Writes):
         """The acknowledged version of other slots does not change."""
         await self._put(tables.localities, ({"job": job, "processor_id": pid, "host": host} for pid, host in hosts.items()))
 
-    async def put_assignment(self, job: JobName, assignment: Previous) -> None:
+    async def put_assignment(self, job: JobName, assignment: PreviousAssignment) -> None:
         """Replace the job's assignment as a whole."""
         for table in (tables.assignments, tables.baselines):
             await self._connection.execute(delete(table).where(table.c.job == job))

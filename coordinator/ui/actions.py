@@ -13,11 +13,11 @@ from datetime import timedelta
 from urllib.parse import urlencode
 
 from coordinator.api.access import ADMINISTER, CHANGE, OPERATE, RequestGuard
-from coordinator.api.deps import Backups, Draining, Parts, Versioning
+from coordinator.api.deps import DrainParts, JobModelParts, Parts, SnapshotParts
 from coordinator.api.drains import plan_reply
 from coordinator.drains.drains import DrainRequest
 from coordinator.jobmodels.versions import ChangeReason, ModelChange, Proposal
-from coordinator.snapshots.catalog import SnapshotDetails, Wanted
+from coordinator.snapshots.catalog import PinSpec, SnapshotDetails
 from coordinator.snapshots.operations import Progress
 from sluice.core.drain import DrainId, Mode
 from sluice.core.errors import ClientError
@@ -119,7 +119,7 @@ def required(subject: Subject, name: str) -> str:
 
 
 class Actions:
-    def __init__(self, parts: Parts, draining: Draining, backups: Backups, versioning: Versioning) -> None:
+    def __init__(self, parts: Parts, draining: DrainParts, backups: SnapshotParts, versioning: JobModelParts) -> None:
         self._parts = parts
         self._draining = draining
         self._backups = backups
@@ -253,7 +253,7 @@ class Actions:
 
     async def _pin(self, subject: Subject, _: str) -> Done:
         job, days = required(subject, "job"), _number(subject, "days")
-        wanted = Wanted(None, None, None, None, subject.get("reason", "")[:1000], timedelta(days=days))
+        wanted = PinSpec(None, None, None, None, subject.get("reason", "")[:1000], timedelta(days=days))
         rows = await self._backups.catalog.pin(JobName(job), wanted)
         return Done(f"{len(rows)} snapshots are pinned as {rows[0].pin_id}.", f"jobs/{job}/state")
 

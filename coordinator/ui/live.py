@@ -14,14 +14,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import suppress
 from datetime import timedelta
 
-from coordinator.ui.pieces import Piece, changed
+from coordinator.ui.pieces import Fragment, changed
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError, TooManyRequests
 from sluice.core.ids import Instant
 
 log = logging.getLogger(__name__)
 
-Render = Callable[[], Awaitable[Sequence[Piece]]]
+Render = Callable[[], Awaitable[Sequence[Fragment]]]
 
 INTERVAL = timedelta(seconds=2)
 KEEP_ALIVE = timedelta(seconds=15)
@@ -37,7 +37,7 @@ class LivePage:
 
     def __init__(self, render: Render) -> None:
         self.render = render
-        self.pieces: Sequence[Piece] = ()
+        self.pieces: Sequence[Fragment] = ()
         self.version = 0
         self.versions: dict[str, int] = {}
         self.latest: dict[str, str] = {}
@@ -46,7 +46,7 @@ class LivePage:
         self.ticker: asyncio.Task[None] | None = None
         self.rendering = asyncio.Lock()
 
-    def update(self, pieces: Sequence[Piece]) -> None:
+    def update(self, pieces: Sequence[Fragment]) -> None:
         """Replace the pieces, and wake the readers if some have changed."""
         different = list(changed(self.pieces, pieces))
         self.pieces = pieces

@@ -10,19 +10,19 @@ ROWS = "<!--rows-->"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Fragment:
     """An HTML element. `html` has the attribute `id` with this id, and ROWS once if there are rows."""
 
     id: str
     html: str
-    rows: tuple[Piece, ...] = ()
+    rows: tuple[Fragment, ...] = ()
 
     @property
     def whole(self) -> str:
         return self.html.replace(ROWS, "".join(row.html for row in self.rows), 1)
 
 
-def changed(before: Sequence[Piece], after: Sequence[Piece]) -> Iterator[Piece]:
+def changed(before: Sequence[Fragment], after: Sequence[Fragment]) -> Iterator[Fragment]:
     """The pieces of `after` that a browser which shows `before` must replace. A row is replaced alone if its table has the same rows in the
     same order as before and is otherwise the same."""
     known = {piece.id: piece for piece in before}
@@ -31,10 +31,10 @@ def changed(before: Sequence[Piece], after: Sequence[Piece]) -> Iterator[Piece]:
         if former == piece:
             continue
         if former is None or former.html != piece.html or _ids(former.rows) != _ids(piece.rows):
-            yield Piece(piece.id, piece.whole)
+            yield Fragment(piece.id, piece.whole)
         else:
             yield from (row for old, row in zip(former.rows, piece.rows, strict=True) if old != row)
 
 
-def _ids(rows: Iterable[Piece]) -> list[str]:
+def _ids(rows: Iterable[Fragment]) -> list[str]:
     return [row.id for row in rows]

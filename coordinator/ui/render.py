@@ -10,7 +10,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from coordinator.ui.pieces import Piece
+from coordinator.ui.pieces import Fragment
 
 NONE = "–"
 
@@ -34,12 +34,12 @@ def environment() -> Environment:
     return found
 
 
-def piece(template: str, id: str, rows: Iterable[Piece] = (), **values: object) -> Piece:
+def piece(template: str, id: str, rows: Iterable[Fragment] = (), **values: object) -> Fragment:
     """`templates/TEMPLATE.html`, which gets `id` and the values."""
-    return Piece(id, environment().get_template(f"{template}.html").render(id=id, **values), tuple(rows))
+    return Fragment(id, environment().get_template(f"{template}.html").render(id=id, **values), tuple(rows))
 
 
-def page(title: str, crumbs: Sequence[tuple[str, str]], root: str, key: str, version: int, epoch: str, pieces: Sequence[Piece]) -> str:
+def page(title: str, crumbs: Sequence[tuple[str, str]], root: str, key: str, version: int, epoch: str, pieces: Sequence[Fragment]) -> str:
     """A whole page. `crumbs`: names and links, from the outside in. `root`: the relative URL of `/ui/`. `key`: the rest of this page's
     URL."""
     content = Markup("".join(each.whole for each in pieces))  # noqa: S704 - made by templates, which escape

@@ -13,7 +13,7 @@ from sluice.wire import runs as wire_runs
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class TimelineEvent:
     """`actor`: who did it, "" if unknown. `link`: a page below `/ui/`, "" for none. `tone`: "good", "busy", "bad" or "quiet"."""
 
     at: datetime
@@ -24,39 +24,41 @@ class Happened:
     tone: str = "quiet"
 
 
-def of_runs(runs: Iterable[wire_runs.RunSummary]) -> Iterator[Happened]:
+def of_runs(runs: Iterable[wire_runs.RunSummary]) -> Iterator[TimelineEvent]:
     for run in runs:
-        yield Happened(run.created_at, f"run {run.run_id} was deployed", f"{run.containers} containers")
+        yield TimelineEvent(run.created_at, f"run {run.run_id} was deployed", f"{run.containers} containers")
         if run.ended_at is not None:
             tone = "bad" if run.state == "FAILED" else "quiet"
-            yield Happened(run.ended_at, f"run {run.run_id} ended as {run.state}", run.reason, tone=tone)
+            yield TimelineEvent(run.ended_at, f"run {run.run_id} ended as {run.state}", run.reason, tone=tone)
 
 
-def of_versions(job: str, versions: Iterable[wire_jobmodels.VersionSummary]) -> Iterator[Happened]:
+def of_versions(job: str, versions: Iterable[wire_jobmodels.VersionSummary]) -> Iterator[TimelineEvent]:
     for each in versions:
         link = f"jobs/{job}/versions/{each.version}"
-        yield Happened(each.at, f"version {each.version} of the job model came into force", each.why, each.actor, link, "busy")
+        yield TimelineEvent(each.at, f"version {each.version} of the job model came into force", each.why, each.actor, link, "busy")
 
 
-def of_drains(drains: Iterable[wire_drains.DrainSummary]) -> Iterator[Happened]:
+def of_drains(drains: Iterable[wire_drains.DrainSummary]) -> Iterator[TimelineEvent]:
     for each in drains:
         link = f"drains/{each.uuid}"
-        yield Happened(each.requested_at, "a drain was requested", f"mode {each.drain_mode}", link=link, tone="busy")
+        yield TimelineEvent(each.requested_at, "a drain was requested", f"mode {each.drain_mode}", link=link, tone="busy")
         if each.ended_at is not None:
             tone = {Phase.DRAINED: "good", Phase.FAILED: "bad"}.get(each.phase, "quiet")
-            yield Happened(each.ended_at, f"the drain ended as {each.phase}", each.reason, link=link, tone=tone)
+            yield TimelineEvent(each.ended_at, f"the drain ended as {each.phase}", each.reason, link=link, tone=tone)
 
 
-def of_containers(containers: Iterable[wire_runs.ContainerReply]) -> Iterator[Happened]:
+def of_containers(containers: Iterable[wire_runs.ContainerReply]) -> Iterator[TimelineEvent]:
     for each in containers:
         where = f" on {each.host}" if each.host else ""
-        yield Happened(each.registered_at, f"container {each.execution_container_id} registered for slot {each.processor_id}{where}")
+        yield TimelineEvent(each.registered_at, f"container {each.execution_container_id} registered for slot {each.processor_id}{where}")
         if each.ended_at is not None:
             code = "was lost" if each.exit_code is None else f"exited with code {each.exit_code}"
             bad = each.state == "LOST" or each.exit_code not in (None, 0, 3)
-            yield Happened(each.ended_at, f"container {each.execution_container_id} {code}", each.reason, tone="bad" if bad else "quiet")
+            yield TimelineEvent(
+                each.ended_at, f"container {each.execution_container_id} {code}", each.reason, tone="bad" if bad else "quiet"
+            )
 
 
-def newest(*events: Iterable[Happened], limit: int) -> Sequence[Happened]:
+def newest(*events: Iterable[TimelineEvent], limit: int) -> Sequence[TimelineEvent]:
     """Up to `limit` of them, newest first."""
     return sorted((each for some in events for each in some), key=lambda each: each.at, reverse=True)[:limit]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from urllib.parse import parse_qsl, unquote, urlencode
 
-from coordinator.api.deps import Backups, Draining, Parts, Versioning
+from coordinator.api.deps import DrainParts, JobModelParts, Parts, SnapshotParts
 from coordinator.api.drains import drain_detail, drain_summary
 from coordinator.api.jobmodels import difference_reply, versions_reply
 from coordinator.api.runs import describe_run, run_summary
@@ -18,7 +18,7 @@ from coordinator.ui import fleet, timeline
 from coordinator.ui.actions import of_drain, of_garbage, of_job, of_snapshot, of_version
 from coordinator.ui.graph import Drawing, Edge, Node, draw, stage_key, stream_key
 from coordinator.ui.live import Render
-from coordinator.ui.pieces import Piece
+from coordinator.ui.pieces import Fragment
 from coordinator.ui.render import count, element_id, piece, rate, segment
 from coordinator.ui.samples import Samples, sparkline
 from sluice.core.drain import DrainId
@@ -94,7 +94,7 @@ def pager(query: Query, shown: int, total: int | None, limit: int, *, more: bool
 class Pages:
     """Finds pages by their addresses."""
 
-    def __init__(self, parts: Parts, draining: Draining, backups: Backups, versioning: Versioning, samples: Samples) -> None:
+    def __init__(self, parts: Parts, draining: DrainParts, backups: SnapshotParts, versioning: JobModelParts, samples: Samples) -> None:
         self._parts = parts
         self._draining = draining
         self._backups = backups
@@ -128,7 +128,7 @@ class Pages:
     # --- jobs -----------------------------------------------------------------------------------------------------------
 
     def _jobs(self, key: str, query: Query, visible: Sequence[str] = ("*",)) -> Page:
-        async def render() -> Sequence[Piece]:
+        async def render() -> Sequence[Fragment]:
             jobs = await self._parts.runs.jobs()
             seen = [each for each in jobs if any(fnmatchcase(each.job, pattern) for pattern in visible)]
             found = [each for each in seen if query.find.lower() in each.job.lower()]
@@ -145,7 +145,7 @@ class Pages:
 
         return Page(key, "Jobs", (), render, lists_jobs=True, shared_by=tuple(visible))
 
-    def _job_row(self, run: RunOverview) -> Piece:
+    def _job_row(self, run: RunOverview) -> Fragment:
         samples = self._samples.of_job(JobName(run.job))
         return piece(
             "job_row",
@@ -164,7 +164,7 @@ class Pages:
     def _job(self, key: str, query: Query, job: str) -> Page:
         name = JobName(job)
 
-        async def render() -> Sequence[Piece]:
+        async def render() -> Sequence[Fragment]:
             current = await self._parts.runs.current(name)
             run = await describe_run(self._parts, current.run_id)
             found = overview(run, self._parts.runs.now())
@@ -196,7 +196,7 @@ class Pages:
 
         return Page(key, job, (("Jobs", ""),), render, _known(name))
 
-    def _task_row(self, run: wire_runs.RunDetail, task: wire_runs.TaskReply) -> Piece:
+    def _task_row(self, run: wire_runs.RunDetail, task: wire_runs.TaskReply) -> Fragment:
         slots = {each.processor_id: each for each in run.incarnations if each.state == "LIVE"}
         return piece(
             "task_row",
@@ -206,7 +206,7 @@ class Pages:
             stages=[(each, lag_of(each), last_report(each)) for each in task.stages],
         )
 
-    def _container_row(self, container: wire_runs.ContainerReply) -> Piece:
+    def _container_row(self, container: wire_runs.ContainerReply) -> Fragment:
         lease = self._parts.leases.terms.lease.total_seconds()
         left = container.lease_seconds_left
         return piece(
@@ -217,7 +217,7 @@ class Pages:
             levels=fleet.LEVELS,
         )
 
-    async def _events(self, job: JobName, run: wire_runs.RunDetail) -> Sequence[timeline.Happened]:
+    async def _events(self, job: JobName, run: wire_runs.RunDetail) -> Sequence[timeline.TimelineEvent]:
         runs = map(run_summary, await self._parts.runs.older(job, None, EVENTS_SHOWN))
         heads, current = await self._versioning.history.versions(job, None, EVENTS_SHOWN)
         versions = versions_reply(job, heads, current, EVENTS_SHOWN).models
@@ -235,7 +235,7 @@ class Pages:
     def _version(self, key: str, query: Query, job: str, text: str) -> Page:
         name, version = JobName(job), int(text)
 
-        async def render() -> Sequence[Piece]:
+        async def render() -> Sequence[Fragment]:
             (head, *_), current = await self._versions(name, version)
             change = None
             if version > 1:
@@ -257,7 +257,7 @@ class Pages:
         return found, current
 
     def _drain(self, key: str, query: Query, drain: str) -> Page:
-        async def render() -> Sequence[Piece]:
+        async def render() -> Sequence[Fragment]:
             found = drain_detail(await self._draining.drains.describe(DrainId(drain)))
             rows = [(container, task) for container in found.containers for task in container.tasks]
             shown = rows[query.offset : query.offset + ROWS_A_PAGE]
@@ -278,7 +278,7 @@ class Pages:
     def _state(self, key: str, query: Query, job: str) -> Page:
         name = JobName(job)
 
-        async def render() -> Sequence[Piece]:
+        async def render() -> Sequence[Fragment]:
             run = await describe_run(self._parts, (await self._parts.runs.current(name)).run_id)
             found = await self._backups.catalog.snapshots(name, None, None, None, ROWS_A_PAGE)
             pins = await self._backups.catalog.pins(name)
@@ -302,7 +302,7 @@ class Pages:
         return Page(key, "State", (("Jobs", ""), (job, f"jobs/{segment(job)}")), render, _known(name))
 
     def _garbage(self, key: str, query: Query) -> Page:
-        async def render() -> Sequence[Piece]:
+        async def render() -> Sequence[Fragment]:
             collection = self._backups.collection
             grace, every = collection.grace.total_seconds(), collection.every.total_seconds()
             return [piece("garbage", "garbage", totals=collection.totals.items(), grace=grace, every=every, actions=of_garbage())]
@@ -312,7 +312,7 @@ class Pages:
     # --- the fleet ------------------------------------------------------------------------------------------------------
 
     def _fleet(self, key: str, query: Query) -> Page:
-        async def render() -> Sequence[Piece]:
+        async def render() -> Sequence[Fragment]:
             leases = self._parts.leases
             left = []
             for number, each in enumerate(leases.known()):
@@ -338,7 +338,7 @@ def _known(job: JobName) -> Callable[[], Awaitable[JobName]]:
     return known
 
 
-async def _in_turns(rows: Iterable[object], make: Callable[..., Piece]) -> list[Piece]:
+async def _in_turns(rows: Iterable[object], make: Callable[..., Fragment]) -> list[Fragment]:
     """Other requests get their turn after each few rows."""
     found = []
     for number, row in enumerate(rows):
@@ -376,7 +376,7 @@ def drawing(run: wire_runs.RunDetail, found: RunOverview) -> Drawing:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LossEstimate:
     """What is lost if the disk of this stage's container fails now: `batches` run again, about `seconds` of work. None: unknown, or the
     stage has no snapshot (`snapshot` is "")."""
 
@@ -387,15 +387,15 @@ class Loss:
     seconds: float | None
 
 
-def loss_of(task: str, stage: wire_runs.StageProgress, head: SnapshotDetails | None, age: float | None) -> Loss:
+def loss_of(task: str, stage: wire_runs.StageProgress, head: SnapshotDetails | None, age: float | None) -> LossEstimate:
     if head is None and stage.snapshot_at is not None:
-        return Loss(task, stage.stage, "not listed below", None, age)
+        return LossEstimate(task, stage.stage, "not listed below", None, age)
     if head is None:
-        return Loss(task, stage.stage, "", None if stage.batch_id is None else stage.batch_id + 1, age)
+        return LossEstimate(task, stage.stage, "", None if stage.batch_id is None else stage.batch_id + 1, age)
     if head.row.lineage != stage.lineage or stage.batch_id is None:
-        return Loss(task, stage.stage, head.row.checkpoint, None, age)
+        return LossEstimate(task, stage.stage, head.row.checkpoint, None, age)
     last = -1 if head.row.batch_id is None else head.row.batch_id
-    return Loss(task, stage.stage, head.row.checkpoint, max(0, stage.batch_id - last), age)
+    return LossEstimate(task, stage.stage, head.row.checkpoint, max(0, stage.batch_id - last), age)
 
 
 @dataclass(frozen=True, slots=True)

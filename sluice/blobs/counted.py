@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
-from sluice.blobs.port import About, BlobStore, Purpose, Sink
+from sluice.blobs.port import BlobStore, Purpose, RequestContext, Sink
 from sluice.blobs.wrapper import Request, WrappedBlobs
 from sluice.core.snapshots.snapshot import BlobId
 
@@ -50,7 +50,7 @@ class CountedBlobs(WrappedBlobs):
             self._requests.sent[request.purpose] += request.size
         return answer
 
-    async def get(self, blob: BlobId, sink: Sink, about: About, *, start: int = 0, length: int | None = None) -> None:
+    async def get(self, blob: BlobId, sink: Sink, about: RequestContext, *, start: int = 0, length: int | None = None) -> None:
         counted = _CountedSink(sink)
         try:
             await super().get(blob, counted, about, start=start, length=length)

@@ -28,7 +28,7 @@ from sluice.blobs import durable_fs
 from sluice.blobs.deletions import DeletionRecord, ended, merged_name, millis, names, plan_merge, record_name
 from sluice.blobs.durable_fs import Move
 from sluice.blobs.marker import MARKER, MARKER_BODY, belongs_to_others, check_marker, not_made
-from sluice.blobs.port import REMEMBER, About, Listed, Sink
+from sluice.blobs.port import REMEMBER, ListedBlob, RequestContext, Sink
 from sluice.clock import Clock
 from sluice.core.errors import BadName, BlobCorrupted, BlobDeleted, BlobMissing, BlobStoreUnusable, BlobUnavailable, SluiceError
 from sluice.core.snapshots.snapshot import BlobId, checked_blob_id, checked_prefix
@@ -62,7 +62,7 @@ class FilesystemBlobs:
     async def open(self, *, create: bool) -> None:
         await self._run(self._files.open, create)
 
-    async def put(self, blob: BlobId, body: bytes | memoryview, about: About, *, ttl: timedelta | None = None) -> None:
+    async def put(self, blob: BlobId, body: bytes | memoryview, about: RequestContext, *, ttl: timedelta | None = None) -> None:
         if await self._run(self._files.begin, blob):
             return
         until = None if ttl is None else (self._clock.now() + ttl).isoformat().encode()
@@ -70,21 +70,21 @@ class FilesystemBlobs:
         written = await asyncio.gather(*(self._run(self._files.write, blob, one) for one in bodies), return_exceptions=True)
         await self._run(self._files.place, blob, written)
 
-    async def put_if_absent(self, blob: BlobId, body: bytes, about: About) -> bool:
+    async def put_if_absent(self, blob: BlobId, body: bytes, about: RequestContext) -> bool:
         return await self._run(self._files.put_if_absent, blob, body)
 
-    async def get(self, blob: BlobId, sink: Sink, about: About, *, start: int = 0, length: int | None = None) -> None:
+    async def get(self, blob: BlobId, sink: Sink, about: RequestContext, *, start: int = 0, length: int | None = None) -> None:
         await self._run(self._files.get, blob, sink, start, length)
 
-    async def delete(self, blobs: Collection[BlobId], about: About) -> None:
+    async def delete(self, blobs: Collection[BlobId], about: RequestContext) -> None:
         rest = iter(blobs)
         while some := list(islice(rest, _PAGE)):
             await self._run(self._files.delete, some)
 
-    async def remove_ttl(self, blob: BlobId, about: About) -> None:
+    async def remove_ttl(self, blob: BlobId, about: RequestContext) -> None:
         await self._run(self._files.remove_ttl, blob)
 
-    async def list(self, prefix: str, about: About, *, after: str = "") -> AsyncIterator[Sequence[Listed]]:
+    async def list(self, prefix: str, about: RequestContext, *, after: str = "") -> AsyncIterator[Sequence[ListedBlob]]:
         found = self._files.list(checked_prefix(prefix), after)
         while page := await self._run(self._files.page, found):
             yield page
@@ -224,13 +224,13 @@ class _Files:
                 raise self._missing(blob)
             durable_fs.remove([blob], self._ttl)
 
-    def list(self, prefix: str, after: str) -> Iterator[Listed]:
+    def list(self, prefix: str, after: str) -> Iterator[ListedBlob]:
         for blob in durable_fs.walk(self._blobs, prefix, after):
             with suppress(FileNotFoundError):
                 found = os.stat(f"{self._blobs}/{blob}")  # noqa: PTH116 — as in `durable_fs.remove`
-                yield Listed(BlobId(blob), found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+                yield ListedBlob(BlobId(blob), found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
 
-    def page(self, found: Iterator[Listed]) -> Sequence[Listed]:
+    def page(self, found: Iterator[ListedBlob]) -> Sequence[ListedBlob]:
         with self._translated_errors("list"):
             page = list(islice(found, _PAGE))
             if not page and not self._blobs.is_dir():

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from io import BytesIO
 
-from sluice.blobs.port import About, BlobStore
+from sluice.blobs.port import BlobStore, RequestContext
 from sluice.core.errors import IndexUnreadable
 from sluice.core.ids import StageKey
 from sluice.core.snapshots.indexjson import decoded
@@ -16,7 +16,7 @@ InThread = Callable[[Callable[[], SnapshotIndex]], Awaitable[SnapshotIndex]]
 
 
 async def read_index(
-    blobs: BlobStore, index: BlobId, about: About, in_thread: InThread = asyncio.to_thread, *, expected: StageKey | None = None
+    blobs: BlobStore, index: BlobId, about: RequestContext, in_thread: InThread = asyncio.to_thread, *, expected: StageKey | None = None
 ) -> SnapshotIndex:
     """Parsed on a thread, since an index may have megabytes. Raises IndexUnreadable, also for an index of another stage than the expected
     one; BlobMissing, BlobDeleted, BlobUnavailable."""

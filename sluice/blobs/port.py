@@ -43,7 +43,7 @@ class Purpose(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class RequestContext:
     """What a request is for, and for which stage of which task; "" if it is not for a single one."""
 
     purpose: Purpose
@@ -52,12 +52,12 @@ class About:
     store: str = ""
 
     @classmethod
-    def of_stage(cls, purpose: Purpose, key: StageKey) -> About:
+    def of_stage(cls, purpose: Purpose, key: StageKey) -> RequestContext:
         return cls(purpose, key.job, key.task, key.stage)
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedBlob:
     blob: BlobId
     size: int
     modified: datetime
@@ -75,28 +75,28 @@ class BlobStore(Protocol):
         Call it first; it may run twice. Raises BlobStoreUnusable, BlobUnavailable."""
         ...
 
-    async def put(self, blob: BlobId, body: bytes | memoryview, about: About, *, ttl: timedelta | None = None) -> None:
+    async def put(self, blob: BlobId, body: bytes | memoryview, about: RequestContext, *, ttl: timedelta | None = None) -> None:
         """Durable when it returns. Raises BlobUnavailable, BlobStoreUnusable."""
         ...
 
-    async def put_if_absent(self, blob: BlobId, body: bytes, about: About) -> bool:
+    async def put_if_absent(self, blob: BlobId, body: bytes, about: RequestContext) -> bool:
         """False if the id exists; then nothing is written. After BlobUnavailable either may have happened: `get` the blob to find out."""
         ...
 
-    async def get(self, blob: BlobId, sink: Sink, about: About, *, start: int = 0, length: int | None = None) -> None:
+    async def get(self, blob: BlobId, sink: Sink, about: RequestContext, *, start: int = 0, length: int | None = None) -> None:
         """Write the blob, or its `length` bytes from `start`, into the sink, in order. Raises BlobMissing, BlobDeleted,
         BlobUnavailable, also after a part was written, and BlobCorrupted for a range beyond the end: the caller knows the size."""
         ...
 
-    async def delete(self, blobs: Collection[BlobId], about: About) -> None:
+    async def delete(self, blobs: Collection[BlobId], about: RequestContext) -> None:
         """Blobs that do not exist are no error. Raises BlobUnavailable, BlobStoreUnusable; some blobs may then be deleted."""
         ...
 
-    async def remove_ttl(self, blob: BlobId, about: About) -> None:
+    async def remove_ttl(self, blob: BlobId, about: RequestContext) -> None:
         """Keep the blob until it is deleted. Raises BlobMissing, BlobDeleted, BlobUnavailable."""
         ...
 
-    def list(self, prefix: str, about: About, *, after: str = "") -> AsyncIterator[Sequence[Listed]]:
+    def list(self, prefix: str, about: RequestContext, *, after: str = "") -> AsyncIterator[Sequence[ListedBlob]]:
         """The blobs whose id begins with `prefix` and is greater than `after`, in the order of their ids as bytes, in pages. Memory
         use does not grow with their number. Blobs put or deleted meanwhile may be included or not."""
         ...

@@ -9,7 +9,7 @@ from datetime import timedelta
 from io import BytesIO
 from typing import TypeVar
 
-from sluice.blobs.port import About, BlobStore, Listed, Sink
+from sluice.blobs.port import BlobStore, ListedBlob, RequestContext, Sink
 from sluice.blobs.wrapper import Request, WrappedBlobs
 from sluice.clock import Clock
 from sluice.core.errors import BlobUnavailable
@@ -54,7 +54,7 @@ class RetryingBlobs(WrappedBlobs):
                 log.info("%s failed (%s); retrying in %.2f s", request.operation, error, pause.total_seconds())
             await self._sleep(pause.total_seconds())
 
-    async def put_if_absent(self, blob: BlobId, body: bytes, about: About) -> bool:
+    async def put_if_absent(self, blob: BlobId, body: bytes, about: RequestContext) -> bool:
         """Put the blob, with retries. If an earlier attempt succeeded and its answer was lost, the blob has exactly these bytes."""
         attempts = 0
 
@@ -66,12 +66,12 @@ class RetryingBlobs(WrappedBlobs):
 
         return await self._request(Request("put_if_absent", about.purpose, blob, len(body)), send)
 
-    async def _has(self, blob: BlobId, body: bytes, about: About) -> bool:
+    async def _has(self, blob: BlobId, body: bytes, about: RequestContext) -> bool:
         found = BytesIO()
         await self._inner.get(blob, found, about)
         return found.getvalue() == body
 
-    async def get(self, blob: BlobId, sink: Sink, about: About, *, start: int = 0, length: int | None = None) -> None:
+    async def get(self, blob: BlobId, sink: Sink, about: RequestContext, *, start: int = 0, length: int | None = None) -> None:
         written = _Written(sink)
 
         async def send() -> None:
@@ -80,7 +80,7 @@ class RetryingBlobs(WrappedBlobs):
 
         await self._request(Request("get", about.purpose, blob), send)
 
-    async def list(self, prefix: str, about: About, *, after: str = "") -> AsyncIterator[Sequence[Listed]]:
+    async def list(self, prefix: str, about: RequestContext, *, after: str = "") -> AsyncIterator[Sequence[ListedBlob]]:
         pages = _Pages(self._inner, prefix, about, after)
         while (page := await self._request(Request("list", about.purpose), pages.next)) is not None:
             yield page
@@ -101,14 +101,14 @@ class _Written:
 class _Pages:
     """The pages of a list. After a failure, a new list continues after the last page."""
 
-    def __init__(self, inner: BlobStore, prefix: str, about: About, after: str) -> None:
+    def __init__(self, inner: BlobStore, prefix: str, about: RequestContext, after: str) -> None:
         self._inner = inner
         self._prefix = prefix
         self._about = about
         self._after = after
-        self._pages: AsyncIterator[Sequence[Listed]] | None = None
+        self._pages: AsyncIterator[Sequence[ListedBlob]] | None = None
 
-    async def next(self) -> Sequence[Listed] | None:
+    async def next(self) -> Sequence[ListedBlob] | None:
         if self._pages is None:
             self._pages = self._inner.list(self._prefix, self._about, after=self._after)
         try:

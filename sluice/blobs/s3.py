@@ -25,9 +25,9 @@ from obstore.store import S3Store
 
 from sluice.blobs.deletions import DeletionRecord, ended, merged_name, millis, names, plan_merge, record_name
 from sluice.blobs.marker import MARKER, MARKER_BODY, belongs_to_others, check_marker, not_made
-from sluice.blobs.port import REMEMBER, About, Listed, Sink
+from sluice.blobs.port import REMEMBER, ListedBlob, RequestContext, Sink
 from sluice.blobs.s3config import S3Credentials, S3Location, code_of, credentials_for, error_for
-from sluice.blobs.s3control import TTL_DAYS, TTL_TAG, Missing, S3Control
+from sluice.blobs.s3control import TTL_DAYS, TTL_TAG, ObjectNotFound, S3Control
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings, BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, SluiceError
 from sluice.core.snapshots.snapshot import BlobId, checked_blob_id, checked_prefix
@@ -97,7 +97,7 @@ class S3Blobs:
         with suppress(AlreadyExistsError):
             await obstore.put_async(self._store, self.location.key(MARKER), MARKER_BODY, mode="create")
 
-    async def put(self, blob: BlobId, body: bytes | memoryview, about: About, *, ttl: timedelta | None = None) -> None:
+    async def put(self, blob: BlobId, body: bytes | memoryview, about: RequestContext, *, ttl: timedelta | None = None) -> None:
         """With a TTL an existing blob is not replaced: it was written by the same put, which was given up or repeated, and its TTL may have
         been removed since. A server may refuse such a request by closing the connection while a large body is sent."""
         with self._translated_errors(blob):
@@ -116,7 +116,7 @@ class S3Blobs:
         except (BaseError, FileNotFoundError):
             return False
 
-    async def put_if_absent(self, blob: BlobId, body: bytes, about: About) -> bool:
+    async def put_if_absent(self, blob: BlobId, body: bytes, about: RequestContext) -> bool:
         key = self._key(blob)
         with self._translated_errors(blob):
             try:
@@ -126,7 +126,7 @@ class S3Blobs:
                 return False
         return True
 
-    async def get(self, blob: BlobId, sink: Sink, about: About, *, start: int = 0, length: int | None = None) -> None:
+    async def get(self, blob: BlobId, sink: Sink, about: RequestContext, *, start: int = 0, length: int | None = None) -> None:
         key = self._key(blob)
         with self._translated_errors(blob):
             try:
@@ -163,7 +163,7 @@ class S3Blobs:
         found = await obstore.get_async(self._store, self._key(blob))
         _check_range(blob, start, length, found.meta["size"])
 
-    async def delete(self, blobs: Collection[BlobId], about: About) -> None:
+    async def delete(self, blobs: Collection[BlobId], about: RequestContext) -> None:
         keys = [self._key(blob) for blob in blobs]
         rest = iter(blobs)
         while some := list(islice(rest, _PAGE)):
@@ -173,15 +173,15 @@ class S3Blobs:
             await self._control.delete(keys[: len(some)])
             del keys[: len(some)]
 
-    async def remove_ttl(self, blob: BlobId, about: About) -> None:
+    async def remove_ttl(self, blob: BlobId, about: RequestContext) -> None:
         key = self._key(blob)
         try:
             await self._control.remove_ttl(key)
-        except Missing as error:
+        except ObjectNotFound as error:
             with self._translated_errors(blob):
                 raise await self._missing(blob, error) from error
 
-    async def list(self, prefix: str, about: About, *, after: str = "") -> AsyncIterator[Sequence[Listed]]:
+    async def list(self, prefix: str, about: RequestContext, *, after: str = "") -> AsyncIterator[Sequence[ListedBlob]]:
         cut = len(self.location.key("blobs/"))
         inside = checked_prefix(prefix)[: prefix.rfind("/") + 1]
         with self._translated_errors("list"):
@@ -194,7 +194,7 @@ class S3Blobs:
             async for page in pages:
                 found = ((found["path"][cut:], found) for found in page)
                 yield [
-                    Listed(BlobId(blob), meta["size"], meta["last_modified"])
+                    ListedBlob(BlobId(blob), meta["size"], meta["last_modified"])
                     for blob, meta in found
                     if blob.startswith(prefix) and blob > after
                 ]
@@ -230,7 +230,7 @@ class S3Blobs:
         async def expired(key: str, modified: datetime) -> bool:
             async with slots:
                 days = None
-                with suppress(Missing):
+                with suppress(ObjectNotFound):
                     days = await self._control.ttl_days(key)
             if days is None:
                 if len(self._without_ttl) < self._tag_reads.remembered:

@@ -26,7 +26,7 @@ TTL_DAYS = (1, 2, 7, 30, 90, 365)
 _TIMEOUT = 60
 
 
-class Missing(Exception):
+class ObjectNotFound(Exception):
     """The object does not exist."""
 
 
@@ -140,7 +140,7 @@ class S3Control:
                 yield
         except ClientError as error:
             if _code(error) in ("NoSuchKey", "404"):
-                raise Missing(what) from error
+                raise ObjectNotFound(what) from error
             status = error.response["ResponseMetadata"]["HTTPStatusCode"]
             raise error_for(_code(error), status in (401, 403), f"{what} in {self._location}", str(error)) from error
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from threading import Lock
 from typing import TypeVar
 
-from sluice.blobs.port import About, BlobStore, Sink
+from sluice.blobs.port import BlobStore, RequestContext, Sink
 from sluice.blobs.wrapper import Request, WrappedBlobs
 from sluice.core.errors import BlobUnavailable
 from sluice.core.snapshots.snapshot import BlobId
@@ -44,7 +44,7 @@ class TimeoutBlobs(WrappedBlobs):
             case _:
                 return self._seconds
 
-    async def get(self, blob: BlobId, sink: Sink, about: About, *, start: int = 0, length: int | None = None) -> None:
+    async def get(self, blob: BlobId, sink: Sink, about: RequestContext, *, start: int = 0, length: int | None = None) -> None:
         """Any write into the sink is progress."""
         fenced = _FencedSink(sink)
         try:

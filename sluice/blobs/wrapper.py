@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from sluice.blobs.port import About, BlobStore, Listed, Purpose, Sink
+from sluice.blobs.port import BlobStore, ListedBlob, Purpose, RequestContext, Sink
 from sluice.core.snapshots.snapshot import BlobId
 
 T = TypeVar("T")
@@ -39,25 +39,25 @@ class WrappedBlobs:
     async def open(self, *, create: bool) -> None:
         await self._request(Request("open", Purpose.OPEN), lambda: self._inner.open(create=create))
 
-    async def put(self, blob: BlobId, body: bytes | memoryview, about: About, *, ttl: timedelta | None = None) -> None:
+    async def put(self, blob: BlobId, body: bytes | memoryview, about: RequestContext, *, ttl: timedelta | None = None) -> None:
         request = Request("put", about.purpose, blob, len(body))
         await self._request(request, lambda: self._inner.put(blob, body, about, ttl=ttl))
 
-    async def put_if_absent(self, blob: BlobId, body: bytes, about: About) -> bool:
+    async def put_if_absent(self, blob: BlobId, body: bytes, about: RequestContext) -> bool:
         request = Request("put_if_absent", about.purpose, blob, len(body))
         return await self._request(request, lambda: self._inner.put_if_absent(blob, body, about))
 
-    async def get(self, blob: BlobId, sink: Sink, about: About, *, start: int = 0, length: int | None = None) -> None:
+    async def get(self, blob: BlobId, sink: Sink, about: RequestContext, *, start: int = 0, length: int | None = None) -> None:
         request = Request("get", about.purpose, blob)
         await self._request(request, lambda: self._inner.get(blob, sink, about, start=start, length=length))
 
-    async def delete(self, blobs: Collection[BlobId], about: About) -> None:
+    async def delete(self, blobs: Collection[BlobId], about: RequestContext) -> None:
         await self._request(Request("delete", about.purpose, "", len(blobs)), lambda: self._inner.delete(blobs, about))
 
-    async def remove_ttl(self, blob: BlobId, about: About) -> None:
+    async def remove_ttl(self, blob: BlobId, about: RequestContext) -> None:
         await self._request(Request("remove_ttl", about.purpose, blob), lambda: self._inner.remove_ttl(blob, about))
 
-    async def list(self, prefix: str, about: About, *, after: str = "") -> AsyncIterator[Sequence[Listed]]:
+    async def list(self, prefix: str, about: RequestContext, *, after: str = "") -> AsyncIterator[Sequence[ListedBlob]]:
         pages = self._inner.list(prefix, about, after=after)
         while (page := await self._request(Request("list", about.purpose), lambda: anext(pages, None))) is not None:
             yield page

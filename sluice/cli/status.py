@@ -18,7 +18,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluice.cli.console.live import InPlace
+from sluice.cli.console.live import LiveDisplay
 from sluice.cli.console.pages import status_page
 from sluice.cli.console.tables import Screen, containers_table, duration, is_interactive, moment, runs_table, shown, tasks_table
 from sluice.cli.runner import LOCAL, Json, Limit, OptionalJob, OptionalRun, Url, call, find_job, find_run, print_reply, with_next_page
@@ -171,7 +171,7 @@ async def _watch(query: StatusQuery, url: str, screen: Screen) -> None:
     try:
         with suppress(asyncio.CancelledError):
             if is_interactive(screen.console):
-                with InPlace(screen.console) as place:
+                with LiveDisplay(screen.console) as place:
                     await _refresh(query, client, screen, place.show)
             else:
 

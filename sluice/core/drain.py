@@ -190,7 +190,7 @@ class StageAt:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RunTopology:
     """What determines who blocks. `feeders`: stage -> the stages that write what it reads; `live`: slots with a live container; `held`:
     tasks with an owner."""
 
@@ -200,7 +200,7 @@ class Shape:
     held: Collection[TaskName]
 
 
-class Why(StrEnum):
+class BlockReason(StrEnum):
     NO_CONTAINER = "no container"
     NOT_HELD = "not held"
     AT_WORK = "at work"
@@ -212,7 +212,7 @@ class Blocker:
     work."""
 
     processor_id: ProcessorId
-    why: Why
+    why: BlockReason
     task: TaskName | None = None
     stage: StageName | None = None
 
@@ -233,7 +233,7 @@ def remains(phase: Phase, stages: Iterable[StageAt]) -> Sequence[StageAt]:
     return [] if wanted is None else [each for each in stages if each.step < wanted]
 
 
-def waits_for(phase: Phase, stage: StageName, shape: Shape, stages: Iterable[StageAt]) -> Sequence[StageName]:
+def waits_for(phase: Phase, stage: StageName, shape: RunTopology, stages: Iterable[StageAt]) -> Sequence[StageName]:
     """The feeders of a stage that not all tasks have flushed; until then the stage waits."""
     if phase is not Phase.FLUSHING:
         return []
@@ -241,7 +241,7 @@ def waits_for(phase: Phase, stage: StageName, shape: Shape, stages: Iterable[Sta
     return sorted(shape.feeders.get(stage, frozenset()) & behind)
 
 
-def blockers(phase: Phase, stages: Sequence[StageAt], shape: Shape) -> Sequence[Blocker]:
+def blockers(phase: Phase, stages: Sequence[StageAt], shape: RunTopology) -> Sequence[Blocker]:
     """Who must act next, ordered by slot, task and stage, without the stages that wait for others."""
     left = remains(phase, stages)
     waiting = {stage: bool(waits_for(phase, stage, shape, stages)) for stage in {each.stage for each in left}}
@@ -249,11 +249,11 @@ def blockers(phase: Phase, stages: Sequence[StageAt], shape: Shape) -> Sequence[
     for each in left:
         slot = shape.slots[each.task]
         if slot not in shape.live:
-            found[Blocker(slot, Why.NO_CONTAINER)] = None
+            found[Blocker(slot, BlockReason.NO_CONTAINER)] = None
         elif each.task not in shape.held:
-            found[Blocker(slot, Why.NOT_HELD, each.task)] = None
+            found[Blocker(slot, BlockReason.NOT_HELD, each.task)] = None
         elif not waiting[each.stage]:
-            found[Blocker(slot, Why.AT_WORK, each.task, each.stage)] = None
+            found[Blocker(slot, BlockReason.AT_WORK, each.task, each.stage)] = None
     return sorted(found, key=lambda each: (each.processor_id, each.task or "", each.stage or ""))
 
 
@@ -372,7 +372,7 @@ def _in_words(operators: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class DrainTimeLimits:
     """Time limits of a drain, counted from its first container: after `soft` it reports what is late, after `hard` it fails. `budgets`:
     limits of single phases. A phase that exceeds its budget is reported as late, and shortens no other."""
 
@@ -381,7 +381,7 @@ class Times:
     budgets: Mapping[Phase, timedelta]
 
 
-def is_late(times: Times, phase: Phase, began: datetime | None, entered: datetime, now: datetime) -> bool:
+def is_late(times: DrainTimeLimits, phase: Phase, began: datetime | None, entered: datetime, now: datetime) -> bool:
     """Whether the soft deadline or the phase's budget has passed. `began`: when STOPPING began; `entered`: when the phase began."""
     if phase.over or began is None:
         return False

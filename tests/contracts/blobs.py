@@ -16,11 +16,11 @@ import pytest
 
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import wrapped
-from sluice.blobs.port import About, BlobStore, Listed, Purpose
+from sluice.blobs.port import BlobStore, ListedBlob, Purpose, RequestContext
 from sluice.core.errors import BadName, BlobCorrupted, BlobDeleted, BlobMissing
 from sluice.core.snapshots.snapshot import BlobId
 
-ABOUT = About(Purpose.DATA, "flight-delays", "Partition 0", "route")
+ABOUT = RequestContext(Purpose.DATA, "flight-delays", "Partition 0", "route")
 DAY = timedelta(days=1)
 BIG = os.urandom(1 << 20) * 9 + b"the end"
 
@@ -39,7 +39,7 @@ async def put(store: BlobStore, blob: str, body: bytes = b"body", ttl: timedelta
     await store.put(BlobId(blob), body, ABOUT, ttl=ttl)
 
 
-async def listed(store: BlobStore, prefix: str = "", after: str = "") -> list[Listed]:
+async def listed(store: BlobStore, prefix: str = "", after: str = "") -> list[ListedBlob]:
     return [blob async for page in store.list(prefix, ABOUT, after=after) for blob in page]
 
 

@@ -27,7 +27,7 @@ from sluice.core.access.roles import Role
 from sluice.core.access.tokens import Digest, Grant, TokenId
 from sluice.core.drain import DrainId, Phase, Step
 from sluice.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, Ssp, StageKey, StageName, StreamId, TaskName
-from sluice.core.jobmodels.grouping import Previous
+from sluice.core.jobmodels.grouping import PreviousAssignment
 from sluice.core.leases.lease import LeaseBounds
 from sluice.core.lifecycle import RunState
 from sluice.core.snapshots.snapshot import BlobId
@@ -195,7 +195,7 @@ def listening(store: Store) -> Iterator[list[Statement]]:
 
 
 RUN_ROW = run_row(RUN, JOB, created_at=NOON + timedelta(minutes=1967))
-ASSIGNMENT = Previous({Ssp("log", "s", 1): TASK}, {StreamId("log", "s"): 1}, "g")
+ASSIGNMENT = PreviousAssignment({Ssp("log", "s", 1): TASK}, {StreamId("log", "s"): 1}, "g")
 
 
 TOKEN_ROW = TokenRow(TokenId("t"), "n", Digest("d"), Grant(frozenset({Role.VIEWER}), ("*",)), NOON, "admin")

@@ -13,7 +13,7 @@ from itertools import count
 import pytest
 
 from coordinator.snapshots.operations import Progress
-from coordinator.store.cleanup import CleanupKind, QueueTally
+from coordinator.store.cleanup import CleanupKind, QueueCounts
 from sluice.blobs.port import BlobStore
 from sluice.core.errors import BlobUnavailable, LeaseLost, SnapshotConflict
 from sluice.core.snapshots.retention import Retention, split
@@ -130,7 +130,7 @@ async def test_an_item_that_fails_is_tried_again_ever_later_and_counted() -> Non
         world.clock.advance(10)
     assert 0 < tried[-1] - tried[20] < tried[20]
     queue = {each.kind: each for each in world.clean_up.queue}
-    assert queue[CleanupKind.KEEP] == QueueTally(CleanupKind.KEEP, 2, queue[CleanupKind.KEEP].oldest, 2)
+    assert queue[CleanupKind.KEEP] == QueueCounts(CleanupKind.KEEP, 2, queue[CleanupKind.KEEP].oldest, 2)
 
 
 async def test_what_a_commit_shares_with_the_one_before_is_not_read_again() -> None:

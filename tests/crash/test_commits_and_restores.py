@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from containers.state.files import LocalFiles
-from sluice.blobs.port import About, Purpose
+from sluice.blobs.port import Purpose, RequestContext
 from sluice.core.snapshots.snapshot import BlobId
 from tests.support.fakes import FakeClock
 from tests.support.faults import Fault, FaultyBlobs, FaultyFiles, Killed, at
 from tests.support.memory import MemoryBlobs
 from tests.support.trees import KEY, File, Place, disk_is_clean, plain, read, with_parents
 
-ABOUT = About.of_stage(Purpose.AUDIT, KEY)
+ABOUT = RequestContext.of_stage(Purpose.AUDIT, KEY)
 
 FIRST: dict[str, File | None] = {
     "metadata": (b'{"id":"lineage"}', 0o644),

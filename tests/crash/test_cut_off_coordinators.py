@@ -22,7 +22,7 @@ from coordinator.store.sql import Store, new_engine
 from sluice.client import Alive, CoordinatorClient
 from sluice.core.errors import CoordinatorUnreachable, DatabaseInUse
 from sluice.core.ids import Epoch, ExecutionContainerId, RunId, TaskName
-from sluice.core.leases.lease import KILL_TIME, Trust
+from sluice.core.leases.lease import KILL_TIME, ContainerLease
 from sluice.streams.log import Log
 from sluice.wire.agents import AcquireReply, RegisterRequest
 from tests.support.api import Caller
@@ -91,7 +91,7 @@ class Container:
         self.holds = False
         self._clock = clock
         self._client = CoordinatorClient("http://localhost", httpx.MockTransport(self._send))
-        self._trust: Trust | None = None
+        self._trust: ContainerLease | None = None
         self._epoch = Epoch(0)
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
@@ -111,7 +111,7 @@ class Container:
         request = RegisterRequest(processor_id="0", execution_container_id=self.execution_id)
         found = await self._client.register(RunId(run_id), request)
         self._epoch = Epoch(found.epoch)
-        self._trust = Trust(sent, timedelta(seconds=found.lease_seconds), timedelta(seconds=found.margin_seconds))
+        self._trust = ContainerLease(sent, timedelta(seconds=found.lease_seconds), timedelta(seconds=found.margin_seconds))
 
     async def beat(self) -> None:
         if not self.acts:
@@ -122,7 +122,7 @@ class Container:
         except CoordinatorUnreachable:
             return
         assert self._trust is not None
-        self._trust = Trust(sent, answer.lease, self._trust.margin) if isinstance(answer, Alive) else None
+        self._trust = ContainerLease(sent, answer.lease, self._trust.margin) if isinstance(answer, Alive) else None
 
     async def acquire(self, run_id: str) -> None:
         self.holds = isinstance(await self._client.acquire(RunId(run_id), TASK, self.execution_id, self._epoch), AcquireReply)

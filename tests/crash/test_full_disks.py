@@ -16,7 +16,7 @@ from containers.errors import DiskFull
 from containers.state.checkpoint import Checkpoints, check_writable, inspect
 from containers.state.commits.freeze import freeze
 from sluice.blobs.filesystem import FilesystemBlobs
-from sluice.blobs.port import About, Purpose
+from sluice.blobs.port import Purpose, RequestContext
 from sluice.clock import SystemClock
 from sluice.core.errors import BlobMissing, BlobUnavailable, StreamUnavailable
 from sluice.core.ids import Generation, Lineage
@@ -85,7 +85,7 @@ def test_a_blob_is_there_whole_or_not_at_all_and_the_error_names_the_disk(disk: 
     asyncio.run(blobs.open(create=True))
     body, refused = bytes(5 * PAGE), 0
     for pages in range(8):
-        blob, got, about = BlobId(f"b{pages}"), BytesIO(), About(Purpose.DATA)
+        blob, got, about = BlobId(f"b{pages}"), BytesIO(), RequestContext(Purpose.DATA)
         disk.fill(leave=pages * PAGE)
         if error := refusal(lambda: asyncio.run(blobs.put(blob, body, about)), BlobUnavailable):  # noqa: B023 — called at once
             refused += 1

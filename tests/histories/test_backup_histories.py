@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from coordinator.snapshots.catalog import Wanted
+from coordinator.snapshots.catalog import PinSpec
 from sluice.core.errors import LeaseLost, SnapshotConflict, TaskHeld
 from sluice.core.snapshots.retention import Retention
 from sluice.core.snapshots.snapshot import BlobId, CommitId, Kind, SnapshotIndex, offsets_blob_id
@@ -115,7 +115,7 @@ class Histories(RuleBasedStateMachine):
     def the_newest_is_pinned(self, hours: int | None) -> None:
         if self.do(self.head()) is not None:
             lasts = None if hours is None else timedelta(hours=hours)
-            self.do(self.world.catalog.pin(JOB, Wanted(None, None, None, None, "", lasts)))
+            self.do(self.world.catalog.pin(JOB, PinSpec(None, None, None, None, "", lasts)))
 
     @rule(data=st.data())
     def a_pin_is_taken_away(self, data: st.DataObject) -> None:

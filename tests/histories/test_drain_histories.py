@@ -33,7 +33,7 @@ from coordinator.store.drains import DrainRow
 from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.store.sql import Store
-from sluice.core.drain import DrainId, Mode, Phase, Step, Times
+from sluice.core.drain import DrainId, DrainTimeLimits, Mode, Phase, Step
 from sluice.core.errors import Bug, LeaseLost, SluiceError
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
 from sluice.core.leases.lease import LeasePolicy
@@ -49,7 +49,7 @@ JOB = JobName("flight-delays")
 TASKS = (TaskName("Partition 0"), TaskName("Partition 1"))
 STAGES = (StageName("route"), StageName("hourly"))
 KEYS = [(task, stage) for task in TASKS for stage in STAGES]
-TIMES = Times(timedelta(seconds=10), timedelta(seconds=25), {})
+TIMES = DrainTimeLimits(timedelta(seconds=10), timedelta(seconds=25), {})
 
 
 class World:

@@ -22,7 +22,7 @@ from coordinator.jobmodels.groupers import Groupers
 from coordinator.runs.deploy import Deployments
 from coordinator.runs.lag import LagMonitor
 from coordinator.runs.regrouping import Regrouping
-from coordinator.runs.tasks import Acquired, Tasks
+from coordinator.runs.tasks import AcquiredTask, Tasks
 from coordinator.runs.trim import TrimStreams
 from coordinator.store.sql import Store
 from sluice.core.errors import FalseReport, LeaseLost
@@ -109,7 +109,7 @@ class World:
         registered = await self.registrations.register(self.run_id, Registration(ProcessorId("0"), holder, "h", False, None))
         for task in (TaskName("Partition 0"), TaskName("Partition 1")):
             found = await self.tasks.acquire(self.run_id, task, holder, registered.container.epoch)
-            assert isinstance(found, Acquired)
+            assert isinstance(found, AcquiredTask)
             (stage,) = (each for each in found.stages if each.store.stage == HOURLY)
             self.readers.append(Reader(task, found.generation, stage.store.lineage))
 

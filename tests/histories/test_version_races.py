@@ -28,7 +28,7 @@ from coordinator.store.runs import RunRow
 from coordinator.store.sql import Store, WriteTransaction
 from sluice.core.errors import RunIsDraining, StaleRun, StreamUnavailable, VersionConflict
 from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, TaskName
-from sluice.core.jobmodels.grouping import Previous
+from sluice.core.jobmodels.grouping import PreviousAssignment
 from sluice.core.leases.lease import LeasePolicy
 from sluice.core.lifecycle import RunState
 from sluice.streams.port import Offsets
@@ -172,7 +172,7 @@ async def test_wherever_the_coordinator_dies_the_old_version_or_the_new_one_is_l
     world.store.calls_left = None
     _, changed, assignment, starts, notices = await world.everything(run)
     assert isinstance(changed, RunRow)
-    assert isinstance(assignment, Previous)
+    assert isinstance(assignment, PreviousAssignment)
     assert (changed.model_version, changed.spec.streams[0].partitions, notices) == (2, 4, [2])
     assert assignment.tasks[Ssp("log", "flights", 3)] == TaskName("Partition 1")
     assert starts == {Ssp("log", "flights", p): 0 for p in range(4)}

@@ -9,14 +9,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.spark.task import StageTask
 from sluice.job import Input
-from sluice.logconfig import Stamp, about
+from sluice.logconfig import FieldsFilter, about
 from tests.spark.conftest import Bench
 
 log = logging.getLogger("user.code")
 
 
 def test_what_a_batch_function_logs_is_about_the_task_of_its_stage(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.handler.addFilter(Stamp({}))
+    caplog.handler.addFilter(FieldsFilter({}))
     caplog.set_level("INFO")
     done = Event()
 

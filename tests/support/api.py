@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import httpx
 
-from coordinator.api.deps import Versioning
+from coordinator.api.deps import JobModelParts
 from coordinator.app import Coordinator, build
 from coordinator.settings import read_settings
 from sluice.core.ids import Generation, Lineage
@@ -291,8 +291,8 @@ async def held(caller: Caller) -> tuple[str, str]:
     return run_id, str((await caller.acquired(run_id, "c1"))["stages"][0]["lineage"])
 
 
-def versioning(caller: Caller) -> Versioning:
-    found: Versioning = caller.coordinator.api.state.versioning
+def versioning(caller: Caller) -> JobModelParts:
+    found: JobModelParts = caller.coordinator.api.state.versioning
     return found
 
 

@@ -17,18 +17,18 @@ from coordinator.fleet.notices import Notices
 from coordinator.fleet.report_checks import ReportChecks
 from coordinator.snapshots.catalog import SnapshotCatalog
 from coordinator.snapshots.cleanup import CleanUp, RetireStores, SweepExpired
-from coordinator.snapshots.gc import Collection
+from coordinator.snapshots.gc import GarbageCollector
 from coordinator.snapshots.inventory import owns_blob_store
-from coordinator.snapshots.reports import Marked, Reported, Snapshots
+from coordinator.snapshots.reports import MarkerReport, SnapshotReport, Snapshots
 from coordinator.store.fleet import StageStateRow
 from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import MarkerRow
 from coordinator.store.sql import ReadTransaction, Store
 from coordinator.waits import DeletionHold
 from sluice import Job
-from sluice.blobs.port import About, BlobStore, Purpose
+from sluice.blobs.port import BlobStore, Purpose, RequestContext
 from sluice.core.ids import Generation, Lineage, ProcessorId, RunId, StageKey, StageName, TaskName
-from sluice.core.jobmodels.grouping import Previous
+from sluice.core.jobmodels.grouping import PreviousAssignment
 from sluice.core.jobmodels.model import JobModel, job_model
 from sluice.core.lifecycle import RunState
 from sluice.core.snapshots.indexjson import decoded, encoded
@@ -60,7 +60,7 @@ KEY = StageKey(JOB, TASK, STAGE)
 LOCAL = BlobStoreName("local")
 TTL = timedelta(days=30)
 GRACE = timedelta(hours=24)
-ABOUT = About(Purpose.DATA)
+ABOUT = RequestContext(Purpose.DATA)
 
 Files = Mapping[str, bytes]
 
@@ -100,7 +100,7 @@ class World:
     blob_stores: BlobStores = field(init=False)
     snapshots: Snapshots = field(init=False)
     clean_up: CleanUp = field(init=False)
-    collection: Collection = field(init=False)
+    collection: GarbageCollector = field(init=False)
     catalog: SnapshotCatalog = field(init=False)
     sweep: SweepExpired = field(init=False)
     retire: RetireStores = field(init=False)
@@ -121,7 +121,7 @@ class World:
         self.snapshots = Snapshots(self.store, stores, Notices(self.store), self.clock, lambda: Lineage(f"l{next(self.number)}"), CHECKS)
         self.clean_up = CleanUp(self.store, stores, self.clock, self.retention, TTL)
         self.hold = DeletionHold(self.clock, GRACE)
-        self.collection = Collection(
+        self.collection = GarbageCollector(
             self.store, stores, self.clock, self.hold, grace=GRACE, every=timedelta(hours=1), deletes_per_second=1e9, pause=_no_pause
         )
         self.catalog = SnapshotCatalog(self.store, self.clock, self.retention, lambda: f"pin{next(self.number)}")
@@ -132,7 +132,7 @@ class World:
         await self.blob_stores.opened(LOCAL)
         async with self.store.begin() as tx:
             await tx.runs.put(run_row(RUN, state=RunState.RUNNING, spec=run_spec(JOB, [STAGE], containers=1)))
-            await tx.jobmodels.put_assignment(JOB, Previous({SSP: TASK}, {SSP.stream_id: 1}, "g"))
+            await tx.jobmodels.put_assignment(JOB, PreviousAssignment({SSP: TASK}, {SSP.stream_id: 1}, "g"))
 
     # --- the agent ---
 
@@ -198,8 +198,8 @@ class World:
 
     async def report(self, agent: Agent, blob: BlobId, index: SnapshotIndex) -> None:
         """Raises LeaseLost, SnapshotConflict."""
-        marked = {LOCAL: Marked(MarkerRow(blob), agent.previous)}
-        reported = Reported(agent.generation, agent.lineage, agent.batch, {SSP: agent.batch}, index.metadata.checkpoint, marked)
+        marked = {LOCAL: MarkerReport(MarkerRow(blob), agent.previous)}
+        reported = SnapshotReport(agent.generation, agent.lineage, agent.batch, {SSP: agent.batch}, index.metadata.checkpoint, marked)
         await self.snapshots.report(RUN, TASK, STAGE, reported)
         self.kept[index.metadata.checkpoint] = dict(agent.files)
         agent.previous, agent.known = blob, dict(walk(index.root))

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from sluice.core.ids import Ssp, TaskName
-from sluice.core.jobmodels.grouping import Previous
+from sluice.core.jobmodels.grouping import PreviousAssignment
 
 
 class ByParity:
     """Even partitions in one task, odd ones in another."""
 
-    def group(self, previous: Previous, ssps: frozenset[Ssp]) -> Mapping[TaskName, frozenset[Ssp]]:
+    def group(self, previous: PreviousAssignment, ssps: frozenset[Ssp]) -> Mapping[TaskName, frozenset[Ssp]]:
         even = frozenset(ssp for ssp in ssps if ssp.partition % 2 == 0)
         return {TaskName(name): group for name, group in (("even", even), ("odd", ssps - even)) if group}
 
@@ -27,7 +27,7 @@ class InBlocks:
     def __init__(self, max_tasks: int = 4) -> None:
         self.max_tasks = max_tasks
 
-    def group(self, previous: Previous, ssps: frozenset[Ssp]) -> dict[str, list[Ssp]]:
+    def group(self, previous: PreviousAssignment, ssps: frozenset[Ssp]) -> dict[str, list[Ssp]]:
         groups: defaultdict[str, list[Ssp]] = defaultdict(list)
         for ssp in ssps:
             groups[f"block {ssp.partition % self.max_tasks}"].append(ssp)
@@ -37,7 +37,7 @@ class InBlocks:
 class Sticky:
     """Keeps the stored assignment, and assigns all new partitions to one further task."""
 
-    def group(self, previous: Previous, ssps: frozenset[Ssp]) -> dict[str, set[Ssp]]:
+    def group(self, previous: PreviousAssignment, ssps: frozenset[Ssp]) -> dict[str, set[Ssp]]:
         groups: defaultdict[str, set[Ssp]] = defaultdict(set)
         for ssp in ssps:
             groups[previous.tasks.get(ssp, "late" if previous.tasks else "early")].add(ssp)
@@ -50,7 +50,7 @@ class Answers:
     def answer(self, ssps: list[Ssp]) -> Any:
         raise NotImplementedError
 
-    def group(self, previous: Previous, ssps: frozenset[Ssp]) -> Any:
+    def group(self, previous: PreviousAssignment, ssps: frozenset[Ssp]) -> Any:
         return self.answer(sorted(ssps))
 
 
@@ -119,7 +119,7 @@ class Remembers:
 
     asked = 0
 
-    def group(self, previous: Previous, ssps: frozenset[Ssp]) -> Any:
+    def group(self, previous: PreviousAssignment, ssps: frozenset[Ssp]) -> Any:
         Remembers.asked += 1
         return {f"task {Remembers.asked}": ssps}
 
@@ -127,7 +127,7 @@ class Remembers:
 class ByOrder:
     """Depends on the iteration order of a set."""
 
-    def group(self, previous: Previous, ssps: frozenset[Ssp]) -> Any:
+    def group(self, previous: PreviousAssignment, ssps: frozenset[Ssp]) -> Any:
         return {str(place): [ssp] for place, ssp in enumerate(ssps)}
 
 
@@ -154,10 +154,10 @@ class Endless(ByParity):
 
     released = threading.Event()
 
-    def group(self, previous: Previous, ssps: frozenset[Ssp]) -> Mapping[TaskName, frozenset[Ssp]]:
+    def group(self, previous: PreviousAssignment, ssps: frozenset[Ssp]) -> Mapping[TaskName, frozenset[Ssp]]:
         self.released.wait()
         return super().group(previous, ssps)
 
 
-def a_function(previous: Previous, ssps: frozenset[Ssp]) -> dict[str, frozenset[Ssp]]:
+def a_function(previous: PreviousAssignment, ssps: frozenset[Ssp]) -> dict[str, frozenset[Ssp]]:
     return {"a": ssps}

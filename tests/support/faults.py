@@ -22,7 +22,7 @@ from typing import TypeVar
 from containers.state.diff import Identity, LocalDir
 from containers.state.files import LocalFiles
 from containers.state.recovery.restore_plan import Staged
-from sluice.blobs.port import About, BlobStore, Listed, Sink
+from sluice.blobs.port import BlobStore, ListedBlob, RequestContext, Sink
 from sluice.core.errors import BlobStoreUnusable, BlobUnavailable
 from sluice.core.snapshots.fingerprint import Fingerprint
 from sluice.core.snapshots.snapshot import BlobId
@@ -62,7 +62,7 @@ class Operation:
     number: int
     name: str
     blob: str
-    about: About | None
+    about: RequestContext | None
 
 
 Plan = Callable[[Operation], Fault | None]
@@ -111,15 +111,15 @@ class FaultyBlobs:
     async def open(self, *, create: bool) -> None:
         await self._run("open", "", None, lambda: self.inner.open(create=create))
 
-    async def put(self, blob: BlobId, body: bytes | memoryview, about: About, *, ttl: timedelta | None = None) -> None:
+    async def put(self, blob: BlobId, body: bytes | memoryview, about: RequestContext, *, ttl: timedelta | None = None) -> None:
         if self._late:
             self._unseen.add(blob)
         await self._run("put", blob, about, lambda: self.inner.put(blob, body, about, ttl=ttl))
 
-    async def put_if_absent(self, blob: BlobId, body: bytes, about: About) -> bool:
+    async def put_if_absent(self, blob: BlobId, body: bytes, about: RequestContext) -> bool:
         return await self._run("put_if_absent", blob, about, lambda: self.inner.put_if_absent(blob, body, about))
 
-    async def get(self, blob: BlobId, sink: Sink, about: About, *, start: int = 0, length: int | None = None) -> None:
+    async def get(self, blob: BlobId, sink: Sink, about: RequestContext, *, start: int = 0, length: int | None = None) -> None:
         async def half() -> None:
             whole = BytesIO()
             await self.inner.get(blob, whole, about, start=start, length=length)
@@ -127,16 +127,16 @@ class FaultyBlobs:
 
         await self._run("get", blob, about, lambda: self.inner.get(blob, sink, about, start=start, length=length), half)
 
-    async def delete(self, blobs: Collection[BlobId], about: About) -> None:
+    async def delete(self, blobs: Collection[BlobId], about: RequestContext) -> None:
         async def half() -> None:
             await self.inner.delete(list(blobs)[: len(blobs) // 2], about)
 
         await self._run("delete", next(iter(blobs), ""), about, lambda: self.inner.delete(blobs, about), half)
 
-    async def remove_ttl(self, blob: BlobId, about: About) -> None:
+    async def remove_ttl(self, blob: BlobId, about: RequestContext) -> None:
         await self._run("remove_ttl", blob, about, lambda: self.inner.remove_ttl(blob, about))
 
-    async def list(self, prefix: str, about: About, *, after: str = "") -> AsyncIterator[Sequence[Listed]]:
+    async def list(self, prefix: str, about: RequestContext, *, after: str = "") -> AsyncIterator[Sequence[ListedBlob]]:
         fault = await self._begin("list", prefix, about)
         async for page in self.inner.list(prefix, about, after=after):
             seen = [listed for listed in page if listed.blob not in self._unseen]
@@ -156,7 +156,12 @@ class FaultyBlobs:
         await self.inner.close()
 
     async def _run(
-        self, name: str, blob: str, about: About | None, whole: Callable[[], Awaitable[_T]], half: Callable[[], Awaitable[_T]] | None = None
+        self,
+        name: str,
+        blob: str,
+        about: RequestContext | None,
+        whole: Callable[[], Awaitable[_T]],
+        half: Callable[[], Awaitable[_T]] | None = None,
     ) -> _T:
         fault = await self._begin(name, blob, about)
         if fault in _HALF:
@@ -167,7 +172,7 @@ class FaultyBlobs:
         self._end(fault)
         return done
 
-    async def _begin(self, name: str, blob: str, about: About | None) -> Fault | None:
+    async def _begin(self, name: str, blob: str, about: RequestContext | None) -> Fault | None:
         """Raise faults that happen before the effect. Returns a fault that happens later, if any."""
         if self.killed:
             raise Killed

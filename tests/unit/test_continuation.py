@@ -17,11 +17,11 @@ from coordinator.snapshots.operations import Progress
 from coordinator.snapshots.rebuild import find
 from coordinator.store.runs import RunRow
 from sluice.blobs.locations import open_blob_store
-from sluice.blobs.port import About, Purpose
+from sluice.blobs.port import Purpose, RequestContext
 from sluice.core.drain import KeptHistory
 from sluice.core.errors import IncompatibleExpansion
 from sluice.core.ids import Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageKey, StageName, StreamId, TaskName
-from sluice.core.jobmodels.grouping import GroupByPartition, Previous
+from sluice.core.jobmodels.grouping import GroupByPartition, PreviousAssignment
 from sluice.core.jobmodels.model import PlannedModel, plan_model
 from sluice.core.jobmodels.spec import Role, RunSpec, StreamSpec
 from sluice.core.snapshots.indexjson import decoded, encoded
@@ -55,7 +55,7 @@ def spec_with(keyed: StreamSpec) -> RunSpec:
     return replace(made, streams=(*streams, *(each for each in made.streams if each.role is Role.OUTPUT)), stages=stages)
 
 
-def planned(partitions: int, previous: Previous, spec: RunSpec | None = None) -> PlannedModel:
+def planned(partitions: int, previous: PreviousAssignment, spec: RunSpec | None = None) -> PlannedModel:
     return plan_model(spec or spec_of(partitions), GroupByPartition(), previous, None, [ProcessorId("0"), ProcessorId("1")])
 
 
@@ -87,7 +87,7 @@ def test_a_grown_stream_keeps_its_tasks_whatever_versions_its_snapshots_are_of(d
     counts = [first]
     for factor in growths:
         counts.append(counts[-1] * factor)
-    plans, previous = [], Previous()
+    plans, previous = [], PreviousAssignment()
     for count in counts:
         plans.append(planned(count, previous))
         previous = plans[-1].assignment
@@ -102,7 +102,7 @@ def test_a_grown_stream_keeps_its_tasks_whatever_versions_its_snapshots_are_of(d
 
 
 def test_the_run_continues_with_its_history_its_identities_and_its_start_offsets() -> None:
-    plan = planned(2, Previous())
+    plan = planned(2, PreviousAssignment())
     rebuilt = put_together(*(snapshot(version(4, "r3"), plan, task) for task in plan.model.tasks))
     assert (rebuilt.run.run_id, rebuilt.run.first_run, rebuilt.run.model_version) == ("r3", "r1", 4)
     assert rebuilt.run.state.ended
@@ -114,7 +114,7 @@ def test_the_run_continues_with_its_history_its_identities_and_its_start_offsets
 
 
 def test_a_task_without_a_snapshot_gets_the_partitions_that_it_had() -> None:
-    plan = planned(6, planned(3, Previous()).assignment)
+    plan = planned(6, planned(3, PreviousAssignment()).assignment)
     tasks = sorted(plan.model.tasks)
     rebuilt = put_together(*(snapshot(version(2), plan, task) for task in tasks[1:]))
     assert planned(6, rebuilt.assignment).assignment == plan.assignment
@@ -123,7 +123,7 @@ def test_a_task_without_a_snapshot_gets_the_partitions_that_it_had() -> None:
 @pytest.mark.parametrize("with_snapshot", [("Partition 1", "Partition 2", "Partition 3"), ("Partition 2",)])
 def test_single_partitions_that_are_broadcast_are_so_again_after_a_rebuild(with_snapshot: tuple[str, ...]) -> None:
     spec = spec_with(StreamSpec("in", Role.INPUT, IN, 4, identity="i1", broadcast_partitions=(0,)))
-    plan = planned(4, Previous(), spec)
+    plan = planned(4, PreviousAssignment(), spec)
     rebuilt = put_together(*(snapshot(version(1), plan, TaskName(task)) for task in with_snapshot))
     again = planned(4, rebuilt.assignment, spec)
     assert again.assignment == plan.assignment
@@ -133,7 +133,7 @@ def test_single_partitions_that_are_broadcast_are_so_again_after_a_rebuild(with_
 
 
 def test_snapshots_of_a_history_that_has_ended_say_nothing() -> None:
-    old, new = planned(4, planned(2, Previous()).assignment), planned(4, Previous())
+    old, new = planned(4, planned(2, PreviousAssignment()).assignment), planned(4, PreviousAssignment())
     indexes = [snapshot(version(1), old, task, 9) for task in old.model.tasks]
     indexes += [snapshot(version(2, "r2", "r2", hours=1), new, task) for task in new.model.tasks]
     assert put_together(*indexes).assignment == new.assignment
@@ -149,7 +149,7 @@ FIRST = KeptHistory(RunId("r1"))
 
 
 def test_a_run_continues_from_the_kept_histories_of_tasks_that_have_run_no_batch_since() -> None:
-    grown = planned(4, planned(2, Previous()).assignment)
+    grown = planned(4, planned(2, PreviousAssignment()).assignment)
     rebuilt = put_together(
         snapshot(version(1), grown, TASK_1, 1, at=7),
         snapshot(version(1), grown, TASK_0, 2),
@@ -162,7 +162,7 @@ def test_a_run_continues_from_the_kept_histories_of_tasks_that_have_run_no_batch
 
 
 def test_stages_that_were_not_begun_since_a_drain_that_kept_the_state_begin_where_it_ended() -> None:
-    plan = planned(2, Previous())
+    plan = planned(2, PreviousAssignment())
     of_history = [snapshot(version(1), plan, TASK_0, 1, at=3), snapshot(version(1), plan, TASK_0, 2, at=90)]
     of_history += [snapshot(version(1), plan, TASK_0, 1, "t", at=80)]
     rebuilt = put_together(*of_history, snapshot(after([FIRST], "r2", 1), plan, TASK_1, 3))
@@ -184,14 +184,14 @@ async def test_a_rebuild_restores_the_newest_snapshot_of_the_histories_that_cont
     tmp_path: Path, kept: list[KeptHistory], goes_on: tuple[str, bool] | None
 ) -> None:
     """Partition 1 has snapshots of two histories; Partition 0 has one of the last, which went on from `kept`."""
-    plan, runs = planned(2, Previous()), {1: "r1", 2: "r2"}
+    plan, runs = planned(2, PreviousAssignment()), {1: "r1", 2: "r2"}
     made = [snapshot(version(1, run, run, number), plan, TASK_1, number) for number, run in runs.items()]
     store = open_blob_store(tmp_path.as_uri())
     await store.open(create=True)
     for index in (*made, snapshot(after(kept, "r3", 3), plan, TASK_0, 3)):
         of = index.metadata
         blob = BlobId(f"{stage_prefix(StageKey(of.job, of.task, of.store))}{Kind.SNAPSHOTS}/{index.generation}")
-        await store.put(blob, encoded(index), About(Purpose.AUDIT))
+        await store.put(blob, encoded(index), RequestContext(Purpose.AUDIT))
     name = BlobStoreName("a")
     stores = BlobStores({name: tmp_path.as_uri()}, lambda name, url: store, Backup((name,), (name,)))
     found = await find(stores, Progress("blobs"), NOON)
@@ -201,7 +201,7 @@ async def test_a_rebuild_restores_the_newest_snapshot_of_the_histories_that_cont
 
 
 def test_an_index_without_a_run_or_with_one_that_cannot_be_read_says_nothing() -> None:
-    index = snapshot(version(1), planned(2, Previous()), TaskName("Partition 0"))
+    index = snapshot(version(1), planned(2, PreviousAssignment()), TaskName("Partition 0"))
     strange: list[Mapping[str, object] | None] = [None, {}, {**(index.continuation or {}), "modelVersion": "many"}]
     strange += [{**(index.continuation or {}), name: "\ud800"} for name in ("runId", "firstRun", "grouping", "slot")]
     for each in strange:
@@ -211,5 +211,5 @@ def test_an_index_without_a_run_or_with_one_that_cannot_be_read_says_nothing() -
 
 
 def test_an_index_keeps_the_offsets_of_its_stage() -> None:
-    index = snapshot(version(1), planned(2, Previous()), TaskName("Partition 0"))
+    index = snapshot(version(1), planned(2, PreviousAssignment()), TaskName("Partition 0"))
     assert index.offsets == {Ssp("log", "in", 0): 5}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sluice.core.errors import BadSettings
-from sluice.logconfig import LogSettings, Stamp, about, new_handler, read_log_settings
+from sluice.logconfig import FieldsFilter, LogSettings, about, new_handler, read_log_settings
 
 New = Callable[..., logging.Logger]
 JSON = LogSettings(log_format="json", log_level="INFO")
@@ -29,7 +29,7 @@ def new_log(request: pytest.FixtureRequest) -> Iterator[New]:
     log.setLevel("INFO")
 
     def of(settings: LogSettings = JSON, **fields: object) -> logging.Logger:
-        log.addHandler(new_handler(settings, Stamp(fields)))
+        log.addHandler(new_handler(settings, FieldsFilter(fields)))
         return log
 
     yield of

@@ -26,7 +26,7 @@ from containers.state.diff import DirDiff, Identity, LocalDir, LocalFile, diff, 
 from containers.state.files import LocalFiles
 from containers.state.transfer import InOrder, InThread, Progress, fingerprints, in_parallel, run_to_completion
 from sluice.blobs.indexes import read_index
-from sluice.blobs.port import About, BlobStore, Purpose
+from sluice.blobs.port import BlobStore, Purpose, RequestContext
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings
 from sluice.core.ids import Generation, Ssp, StageKey
@@ -129,7 +129,7 @@ class Uploader:
         """Continue after that snapshot; None for none. Raises what `read_index` raises."""
         self.begin_whole(previous)
         if previous is not None:
-            about = About.of_stage(Purpose.INDEX, self._key)
+            about = RequestContext.of_stage(Purpose.INDEX, self._key)
             self._previous = (previous, await read_index(self._blobs, previous, about, self._in_thread, expected=self._key))
 
     def begin_whole(self, previous: BlobId | None) -> None:
@@ -184,7 +184,7 @@ class Uploader:
     async def _put_index(self, index: SnapshotIndex, millis: int) -> BlobId:
         body = await self._thread(lambda: encoded(index))
         blob = fresh_blob_id(self._key, Kind.SNAPSHOTS, millis, self._new_id())
-        await self._blobs.put(blob, body, About.of_stage(Purpose.INDEX, self._key), ttl=self._settings.ttl)
+        await self._blobs.put(blob, body, RequestContext.of_stage(Purpose.INDEX, self._key), ttl=self._settings.ttl)
         return blob
 
     def _index(self, root: DirIndex, frozen: FrozenCheckpoint, checkpoint: CommitId, generation: Generation, millis: int) -> SnapshotIndex:
@@ -280,7 +280,7 @@ class _Upload:
 
     async def _put_blob(self, body: bytes, purpose: Purpose) -> BlobId:
         blob = fresh_blob_id(self._of._key, Kind.DATA, self._millis, self._of._new_id())
-        await self._of._blobs.put(blob, body, About.of_stage(purpose, self._of._key), ttl=self._of._settings.ttl)
+        await self._of._blobs.put(blob, body, RequestContext.of_stage(purpose, self._of._key), ttl=self._of._settings.ttl)
         return blob
 
     def fingerprints(self) -> Iterator[tuple[Identity, Fingerprint]]:

@@ -25,7 +25,7 @@ from containers.state.checkpoint import read_offset_log, write_offset_log
 from containers.state.context import StateContext
 from containers.state.offsets.batch_waits import BatchInterrupted, BatchWaits
 from containers.state.recovery.decision import OffsetLogEntry
-from sluice.blobs.port import About, BlobStore, Purpose
+from sluice.blobs.port import BlobStore, Purpose, RequestContext
 from sluice.client import RETRY_DELAY
 from sluice.core.errors import BlobCorrupted, BlobUnavailable, SluiceError, Unavailable
 from sluice.core.ids import Generation, Lineage, StageKey
@@ -49,8 +49,8 @@ class OffsetLog:
     lineage: Lineage
 
     @property
-    def _about(self) -> About:
-        return About.of_stage(Purpose.OFFSETS, self.key)
+    def _about(self) -> RequestContext:
+        return RequestContext.of_stage(Purpose.OFFSETS, self.key)
 
     def _id(self, batch: int) -> BlobId:
         return offsets_blob_id(self.key, self.lineage, batch)

@@ -42,7 +42,7 @@ from containers.state.recovery.restore_plan import (
 )
 from containers.state.transfer import READERS, InOrder, InThread, Progress, fingerprints, in_parallel, run_to_completion
 from sluice.blobs.indexes import read_index
-from sluice.blobs.port import About, BlobStore, Purpose
+from sluice.blobs.port import BlobStore, Purpose, RequestContext
 from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, IndexUnreadable, SluiceError
 from sluice.core.ids import StageKey
 from sluice.core.snapshots.fingerprint import Fingerprint, Hashes, fingerprint
@@ -155,7 +155,7 @@ class Restorer:
 
     async def _read_index(self, source: Source) -> SnapshotIndex:
         try:
-            about = About.of_stage(Purpose.INDEX, self._key)
+            about = RequestContext.of_stage(Purpose.INDEX, self._key)
             return await read_index(source.blobs, source.index, about, self._in_thread, expected=self._key)
         except BlobMissing as error:
             raise _missing(error, f"{error}; it is the index of a snapshot of {self._key}") from error
@@ -308,7 +308,7 @@ class _Run:
         parts = _Parts()
         try:
             purpose = Purpose.PACK if len(fetch.pieces) > 1 else Purpose.DATA
-            about = About.of_stage(purpose, self._of._key)
+            about = RequestContext.of_stage(purpose, self._of._key)
             await self._source.blobs.get(fetch.blob, parts, about, start=fetch.start, length=fetch.length)
         except BlobMissing as error:
             raise _missing(error, f"{error}; {self._described(fetch.pieces)} needs it") from error
@@ -375,7 +375,7 @@ class _Run:
 
     async def _fetch_file(self, source: Source, path: str, file: FileIndex) -> None:
         """One part of the file after the other, each in ranges that fit into memory. Raises LOST, BlobUnavailable."""
-        hashes, size, about = Hashes(), file.metadata.size, About.of_stage(Purpose.DATA, self._of._key)
+        hashes, size, about = Hashes(), file.metadata.size, RequestContext.of_stage(Purpose.DATA, self._of._key)
         for part, length in lengths(file.blobs, size, path):
             for begin in range(0, length, self._of._settings.chunk_bytes):
                 wanted = min(self._of._settings.chunk_bytes, length - begin)

@@ -25,11 +25,11 @@ from sluice.status import failing_stages, named, overview
 from sluice.wire import runs as wire_runs
 
 
-class InPlace:
+class LiveDisplay:
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False, redirect_stderr=sys.stderr.isatty())
 
-    def __enter__(self) -> InPlace:
+    def __enter__(self) -> LiveDisplay:
         self._live.start()
         return self
 
@@ -79,7 +79,7 @@ class LiveTable:
                 log.warning("the table could not be shown", exc_info=error)
 
     async def _show(self, run_id: RunId) -> None:
-        with InPlace(self._screen.console) as place:
+        with LiveDisplay(self._screen.console) as place:
             while not self._stopping:
                 await place.show(await self._page(run_id))
                 with suppress(TimeoutError):

@@ -238,7 +238,7 @@ def _why_ended(seen: UpgradeStatus) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PlanOptions:
     """The options that the plan mentions. `local`: the new version's containers are started here; `old_here`: after a rollback also those
     of the old version. `mode`: of the drain."""
 
@@ -251,7 +251,7 @@ class Terms:
     mode: Mode = Mode.DEFAULT
 
 
-def plan_lines(step: Step, terms: Terms, plan: wire_runs.RunPlanReply, containers: int) -> Sequence[str]:
+def plan_lines(step: Step, terms: PlanOptions, plan: wire_runs.RunPlanReply, containers: int) -> Sequence[str]:
     """This step and those after it, one per line."""
     if isinstance(step, RollBack):
         return [f"wait until run {step.failed} has ended", _rollback(step.former, terms)]
@@ -283,7 +283,7 @@ def plan_lines(step: Step, terms: Terms, plan: wire_runs.RunPlanReply, container
     return lines
 
 
-def _rollback(former: RunId | None, terms: Terms) -> str:
+def _rollback(former: RunId | None, terms: PlanOptions) -> str:
     of = "" if former is None else f" (the request of run {former})"
     here = ", and start its containers here" if terms.local and terms.old_here else ""
     return f"stop it, and deploy the old version{of} at the same offsets{here}; output of the new version is kept"

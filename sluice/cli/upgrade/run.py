@@ -22,10 +22,10 @@ from sluice.cli.upgrade.decide import (
     Drain,
     LocalOptions,
     Outcome,
+    PlanOptions,
     Refuse,
     RollBack,
     Step,
-    Terms,
     UpgradeOptions,
     UpgradeReply,
     UpgradeStatus,
@@ -409,7 +409,7 @@ class Checks:
     async def plan(self, seen: UpgradeStatus, request: wire_runs.RunRequest) -> UpgradeReply:
         options, step = self._options, self.next(seen, acted=False)
         here, old_here = self._options.local is not None, self._old is not None
-        terms = Terms(options.allow_leftover_state, options.rollback, options.batches, options.watch, here, old_here, options.mode)
+        terms = PlanOptions(options.allow_leftover_state, options.rollback, options.batches, options.watch, here, old_here, options.mode)
         steps = plan_lines(step, terms, await self._client.plan_run(request, options.mode), request.containers)
         summary = f"job {self.job.name}, run {seen.run_id} ({seen.run.state}): an upgrade to {options.job_file} would"
         outcome = Outcome.PLANNED

@@ -2,7 +2,7 @@
 
 A restarted query may read more partitions than its checkpoint has, never fewer. While a run continues, a new version of its job model may
 therefore add partitions and tasks, but takes no partition from a task; such a change must wait for the next deployment. All streams are
-first judged together, because the two sides of a join can only grow together, and then one by one, so that a stream which cannot grow
+first evaluated together, because the two sides of a join can only grow together, and then one by one, so that a stream which cannot grow
 does not hinder the others.
 """
 
@@ -26,7 +26,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class StreamCount:
     """A stream of a run. `known`: partitions in its job model; `now`: partitions in its system, None with the reason in `problem` if it is
     unknown. `another`: the stream was created again under the same name."""
 
@@ -39,10 +39,10 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class StreamVerdict:
     """A stream and its verdict. `reason` is for display; after a refusal it includes the remedy."""
 
-    counted: Counted
+    count: StreamCount
     verdict: Verdict
     reason: str = ""
 
@@ -51,7 +51,7 @@ PlanFor = Callable[[Mapping[str, int]], PlannedModel]
 """Plans a model for partition counts, by the job's names of the streams. Raises ClientError."""
 
 
-def judge(streams: Sequence[Counted], plan_for: PlanFor, former: JobModel) -> tuple[PlannedModel, Sequence[Judged]]:
+def evaluate(streams: Sequence[StreamCount], plan_for: PlanFor, former: JobModel) -> tuple[PlannedModel, Sequence[StreamVerdict]]:
     """The model with every stream grown that can grow, and the verdict on each. If none can, the model for the known counts; raises what
     `plan_for` raises for these."""
     known = {each.name: each.known for each in streams}
@@ -62,41 +62,41 @@ def judge(streams: Sequence[Counted], plan_for: PlanFor, former: JobModel) -> tu
     except ClientError:
         plan, grown, refused = _one_by_one(plan_for, former, known, growing)
 
-    def judged(each: Counted) -> Judged:
+    def verdict_of(each: StreamCount) -> StreamVerdict:
         if each in grown:
-            return Judged(each, Verdict.SAFE, f"{each.stream} grew from {each.known} to {each.now} partitions")
-        return Judged(each, Verdict.REFUSED, refused[each.name]) if each.name in refused else plainly(each)
+            return StreamVerdict(each, Verdict.SAFE, f"{each.stream} grew from {each.known} to {each.now} partitions")
+        return StreamVerdict(each, Verdict.REFUSED, refused[each.name]) if each.name in refused else plainly(each)
 
-    return plan, [judged(each) for each in streams]
+    return plan, [verdict_of(each) for each in streams]
 
 
-def grows(each: Counted) -> bool:
+def grows(each: StreamCount) -> bool:
     """Whether the stream has more partitions than the job model."""
     return each.now is not None and each.now > each.known and not each.another
 
 
-def plainly(each: Counted) -> Judged:
+def plainly(each: StreamCount) -> StreamVerdict:
     """The verdict on a stream that does not grow."""
     if each.another:
-        return Judged(each, Verdict.REFUSED, each.problem)
+        return StreamVerdict(each, Verdict.REFUSED, each.problem)
     if each.now is None:
-        return Judged(each, Verdict.UNKNOWN, each.problem)
+        return StreamVerdict(each, Verdict.UNKNOWN, each.problem)
     if each.now < each.known:
         reason = f"{each.stream} had {each.known} partitions and now has {each.now}: a running job cannot give partitions up"
-        return Judged(each, Verdict.REFUSED, f"{reason}; stop it, and deploy it with an explicit start")
-    return Judged(each, Verdict.UNCHANGED)
+        return StreamVerdict(each, Verdict.REFUSED, f"{reason}; stop it, and deploy it with an explicit start")
+    return StreamVerdict(each, Verdict.UNCHANGED)
 
 
-def counts_now(streams: Iterable[Counted]) -> Mapping[str, int]:
+def counts_now(streams: Iterable[StreamCount]) -> Mapping[str, int]:
     """The counts that are known."""
     return {each.name: each.now for each in streams if each.now is not None}
 
 
 def _one_by_one(
-    plan_for: PlanFor, former: JobModel, known: Mapping[str, int], growing: Sequence[Counted]
-) -> tuple[PlannedModel, list[Counted], dict[str, str]]:
+    plan_for: PlanFor, former: JobModel, known: Mapping[str, int], growing: Sequence[StreamCount]
+) -> tuple[PlannedModel, list[StreamCount], dict[str, str]]:
     """Grow as many of the streams as possible: add one at a time to those found so far, until no further one can be added."""
-    plan, grown = _plan(plan_for, former, known), list[Counted]()
+    plan, grown = _plan(plan_for, former, known), list[StreamCount]()
     while True:
         refused: dict[str, str] = {}
         before = len(grown)
@@ -131,9 +131,9 @@ def check_nothing_is_taken(former: JobModel, new: JobModel) -> None:
             )
 
 
-def overall(judged: Sequence[Judged], *, changed: bool) -> Verdict:
+def overall(streams: Sequence[StreamVerdict], *, changed: bool) -> Verdict:
     """One verdict for all streams: the worst one, or whether anything changes."""
-    verdicts = {each.verdict for each in judged}
+    verdicts = {each.verdict for each in streams}
     for worst in (Verdict.REFUSED, Verdict.UNKNOWN):
         if worst in verdicts:
             return worst

@@ -4,7 +4,8 @@ A grouper maps partitions to tasks without memory. For a stateful job the stored
 task that owned it. When a stream that started with n0 partitions has n, a multiple of n0, partition p goes to the task that owns p % n0.
 If producers place a key by hash(key) % n, the key's state is then in one task through any chain of expansions, because
 (h % n) % n0 == h % n0 whenever n0 divides n. This requires n0, the *baseline*, which is stored and not derived from the tasks. Owners and
-baselines of a stream are remembered while a job does not read it, as long as the state of its keys may be used again; see `Previous`.
+baselines of a stream are remembered while a job does not read it, as long as the state of its keys may be used again; see
+`PreviousAssignment`.
 
 Format and names of the groupers: Apache Samza (GroupByPartition, GroupBySystemStreamPartition, AllSspToSingleTaskGrouper). The
 expansion rule is SEP-5 with an explicit baseline.
@@ -26,7 +27,7 @@ Groups = Mapping[TaskName, frozenset[Ssp]]
 
 
 @dataclass(frozen=True, slots=True)
-class Previous:
+class PreviousAssignment:
     """The stored assignment of a job: that of the last job model, and the parts of earlier ones that the last one has no use for, because
     it does not read these streams. `grouping`: the grouper and its fold; "" before the first model."""
 
@@ -38,25 +39,25 @@ class Previous:
         """The tasks that have read the stream."""
         return frozenset(task for ssp, task in self.tasks.items() if ssp.stream_id == stream)
 
-    def without(self, streams: Collection[StreamId]) -> Previous:
+    def without(self, streams: Collection[StreamId]) -> PreviousAssignment:
         """The same without these streams."""
-        return Previous(
+        return PreviousAssignment(
             tasks={ssp: task for ssp, task in self.tasks.items() if ssp.stream_id not in streams},
             baselines={stream: count for stream, count in self.baselines.items() if stream not in streams},
             grouping=self.grouping,
         )
 
-    def updated(self, made: Assignment, grouping: str) -> Previous:
+    def updated(self, made: Assignment, grouping: str) -> PreviousAssignment:
         """What is stored beside a model with the assignment `made`. The streams that it does not read are remembered: a later model of the
         same history may read them again, and the state of their keys is still in the tasks that have read them."""
         others = self.without(made.baselines.keys())
-        return Previous({**others.tasks, **made.owners}, {**others.baselines, **made.baselines}, grouping)
+        return PreviousAssignment({**others.tasks, **made.owners}, {**others.baselines, **made.baselines}, grouping)
 
 
 class Grouper(Protocol):
     """Maps partitions to tasks. Every partition goes to exactly one task; equal arguments give equal results."""
 
-    def group(self, previous: Previous, ssps: frozenset[Ssp]) -> Groups: ...
+    def group(self, previous: PreviousAssignment, ssps: frozenset[Ssp]) -> Groups: ...
 
 
 def _grouped(named: Iterable[tuple[str, Ssp]]) -> Groups:
@@ -72,7 +73,7 @@ class GroupByPartition:
 
     max_tasks: int | None = None
 
-    def group(self, previous: Previous, ssps: frozenset[Ssp]) -> Groups:
+    def group(self, previous: PreviousAssignment, ssps: frozenset[Ssp]) -> Groups:
         fold = self.max_tasks
         return _grouped((f"Partition {s.partition % fold if fold else s.partition}", s) for s in ssps)
 
@@ -81,7 +82,7 @@ class GroupByPartition:
 class GroupBySystemStreamPartition:
     """Every partition has a task of its own."""
 
-    def group(self, previous: Previous, ssps: frozenset[Ssp]) -> Groups:
+    def group(self, previous: PreviousAssignment, ssps: frozenset[Ssp]) -> Groups:
         return _grouped((f"SystemStreamPartition [{s.system}, {s.stream}, {s.partition}]", s) for s in ssps)
 
 
@@ -89,7 +90,7 @@ class GroupBySystemStreamPartition:
 class AllSspToSingleTask:
     """One task reads everything."""
 
-    def group(self, previous: Previous, ssps: frozenset[Ssp]) -> Groups:
+    def group(self, previous: PreviousAssignment, ssps: frozenset[Ssp]) -> Groups:
         return _grouped(("Task-0", s) for s in ssps)
 
 
@@ -123,7 +124,7 @@ class Assignment:
 
 def assign(
     grouper: Grouper,
-    previous: Previous,
+    previous: PreviousAssignment,
     counts: Mapping[StreamId, int],
     broadcast: frozenset[StreamId],
     *,
@@ -144,7 +145,7 @@ def assign(
     keyed = {stream: counts[stream] for stream in {ssp.stream_id for ssp in ssps}}
     if not ssps:
         raise BadGrouping("no task can be made: the run has no inputs besides broadcast streams")
-    kept = previous if stateful else Previous()
+    kept = previous if stateful else PreviousAssignment()
     if kept.grouping and kept.grouping != grouping:
         raise BadGrouping(
             f"this stateful job is grouped by {kept.grouping}; {grouping} would part keys from their state: drain it, or start afresh"
@@ -273,14 +274,14 @@ class CheckedGrouper:
     name: str
     make: Callable[[], Grouper]
 
-    def group(self, previous: Previous, ssps: frozenset[Ssp]) -> Groups:
-        kept = Previous(MappingProxyType(dict(previous.tasks)), MappingProxyType(dict(previous.baselines)), previous.grouping)
+    def group(self, previous: PreviousAssignment, ssps: frozenset[Ssp]) -> Groups:
+        kept = PreviousAssignment(MappingProxyType(dict(previous.tasks)), MappingProxyType(dict(previous.baselines)), previous.grouping)
         groups = self._answer(kept, _Forwards(ssps))
         if self._answer(kept, _Backwards(ssps)) != groups:
             raise BadGrouping(f"{self.name} returned two different results: equal arguments must give equal tasks")
         return groups
 
-    def _answer(self, previous: Previous, ssps: frozenset[Ssp]) -> Groups:
+    def _answer(self, previous: PreviousAssignment, ssps: frozenset[Ssp]) -> Groups:
         try:
             return self._checked(self.make().group(previous, ssps), ssps)
         except BadGrouping:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.core.ids import ProcessorId, Ssp, TaskName
-from sluice.core.jobmodels.grouping import Assignment, Grouper, Previous, assign, check_co_partitioned
+from sluice.core.jobmodels.grouping import Assignment, Grouper, PreviousAssignment, assign, check_co_partitioned
 from sluice.core.jobmodels.placement import Homes, place
 from sluice.core.jobmodels.spec import ATTACHED_TASK, JobKind, RunSpec
 
@@ -102,13 +102,13 @@ class PlannedModel:
     """A job model with the assignment to store beside it."""
 
     model: JobModel
-    assignment: Previous
+    assignment: PreviousAssignment
 
 
 def plan_model(
     spec: RunSpec,
     grouper: Grouper,
-    previous: Previous,
+    previous: PreviousAssignment,
     former: JobModel | None,
     processors: Sequence[ProcessorId],
     homes: Homes | None = None,
@@ -144,7 +144,9 @@ def plan_model(
     )
 
 
-def _attached_model(spec: RunSpec, previous: Previous, former: JobModel | None, processors: Sequence[ProcessorId]) -> PlannedModel:
+def _attached_model(
+    spec: RunSpec, previous: PreviousAssignment, former: JobModel | None, processors: Sequence[ProcessorId]
+) -> PlannedModel:
     """One task without partitions, in the first slot. The assignment stays: a job file of the same name may follow."""
     config = {**spec.config, "job.name": spec.job, "job.container.count": str(spec.containers)}
     return PlannedModel(

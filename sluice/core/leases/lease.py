@@ -204,7 +204,7 @@ def granted(epoch: Epoch, now: Instant, terms: Terms, *, bare: bool = False) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class ContainerLease:
     """The container's view: until when it may act. `sent_at`: when it sent the last heartbeat that was answered."""
 
     sent_at: Instant

@@ -145,7 +145,7 @@ class StagePosition:
 
 
 @dataclass(frozen=True, slots=True)
-class Regrouped:
+class RegroupedStage:
     """What becomes of a stage whose partitions are read by other tasks. `begin`: tasks that begin a new lineage at these offsets, because a
     query cannot give partitions up, or continue elsewhere than it stopped; `extend`: tasks that continue, and begin further partitions at
     these offsets; `gone`: tasks that read nothing more."""
@@ -161,7 +161,7 @@ class Regrouped:
 
 def regrouped(
     positions: Mapping[TaskName, StagePosition], reads: Mapping[TaskName, frozenset[Ssp]], broadcast: Collection[Ssp]
-) -> Regrouped:
+) -> RegroupedStage:
     """Where the tasks of a stage without state begin, so that each partition is read on from where the stage has committed it last, by
     whichever task. `positions`: of the tasks so far; `reads`: what the tasks are to read now, including the `broadcast` partitions, of
     which each task has an offset of its own."""
@@ -179,7 +179,7 @@ def regrouped(
             begin[task] = {ssp: offset for ssp, offset in {**own, **others}.items() if ssp not in lost}
         elif others:
             (extend if task in positions else begin)[task] = others
-    return Regrouped(begin, extend, frozenset(positions.keys() - reads.keys()))
+    return RegroupedStage(begin, extend, frozenset(positions.keys() - reads.keys()))
 
 
 _NEVER = datetime.min.replace(tzinfo=UTC)

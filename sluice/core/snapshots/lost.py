@@ -10,7 +10,7 @@ from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostBlobs:
     """`blobs`: how many are missing; `snapshots`: those that need one of them, newest first; `newest`: whether the newest one is among
     them."""
 
@@ -30,10 +30,10 @@ class Lost:
 
 def find_lost(
     blob_store: BlobStoreName, key: StageKey, needs: Mapping[CommitId, Collection[BlobId]], listed: Collection[BlobId]
-) -> Lost | None:
+) -> LostBlobs | None:
     """`needs`: the blobs of each retained snapshot, newest first; `listed`: those that are there. None if nothing is missing."""
     missing = {checkpoint: [blob for blob in blobs if blob not in listed] for checkpoint, blobs in needs.items()}
     costs = [checkpoint for checkpoint, blobs in missing.items() if blobs]
     if not costs:
         return None
-    return Lost(blob_store, key, len({blob for blobs in missing.values() for blob in blobs}), costs, costs[0] == next(iter(needs)))
+    return LostBlobs(blob_store, key, len({blob for blobs in missing.values() for blob in blobs}), costs, costs[0] == next(iter(needs)))

@@ -23,7 +23,7 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class SnapshotTime:
     """A snapshot, and when it was reported by the coordinator's clock."""
 
     checkpoint: CommitId
@@ -31,7 +31,7 @@ class Taken:
 
 
 def retained(
-    newest_first: Sequence[Taken],
+    newest_first: Sequence[SnapshotTime],
     retention: Retention,
     head: CommitId | None,
     pins: Mapping[CommitId, Sequence[str]],
@@ -51,7 +51,7 @@ def retained(
     return {each.checkpoint: why[each.checkpoint] for each in newest_first if each.checkpoint in why}
 
 
-def _last_of_each(newest_first: Sequence[Taken], pattern: str, count: int) -> Sequence[CommitId]:
+def _last_of_each(newest_first: Sequence[SnapshotTime], pattern: str, count: int) -> Sequence[CommitId]:
     found: dict[str, CommitId] = {}
     for each in newest_first:
         found.setdefault(each.at.strftime(pattern), each.checkpoint)
@@ -82,7 +82,7 @@ PARTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BlobSize:
     """A blob in a listing; `size` in bytes."""
 
     blob: BlobId
@@ -120,42 +120,42 @@ def split(blob: BlobId) -> tuple[str, str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A judgement of some blobs: those that are condemned now, those condemned before that are not garbage or no longer exist, those to be
-    deleted, and those whose grace is not over."""
+class CollectionDecision:
+    """What a collection does with some blobs: those to condemn now, those that were condemned and are not garbage or no longer exist, those
+    to delete, and those whose grace period has not ended."""
 
-    condemn: Sequence[Found] = ()
+    condemn: Sequence[BlobSize] = ()
     pardon: Sequence[BlobId] = ()
-    delete: Sequence[Found] = ()
-    wait: Sequence[Found] = ()
+    delete: Sequence[BlobSize] = ()
+    wait: Sequence[BlobSize] = ()
     referenced: int = 0
 
 
 @dataclass(slots=True)
-class _Judging:
-    condemn: list[Found] = field(default_factory=list)
+class _Decision:
+    condemn: list[BlobSize] = field(default_factory=list)
     pardon: list[BlobId] = field(default_factory=list)
-    delete: list[Found] = field(default_factory=list)
-    wait: list[Found] = field(default_factory=list)
+    delete: list[BlobSize] = field(default_factory=list)
+    wait: list[BlobSize] = field(default_factory=list)
     referenced: int = 0
 
 
-def judge(
-    found: Iterable[Found], condemned: Mapping[BlobId, datetime], refer_to: Callable[[BlobId], bool], now: datetime, grace: timedelta
-) -> Judged:
+def decide(
+    found: Iterable[BlobSize], condemned: Mapping[BlobId, datetime], refer_to: Callable[[BlobId], bool], now: datetime, grace: timedelta
+) -> CollectionDecision:
     """`condemned` are those of the same range of ids, and when they were condemned; all times are of the coordinator's clock. A blob
     that was condemned under a clock that was ahead is condemned again."""
-    judging, seen = _Judging(), set()
+    decision, seen = _Decision(), set()
     for each in found:
         seen.add(each.blob)
         since = condemned.get(each.blob)
         if refer_to(each.blob):
-            judging.referenced += 1
+            decision.referenced += 1
             if since is not None:
-                judging.pardon.append(each.blob)
+                decision.pardon.append(each.blob)
         elif since is None or is_ahead(since, now):
-            judging.condemn.append(each)
+            decision.condemn.append(each)
         else:
-            (judging.delete if since + grace <= now else judging.wait).append(each)
-    judging.pardon += [blob for blob in condemned if blob not in seen]
-    return Judged(judging.condemn, judging.pardon, judging.delete, judging.wait, judging.referenced)
+            (decision.delete if since + grace <= now else decision.wait).append(each)
+    decision.pardon += [blob for blob in condemned if blob not in seen]
+    return CollectionDecision(decision.condemn, decision.pardon, decision.delete, decision.wait, decision.referenced)

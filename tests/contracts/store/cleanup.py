@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from coordinator.store.cleanup import CleanupKind, QueueTally
+from coordinator.store.cleanup import CleanupKind, QueueCounts
 from coordinator.store.sql import Store
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName
 from tests.contracts.rows import (
@@ -45,7 +45,7 @@ class CleanupContract:
             await tx.cleanup.put(cleanup_row(2, tries=1))
             await tx.cleanup.put(cleanup_row(3, CleanupKind.RETIRE))
         async with store.read() as tx:
-            found = [QueueTally(CleanupKind.KEEP, 2, NOON, 1), QueueTally(CleanupKind.RETIRE, 1, NOON, 0)]
+            found = [QueueCounts(CleanupKind.KEEP, 2, NOON, 1), QueueCounts(CleanupKind.RETIRE, 1, NOON, 0)]
             assert list(await tx.cleanup.tally()) == found
 
     async def test_marked_blobs_keep_their_time_and_come_in_the_order_of_bytes(self, store: Store) -> None:

@@ -8,7 +8,7 @@ from coordinator.store.jobmodels import ModelHead, ModelRow
 from coordinator.store.sql import Store
 from sluice.core.ids import ProcessorId, Ssp, StreamId, TaskName
 from sluice.core.jobmodels.expansion import Verdict
-from sluice.core.jobmodels.grouping import Previous
+from sluice.core.jobmodels.grouping import PreviousAssignment
 from tests.contracts.rows import (
     JOB,
     NOON,
@@ -26,8 +26,10 @@ def head(row: ModelRow) -> ModelHead:
 
 class JobModelsContract:
     async def test_an_assignment_replaces_the_last_as_a_whole(self, store: Store) -> None:
-        first = Previous({SSP: TaskName("t"), Ssp("log", "x", 0): TaskName("u")}, {SSP.stream_id: 4, StreamId("log", "x"): 1}, "g")
-        second = Previous({SSP: TaskName("v")}, {SSP.stream_id: 8}, "h")
+        first = PreviousAssignment(
+            {SSP: TaskName("t"), Ssp("log", "x", 0): TaskName("u")}, {SSP.stream_id: 4, StreamId("log", "x"): 1}, "g"
+        )
+        second = PreviousAssignment({SSP: TaskName("v")}, {SSP.stream_id: 8}, "h")
         async with store.begin() as tx:
             await tx.runs.put(run_row())
             await tx.jobmodels.put_assignment(JOB, first)
@@ -35,7 +37,7 @@ class JobModelsContract:
             await tx.jobmodels.put_assignment(JOB, second)
         async with store.read() as tx:
             assert await tx.jobmodels.assignment(JOB) == second
-            assert await tx.jobmodels.assignment(OTHER) == Previous()
+            assert await tx.jobmodels.assignment(OTHER) == PreviousAssignment()
 
     async def test_former_hosts_are_written_over_slot_by_slot(self, store: Store) -> None:
         async with store.begin() as tx:

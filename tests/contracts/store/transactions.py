@@ -9,7 +9,7 @@ import pytest
 from coordinator.store.fleet import ContainerState
 from coordinator.store.sql import Store
 from sluice.core.ids import ExecutionContainerId, RunId, TaskName
-from sluice.core.jobmodels.grouping import Previous
+from sluice.core.jobmodels.grouping import PreviousAssignment
 from tests.contracts.rows import (
     JOB,
     NOON,
@@ -26,7 +26,7 @@ class TransactionsContract:
             assert await tx.runs.get(RunId("r1")) is None
             assert await tx.runs.current(JOB) is None
             assert await tx.jobmodels.get(JOB) is None
-            assert await tx.jobmodels.assignment(JOB) == Previous()
+            assert await tx.jobmodels.assignment(JOB) == PreviousAssignment()
             assert await tx.fleet.container(ExecutionContainerId("c1")) is None
             assert await tx.fleet.owner(JOB, TaskName("Partition 0")) is None
             assert dict(await tx.runs.start_offsets(RunId("r1"))) == {}
@@ -57,12 +57,12 @@ class TransactionsContract:
             assert list(await tx.runs.jobs()) == []
             assert list(await tx.runs.notices(RunId("r1"), 0)) == []
             assert list(await tx.fleet.stage_states(JOB)) == []
-            assert await tx.jobmodels.assignment(JOB) == Previous()
+            assert await tx.jobmodels.assignment(JOB) == PreviousAssignment()
 
     async def _write_everything_and_fail(self, store: Store) -> None:
         async with store.begin() as tx:
             await tx.runs.put(run_row())
-            await tx.jobmodels.put_assignment(JOB, Previous({SSP: TaskName("t")}, {SSP.stream_id: 4}, "g"))
+            await tx.jobmodels.put_assignment(JOB, PreviousAssignment({SSP: TaskName("t")}, {SSP.stream_id: 4}, "g"))
             await tx.fleet.put_container(container_row(state=ContainerState.LOST))
             await tx.fleet.put_stage_state(stage_state_row())
             await tx.runs.add_notice(RunId("r1"), "STOP", NOON, {})

@@ -23,7 +23,7 @@ from coordinator.snapshots.operations import Progress
 from coordinator.snapshots.rebuild import find, write
 from coordinator.store.sql import open_store
 from sluice.blobs.locations import open_blob_store
-from sluice.blobs.port import About, Purpose
+from sluice.blobs.port import Purpose, RequestContext
 from sluice.clock import SystemClock
 from sluice.core.errors import BlobUnavailable
 from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageKey, StageName
@@ -388,7 +388,7 @@ async def test_when_one_of_several_uploads_fails_the_others_end_before_the_commi
         quick.plan = healthy
         await soon(backup_of(query).commit())
         done = [each.blob for each in hanging.operations[before:] if each.name == "put"]
-        there_now = [blob async for page in hanging.inner.list("jobs/", About(Purpose.AUDIT)) for blob in page]
+        there_now = [blob async for page in hanging.inner.list("jobs/", RequestContext(Purpose.AUDIT)) for blob in page]
         written = {each.blob for each in there_now if "/offsets/" not in each.blob}
         assert written == set(done)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from containers.engine import StageStart
-from sluice.logconfig import Stamp
+from sluice.logconfig import FieldsFilter
 from tests.support.agents import Place, place
 from tests.support.engines import FakeEngine
 
@@ -23,7 +23,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 async def test_records_of_a_stage_name_task_stage_and_generation(here: Place, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.handler.addFilter(Stamp({}))
+    caplog.handler.addFilter(FieldsFilter({}))
     caplog.set_level("INFO")
 
     def user_function(start: StageStart) -> None:
@@ -44,7 +44,7 @@ async def test_records_of_a_stage_name_task_stage_and_generation(here: Place, ca
 
 
 async def test_a_container_that_waits_for_a_task_says_for_which(here: Place, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.handler.addFilter(Stamp({}))
+    caplog.handler.addFilter(FieldsFilter({}))
     caplog.set_level("INFO")
     run_id = await here.deploy()
     await here.start(run_id, "c1").engine.all_started(4)

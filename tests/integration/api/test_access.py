@@ -18,7 +18,7 @@ import pytest
 from fastapi import APIRouter
 
 from coordinator.api import all_routers, new_api
-from coordinator.api.access import OPEN, RULES, GuardedRoute, JobOf
+from coordinator.api.access import OPEN, RULES, GuardedRoute, JobSource
 from coordinator.ui import routes as ui
 from sluice.core.access.roles import Role
 from sluice.core.access.tokens import BAD_LOGINS, Grant, TokenId
@@ -52,7 +52,7 @@ class Guarded:
             path = path.replace("{" + name + "}", value)
         path = path.replace("{", "").replace("}", "")
         query = {"executionContainerId": "c1"} if path.endswith("containerHeartbeat") else {}
-        query |= {"job": "flight-delays"} if RULES[request].job is JobOf.QUERY else {}
+        query |= {"job": "flight-delays"} if RULES[request].job is JobSource.QUERY else {}
         query |= {"wait": "0"} if path.endswith("notices") else {}
         query |= {RULES[request].unless_query: "1"} if RULES[request].unless_query else {}
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -128,13 +128,13 @@ async def test_a_role_is_for_the_jobs_of_its_token_only(guarded: Guarded) -> Non
     drain = await guarded.ask("POST /drain", ours, json=bodies["POST /drain"])
     assert drain.status_code == 202
     for request, rule in RULES.items():
-        if rule.job is not JobOf.ANY and rule.roles:
+        if rule.job is not JobSource.ANY and rule.roles:
             content = {"json": bodies[request]} if request in bodies else {}
             path = request.replace("{uuid}", "no-drain")
             answer = await guarded.ask(request, theirs, **content)
             assert answer.status_code == 403, (path, answer.text)
             answer = await guarded.ask(request, ours, **content)
-            refused = rule.job is JobOf.ALL or "{uuid}" in request
+            refused = rule.job is JobSource.ALL or "{uuid}" in request
             assert (answer.status_code == 403) == refused, (path, answer.text)
     found = f"/drain/{drain.json()['uuid']}"
     assert (await guarded.http.get(found, headers=bearer(ours))).status_code == 200

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.api.deps import Versioning
+from coordinator.api.deps import JobModelParts
 from tests.contracts.query_plans import Statement, listening
 from tests.support.api import Caller, Json, calling, patched, problem_slug, run_body
 from tests.support.fakes import FakeClock
@@ -45,8 +45,8 @@ async def copied(caller: Caller, run_id: str, slots: int) -> dict[str, list[str]
     return {slot: sorted(tasks) for slot, tasks in sorted(layout.kept.items())}
 
 
-def _versioning(caller: Caller) -> Versioning:
-    found: Versioning = caller.coordinator.api.state.versioning
+def _versioning(caller: Caller) -> JobModelParts:
+    found: JobModelParts = caller.coordinator.api.state.versioning
     return found
 
 

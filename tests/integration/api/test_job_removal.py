@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from coordinator.runs.removal import Removal
-from sluice.blobs.port import About, BlobStore, Purpose
+from sluice.blobs.port import BlobStore, Purpose, RequestContext
 from sluice.core.ids import JobName
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName
 from tests.support.api import Caller, Json, held, index_id, problem_slug, report, report_body, run_body
 from tests.support.fakes import FakeClock
 
 URL = "/jobs/flight-delays"
-ABOUT = About(Purpose.OPEN)
+ABOUT = RequestContext(Purpose.OPEN)
 
 
 async def removed(caller: Caller, **query: str) -> Json:

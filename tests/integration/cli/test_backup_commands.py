@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sluice.blobs.filesystem import FilesystemBlobs
-from sluice.blobs.port import About, Purpose
+from sluice.blobs.port import Purpose, RequestContext
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName
 from sluice.core.snapshots.indexjson import encoded
@@ -85,14 +85,14 @@ class Backed:
         found: list[FileIndex] = []
         for name, body in sorted(files.items()):
             blob = fresh_blob_id(KEY, Kind.DATA, self.made, f"{len(found):016x}")
-            asyncio.run(self.blobs.put(blob, body, About(Purpose.DATA)))
+            asyncio.run(self.blobs.put(blob, body, RequestContext(Purpose.DATA)))
             digest = hashlib.sha256(body).hexdigest()
             found.append(FileIndex(name, (FileBlob(blob, 0),), FileMetadata(0, 0, len(body), "o", "g", 0o644), zlib.crc32(body), digest))
         metadata, lineage = SnapshotMetadata(checkpoint, JOB, task, STAGE), Lineage(self.stage["lineage"])
         index = SnapshotIndex(
             self.made, metadata, DirIndex("", tuple(found)), self.previous, Generation(self.generation), lineage, self.made
         )
-        asyncio.run(self.blobs.put(self.index_blob(), encoded(index), About(Purpose.INDEX)))
+        asyncio.run(self.blobs.put(self.index_blob(), encoded(index), RequestContext(Purpose.INDEX)))
         return index
 
     def index_blob(self) -> BlobId:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from coordinator.ui.live import MAX_READERS, LivePages
-from coordinator.ui.pieces import ROWS, Piece
+from coordinator.ui.pieces import ROWS, Fragment
 from sluice.core.errors import TooManyRequests, UnknownJob
 from tests.support.fakes import FakeClock
 
@@ -28,13 +28,13 @@ class Source:
         self.rendered = asyncio.Event()
         self.error: Exception | None = None
 
-    async def render(self) -> Sequence[Piece]:
+    async def render(self) -> Sequence[Fragment]:
         self.renderings += 1
         self.rendered.set()
         if self.error is not None:
             raise self.error
-        rows = tuple(Piece(f"row-{name}", f'<tr id="row-{name}">{value}</tr>') for name, value in self.rows.items())
-        return [Piece("head", '<p id="head">head</p>'), Piece("table", f'<table id="table">{ROWS}</table>', rows)]
+        rows = tuple(Fragment(f"row-{name}", f'<tr id="row-{name}">{value}</tr>') for name, value in self.rows.items())
+        return [Fragment("head", '<p id="head">head</p>'), Fragment("table", f'<table id="table">{ROWS}</table>', rows)]
 
 
 @pytest.fixture

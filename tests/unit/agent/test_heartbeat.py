@@ -12,7 +12,7 @@ from containers.agent.heartbeat import LeaseEnd, LeaseExpired, LeaseKeeper, Repl
 from sluice.client import Alive, NotValid
 from sluice.core.errors import CoordinatorUnreachable
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant
-from sluice.core.leases.lease import Trust, next_heartbeat
+from sluice.core.leases.lease import ContainerLease, next_heartbeat
 from sluice.core.lifecycle import RunState
 from tests.support.engines import soon
 from tests.support.fakes import FakeClock
@@ -38,7 +38,7 @@ class Scene:
         self.asked: list[tuple[str, int]] = []
         self.renewed: list[float] = []
         self.versions: list[int] = []
-        trust = Trust(self.clock.elapsed(), LEASE, MARGIN)
+        trust = ContainerLease(self.clock.elapsed(), LEASE, MARGIN)
         self.heart = LeaseKeeper(
             *(self, ExecutionContainerId("c1"), Epoch(4), trust, INTERVAL, self.clock, chance, self.renewed.append, self.sleep),
             on_version=self.versions.append,
@@ -119,7 +119,7 @@ async def test_a_process_that_slept_through_its_lease_sends_no_more_heartbeats()
     async def suspended(seconds: float) -> None:
         scene.clock.advance(3600)
 
-    trust = Trust(scene.clock.elapsed(), LEASE, MARGIN)
+    trust = ContainerLease(scene.clock.elapsed(), LEASE, MARGIN)
     heart = LeaseKeeper(
         scene, ExecutionContainerId("c1"), Epoch(1), trust, INTERVAL, scene.clock, lambda: 0.0, scene.renewed.append, suspended
     )
@@ -198,7 +198,7 @@ async def test_a_lease_shorter_than_the_interval_is_not_slept_through() -> None:
         slept.append(seconds)
         clock.advance(seconds)
 
-    trust = Trust(Instant(0.0), timedelta(seconds=4), MARGIN)
+    trust = ContainerLease(Instant(0.0), timedelta(seconds=4), MARGIN)
     heart = LeaseKeeper(scene, ExecutionContainerId("c1"), Epoch(1), trust, INTERVAL, clock, lambda: 0.0, scene.renewed.append, sleep)
     assert isinstance(await soon(heart.run()), LeaseExpired)
     assert slept == [1]

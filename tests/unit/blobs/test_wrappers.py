@@ -12,7 +12,7 @@ import pytest
 
 from sluice.blobs.counted import CountedBlobs, Kind, Requests
 from sluice.blobs.limited import LimitedBlobs
-from sluice.blobs.port import About, BlobStore, Purpose, Sink
+from sluice.blobs.port import BlobStore, Purpose, RequestContext, Sink
 from sluice.blobs.retrying import RetryingBlobs
 from sluice.blobs.timeouts import TimeoutBlobs
 from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable
@@ -179,7 +179,7 @@ class Slow(MemoryBlobs):
         self.hangs = hangs
         self.late: Callable[[], object] | None = None
 
-    async def get(self, blob: BlobId, sink: Sink, about: About, *, start: int = 0, length: int | None = None) -> None:
+    async def get(self, blob: BlobId, sink: Sink, about: RequestContext, *, start: int = 0, length: int | None = None) -> None:
         self.late = lambda: sink.write(b"too late")
         for n in range(1, 6):  # timers of one loop run in order, however late it is
             asyncio.get_running_loop().call_later(0.03 * n, sink.write, b"x")
@@ -227,12 +227,12 @@ async def test_every_attempt_is_counted_by_what_it_did_and_what_it_was_for() -> 
     requests = Requests()
     faulty = FaultyBlobs(MemoryBlobs(FakeClock()), at(2, Fault.FAIL))
     store = CountedBlobs(faulty, requests)
-    await store.put(BlobId("a"), b"12345", About(Purpose.DATA))
+    await store.put(BlobId("a"), b"12345", RequestContext(Purpose.DATA))
     with pytest.raises(BlobUnavailable):
-        await store.put(BlobId("b"), b"123", About(Purpose.PACK))
-    await store.put(BlobId("b"), b"123", About(Purpose.PACK))
-    await store.get(BlobId("a"), BytesIO(), About(Purpose.AUDIT), start=1)
-    await store.delete([BlobId("a")], About(Purpose.COLLECTION))
+        await store.put(BlobId("b"), b"123", RequestContext(Purpose.PACK))
+    await store.put(BlobId("b"), b"123", RequestContext(Purpose.PACK))
+    await store.get(BlobId("a"), BytesIO(), RequestContext(Purpose.AUDIT), start=1)
+    await store.delete([BlobId("a")], RequestContext(Purpose.COLLECTION))
     assert requests.requests == {
         Kind("put", Purpose.DATA): 1,
         Kind("put", Purpose.PACK): 2,

@@ -17,11 +17,11 @@ from sluice.cli.upgrade.decide import (
     AwaitEnd,
     Deploy,
     Drain,
+    PlanOptions,
     Refuse,
     RollBack,
     Settings,
     Step,
-    Terms,
     UpgradeStatus,
     Watch,
     new_request,
@@ -233,7 +233,7 @@ def lines(of: Step, **changes: Any) -> list[str]:
         "local": False,
         "old_here": False,
     }
-    return list(plan_lines(of, Terms(**(terms | changes)), PLAN, 2))
+    return list(plan_lines(of, PlanOptions(**(terms | changes)), PLAN, 2))
 
 
 def test_a_plan_has_the_steps_from_the_next_one_on() -> None:

@@ -11,14 +11,14 @@ from sluice.core.drain import (
     EFFECTS,
     LOSES,
     Blocker,
+    BlockReason,
+    DrainTimeLimits,
     Effect,
     Mode,
     Phase,
-    Shape,
+    RunTopology,
     StageAt,
     Step,
-    Times,
-    Why,
     advanced,
     begins,
     blockers,
@@ -186,7 +186,7 @@ def test_no_step_is_taken_before_the_first_container_registers() -> None:
 
 # --- who blocks -------------------------------------------------------------------------------------------------------
 
-SHAPE = Shape(
+SHAPE = RunTopology(
     slots={TASKS[0]: ProcessorId("0"), TASKS[1]: ProcessorId("0"), TASKS[2]: ProcessorId("1")},
     feeders={ROUTE: frozenset(), HOURLY: frozenset({ROUTE})},
     live={ProcessorId("0"), ProcessorId("1")},
@@ -202,7 +202,7 @@ def stages(**steps: Step) -> list[StageAt]:
 def test_a_stage_behind_another_waits_until_that_is_flushed_in_every_task() -> None:
     some = stages(route0=Step.FLUSHED, route1=Step.FLUSHED)
     assert waits_for(Phase.FLUSHING, HOURLY, SHAPE, some) == [ROUTE]
-    assert blockers(Phase.FLUSHING, some, SHAPE) == [Blocker(ProcessorId("1"), Why.AT_WORK, TASKS[2], ROUTE)]
+    assert blockers(Phase.FLUSHING, some, SHAPE) == [Blocker(ProcessorId("1"), BlockReason.AT_WORK, TASKS[2], ROUTE)]
     every = stages(route0=Step.FLUSHED, route1=Step.FLUSHED, route2=Step.FLUSHED)
     assert waits_for(Phase.FLUSHING, HOURLY, SHAPE, every) == []
     assert [(each.task, each.stage) for each in blockers(Phase.FLUSHING, every, SHAPE)] == [(task, HOURLY) for task in TASKS]
@@ -215,12 +215,12 @@ def test_in_other_phases_no_stage_waits_for_another() -> None:
 
 
 def test_an_empty_slot_and_a_task_without_an_owner_are_named_instead_of_their_stages() -> None:
-    shape = Shape(SHAPE.slots, SHAPE.feeders, live={ProcessorId("0")}, held={TASKS[0]})
+    shape = RunTopology(SHAPE.slots, SHAPE.feeders, live={ProcessorId("0")}, held={TASKS[0]})
     found = blockers(Phase.FLUSHING, stages(), shape)
     assert found == [
-        Blocker(ProcessorId("0"), Why.AT_WORK, TASKS[0], ROUTE),
-        Blocker(ProcessorId("0"), Why.NOT_HELD, TASKS[1]),
-        Blocker(ProcessorId("1"), Why.NO_CONTAINER),
+        Blocker(ProcessorId("0"), BlockReason.AT_WORK, TASKS[0], ROUTE),
+        Blocker(ProcessorId("0"), BlockReason.NOT_HELD, TASKS[1]),
+        Blocker(ProcessorId("1"), BlockReason.NO_CONTAINER),
     ]
     assert [str(each) for each in found] == [
         "Partition 0, stage route (slot 0): at work",
@@ -230,7 +230,7 @@ def test_an_empty_slot_and_a_task_without_an_owner_are_named_instead_of_their_st
 
 
 def test_a_slot_that_has_done_everything_may_be_empty() -> None:
-    shape = Shape(SHAPE.slots, SHAPE.feeders, live={ProcessorId("0")}, held=set(TASKS))
+    shape = RunTopology(SHAPE.slots, SHAPE.feeders, live={ProcessorId("0")}, held=set(TASKS))
     all_done = stages(route2=Step.FLUSHED, hourly2=Step.FLUSHED)
     assert {each.processor_id for each in blockers(Phase.FLUSHING, all_done, shape)} == {"0"}
 
@@ -259,7 +259,7 @@ def test_a_drain_has_blockers_exactly_while_something_remains(phase: Phase, step
 def test_a_drain_is_late_after_its_soft_deadline_or_the_budget_of_its_phase(
     phase: Phase, began: int | None, entered: int, late: bool
 ) -> None:
-    times = Times(timedelta(seconds=60), timedelta(seconds=600), {Phase.FLUSHING: timedelta(seconds=10)})
+    times = DrainTimeLimits(timedelta(seconds=60), timedelta(seconds=600), {Phase.FLUSHING: timedelta(seconds=10)})
     since = None if began is None else NOON - timedelta(seconds=began)
     assert is_late(times, phase, since, NOON - timedelta(seconds=entered), NOON) == late
 

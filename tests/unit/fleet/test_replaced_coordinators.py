@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from coordinator.fleet.leases import Leases
 from sluice.core.errors import StoreUnavailable
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Instant
-from sluice.core.leases.lease import KILL_TIME, KnownTerm, LeaseBounds, LeasePolicy, Trust, bounds_at_start, former_outage
+from sluice.core.leases.lease import KILL_TIME, ContainerLease, KnownTerm, LeaseBounds, LeasePolicy, bounds_at_start, former_outage
 from sluice.core.leases.ownership import Granted, TaskOwner, acquire
 from tests.support.fakes import FakeClock
 
@@ -63,7 +63,7 @@ class Container:
     execution_id: ExecutionContainerId
     epoch: Epoch
     clock: MachineClock
-    trust: Trust
+    trust: ContainerLease
     known: KnownTerm
     generation: int = 0
     reaches: tuple[int, ...] = (0,)
@@ -177,7 +177,7 @@ class World:
         database.containers[execution_id] = epoch
         terms = leases.grant(execution_id, epoch, 1)
         clock = MachineClock(rate)
-        trust = Trust(clock.elapsed(), terms.lease, leases.policy.margin)
+        trust = ContainerLease(clock.elapsed(), terms.lease, leases.policy.margin)
         self.containers[execution_id] = Container(execution_id, epoch, clock, trust, KnownTerm(leases.term))
 
     def beat(self, container: Container, coordinator: Coordinator, there: float, back: float, *, lost: bool) -> None:
@@ -199,7 +199,7 @@ class World:
         if lease is None:
             self.containers.pop(container.execution_id, None)  # it ends at once
         else:
-            container.trust = Trust(sent_at, timedelta(seconds=lease), container.trust.margin)
+            container.trust = ContainerLease(sent_at, timedelta(seconds=lease), container.trust.margin)
 
     def acquire(self, container: Container, coordinator: Coordinator) -> None:
         database, leases = self.database, coordinator.leases

@@ -14,7 +14,7 @@ from coordinator.jobmodels.groupers import Groupers, run_in_thread
 from coordinator.settings import read_settings
 from sluice.core.errors import BadGrouping, BadSettings
 from sluice.core.ids import Ssp
-from sluice.core.jobmodels.grouping import GroupByPartition, Previous
+from sluice.core.jobmodels.grouping import GroupByPartition, PreviousAssignment
 
 GROUPER = """
 class Mine:
@@ -47,7 +47,7 @@ def refusal(name: str, *allowed: str, max_tasks: int | None = None) -> str:
 
 def tasks(name: str, *allowed: str, max_tasks: int | None = None) -> set[str]:
     ssps = frozenset(Ssp("log", "s", p) for p in range(9))
-    return set(Groupers(allowed).named(name, max_tasks).group(Previous(), ssps))
+    return set(Groupers(allowed).named(name, max_tasks).group(PreviousAssignment(), ssps))
 
 
 def test_sluices_own_groupers_need_no_allowance() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from containers.errors import CheckpointUnreadable, DiskUnwritable
 from containers.state.recovery.restore import finish_swap
 from sluice.blobs.indexes import read_index
-from sluice.blobs.port import About, Purpose
+from sluice.blobs.port import Purpose, RequestContext
 from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, IndexUnreadable
 from sluice.core.snapshots.indexjson import encoded
 from sluice.core.snapshots.snapshot import BlobId, FileBlob, SnapshotIndex, walk
@@ -22,7 +22,7 @@ from tests.support.faults import Fault, FaultyBlobs, FullDisk, at
 from tests.support.memory import MemoryBlobs
 from tests.support.trees import KEY, TINY, File, Place, disk_is_clean, flip, make, plain, read, trees, with_parents
 
-ABOUT = About.of_stage(Purpose.AUDIT, KEY)
+ABOUT = RequestContext.of_stage(Purpose.AUDIT, KEY)
 
 TREE: dict[str, File | None] = {
     "metadata": (b'{"id":"lineage"}', 0o644),
@@ -72,7 +72,7 @@ async def tamper(place: Place, blobs: FaultyBlobs, blob: BlobId, with_what: byte
 
 async def index_of(place: Place) -> SnapshotIndex:
     assert place.newest is not None
-    return await read_index(place.blobs, place.newest, About.of_stage(Purpose.INDEX, KEY))
+    return await read_index(place.blobs, place.newest, RequestContext.of_stage(Purpose.INDEX, KEY))
 
 
 # --- a whole checkpoint ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from containers.errors import CheckpointUnreadable
 from containers.state.commits.upload import CommitSettings
 from containers.state.diff import Identity
 from containers.state.files import FileChanged, LocalFiles
-from sluice.blobs.port import About, Purpose
+from sluice.blobs.port import Purpose, RequestContext
 from sluice.core.errors import BadSettings, BlobMissing, BlobUnavailable, IndexUnreadable
 from sluice.core.snapshots.indexjson import encoded
 from sluice.core.snapshots.snapshot import BlobId, walk
@@ -21,7 +21,7 @@ from tests.support.faults import Fault, FaultyBlobs, Operation, at, healthy
 from tests.support.memory import MemoryBlobs
 from tests.support.trees import KEY, TINY, Place, flip, make, plain, read, with_parents
 
-ABOUT = About.of_stage(Purpose.AUDIT, KEY)
+ABOUT = RequestContext.of_stage(Purpose.AUDIT, KEY)
 
 
 @pytest.fixture

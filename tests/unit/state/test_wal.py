@@ -7,7 +7,7 @@ import pytest
 
 from containers.state.offsets.wal import OffsetLog, encoded, put_in_all
 from containers.state.recovery.decision import OffsetLogEntry
-from sluice.blobs.port import About, BlobStore, Purpose
+from sluice.blobs.port import BlobStore, Purpose, RequestContext
 from sluice.core.errors import BlobCorrupted, BlobMissing, BlobUnavailable
 from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName
 from sluice.core.snapshots.snapshot import offsets_blob_id
@@ -71,14 +71,14 @@ async def test_a_plan_that_is_not_there_is_missing(blobs: MemoryBlobs) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"version":1}', encoded(plan(4)), encoded(plan(3))[:-2], b"\xff"])
 async def test_what_is_not_the_plan_of_that_batch_is_corrupted(blobs: MemoryBlobs, body: bytes) -> None:
-    await blobs.put(offsets_blob_id(KEY, LINEAGE, 3), body, About(Purpose.OFFSETS))
+    await blobs.put(offsets_blob_id(KEY, LINEAGE, 3), body, RequestContext(Purpose.OFFSETS))
     with pytest.raises(BlobCorrupted, match="offsets/one/000000000003"):
         await log_in(blobs).read(3)
 
 
 async def test_a_plan_that_a_newer_version_wrote_is_not_guessed_at(blobs: MemoryBlobs) -> None:
     body = json.dumps(json.loads(encoded(plan(3))) | {"version": 2}).encode()
-    await blobs.put(offsets_blob_id(KEY, LINEAGE, 3), body, About(Purpose.OFFSETS))
+    await blobs.put(offsets_blob_id(KEY, LINEAGE, 3), body, RequestContext(Purpose.OFFSETS))
     with pytest.raises(BlobUnavailable, match="newer version"):
         await log_in(blobs).read(3)
 
@@ -86,5 +86,5 @@ async def test_a_plan_that_a_newer_version_wrote_is_not_guessed_at(blobs: Memory
 async def test_the_bytes_name_the_batch_and_hold_sparks_own_text(blobs: MemoryBlobs) -> None:
     await log_in(blobs).put_if_absent(plan(3, 'v1\n{"batchWatermarkMs":0}\n{"in":{"0":5}}'))
     sink = io.BytesIO()
-    await blobs.get(offsets_blob_id(KEY, LINEAGE, 3), sink, About(Purpose.OFFSETS))
+    await blobs.get(offsets_blob_id(KEY, LINEAGE, 3), sink, RequestContext(Purpose.OFFSETS))
     assert json.loads(sink.getvalue())["plan"].splitlines()[2] == '{"in":{"0":5}}'

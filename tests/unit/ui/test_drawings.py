@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from coordinator.ui.fleet import LEVELS, heat_map
 from coordinator.ui.graph import NODE_HEIGHT, NODE_WIDTH, Edge, Node, draw
-from coordinator.ui.pieces import ROWS, Piece, changed
+from coordinator.ui.pieces import ROWS, Fragment, changed
 from coordinator.ui.render import duration, element_id, size
 from coordinator.ui.samples import KEPT, sparkline
 
@@ -57,14 +57,14 @@ def test_the_heat_map_shows_every_lease_once_in_a_bounded_number_of_cells(left: 
 
 
 PIECES = st.builds(
-    lambda html, rows: Piece("t", f"{html}{ROWS}", tuple(Piece(f"r{name}", f"{name}{value}") for name, value in rows.items())),
+    lambda html, rows: Fragment("t", f"{html}{ROWS}", tuple(Fragment(f"r{name}", f"{name}{value}") for name, value in rows.items())),
     st.sampled_from("xy"),
     st.dictionaries(st.sampled_from("abc"), st.sampled_from("12")),
 )
 
 
 @given(PIECES, PIECES)
-def test_replacing_the_changed_pieces_gives_the_new_page(before: Piece, after: Piece) -> None:
+def test_replacing_the_changed_pieces_gives_the_new_page(before: Fragment, after: Fragment) -> None:
     shown = {before.id: before.html, **{row.id: row.html for row in before.rows}}
     order = [row.id for row in before.rows]
     for piece in changed([before], [after]):

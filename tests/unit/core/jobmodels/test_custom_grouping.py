@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 
 from sluice.core.errors import BadGrouping, IncompatibleExpansion
 from sluice.core.ids import Ssp, StreamId, TaskName
-from sluice.core.jobmodels.grouping import Assignment, CheckedGrouper, Grouper, GrouperName, Previous, assign, is_allowance
+from sluice.core.jobmodels.grouping import Assignment, CheckedGrouper, Grouper, GrouperName, PreviousAssignment, assign, is_allowance
 from tests.support import custom_groupers
 
 FLIGHTS = StreamId("log", "flights")
 
 
-def made(grouper: Any, partitions: int = 4, previous: Previous | None = None, *, stateful: bool = True) -> Assignment:
+def made(grouper: Any, partitions: int = 4, previous: PreviousAssignment | None = None, *, stateful: bool = True) -> Assignment:
     checked = CheckedGrouper("mine:Grouper", grouper)
-    return assign(checked, previous or Previous(), {FLIGHTS: partitions}, frozenset(), grouping="mine:Grouper", stateful=stateful)
+    return assign(checked, previous or PreviousAssignment(), {FLIGHTS: partitions}, frozenset(), grouping="mine:Grouper", stateful=stateful)
 
 
-def stored(assignment: Assignment) -> Previous:
-    return Previous(assignment.owners, assignment.baselines, "mine:Grouper")
+def stored(assignment: Assignment) -> PreviousAssignment:
+    return PreviousAssignment(assignment.owners, assignment.baselines, "mine:Grouper")
 
 
 def owners(assignment: Assignment) -> list[str]:

@@ -8,21 +8,21 @@ from hypothesis import strategies as st
 
 from sluice.core.errors import BadGrouping, IncompatibleExpansion, NotCoPartitioned
 from sluice.core.ids import Ssp, StreamId, TaskName
-from sluice.core.jobmodels.grouping import Assignment, Previous, assign, check_co_partitioned, grouper_named
+from sluice.core.jobmodels.grouping import Assignment, PreviousAssignment, assign, check_co_partitioned, grouper_named
 
 VIEWS = StreamId("kafka", "page-views")
 CLICKS = StreamId("kafka", "ads.clicks")
 
 
-def stored(assignment: Assignment, grouping: str) -> Previous:
-    return Previous(tasks=assignment.owners, baselines=assignment.baselines, grouping=grouping)
+def stored(assignment: Assignment, grouping: str) -> PreviousAssignment:
+    return PreviousAssignment(tasks=assignment.owners, baselines=assignment.baselines, grouping=grouping)
 
 
 def grown(
     chain: list[int], grouper: str = "GroupByPartition", max_tasks: int | None = None, *, stateful: bool = True, stream: StreamId = VIEWS
 ) -> list[Assignment]:
     """The assignments of a job whose stream has these partition counts one after the other."""
-    previous, found = Previous(), []
+    previous, found = PreviousAssignment(), []
     for count in chain:
         found.append(assign(grouper_named(grouper, max_tasks), previous, {stream: count}, frozenset(), grouping=grouper, stateful=stateful))
         previous = stored(found[-1], grouper)
@@ -74,15 +74,15 @@ def test_a_stateless_job_just_regroups(chain: list[int]) -> None:
 
 def test_a_stream_that_a_model_leaves_out_is_no_part_of_it_and_is_remembered() -> None:
     grouper = grouper_named("GroupByPartition", None)
-    first = assign(grouper, Previous(), {VIEWS: 2, CLICKS: 2}, frozenset(), grouping="g", stateful=True)
-    before = Previous().updated(first, "g")
+    first = assign(grouper, PreviousAssignment(), {VIEWS: 2, CLICKS: 2}, frozenset(), grouping="g", stateful=True)
+    before = PreviousAssignment().updated(first, "g")
     second = assign(grouper, before, {VIEWS: 2}, frozenset(), grouping="g", stateful=True)
     assert {ssp.stream_id for ssp in second.owners} == {VIEWS}
     assert second.baselines.keys() == {VIEWS}
     after = before.updated(second, "h")
     assert (after.tasks, after.baselines, after.grouping) == (first.owners, first.baselines, "h")
     assert after.owners(CLICKS) == {"Partition 0", "Partition 1"}
-    assert after.without([CLICKS]) == Previous(second.owners, second.baselines, "h")
+    assert after.without([CLICKS]) == PreviousAssignment(second.owners, second.baselines, "h")
 
 
 def test_a_stream_that_joins_a_job_begins_with_a_baseline_of_its_own() -> None:
@@ -133,7 +133,7 @@ def test_the_task_that_has_a_keys_state_gets_its_records_after_any_expansion(
 def test_a_key_keeps_its_task_whichever_streams_grow_are_left_out_and_come_back(
     first: dict[StreamId, int], steps: list[tuple[list[StreamId], int]], keys: list[bytes]
 ) -> None:
-    counts, previous = dict(first), Previous()
+    counts, previous = dict(first), PreviousAssignment()
     homes: dict[tuple[StreamId, bytes], TaskName] = {}
     for read, factor in [([VIEWS, CLICKS], 1), *steps]:
         for stream in (VIEWS, CLICKS):  # streams that are not read at present may grow too
@@ -149,7 +149,7 @@ def test_a_key_keeps_its_task_whichever_streams_grow_are_left_out_and_come_back(
 
 
 def co_partitioned(counts: dict[StreamId, int], grouper: str = "GroupByPartition", reads: list[StreamId] | None = None) -> None:
-    made = assign(grouper_named(grouper, None), Previous(), counts, frozenset(), grouping=grouper, stateful=True)
+    made = assign(grouper_named(grouper, None), PreviousAssignment(), counts, frozenset(), grouping=grouper, stateful=True)
     check_co_partitioned("join", reads or list(counts), made.baselines, made.owners)
 
 
@@ -173,7 +173,9 @@ def test_streams_that_stand_beside_each_other_in_no_stage_may_differ() -> None:
 
 
 def test_a_stream_that_grew_may_be_joined_with_one_that_has_its_first_count() -> None:
-    first = assign(grouper_named("GroupByPartition", None), Previous(), {VIEWS: 2, CLICKS: 2}, frozenset(), grouping="g", stateful=True)
+    first = assign(
+        grouper_named("GroupByPartition", None), PreviousAssignment(), {VIEWS: 2, CLICKS: 2}, frozenset(), grouping="g", stateful=True
+    )
     counts = {VIEWS: 8, CLICKS: 2}
     second = assign(grouper_named("GroupByPartition", None), stored(first, "g"), counts, frozenset(), grouping="g", stateful=True)
     check_co_partitioned("join", [VIEWS, CLICKS], second.baselines, second.owners)
@@ -184,7 +186,7 @@ def test_a_stream_that_grew_may_be_joined_with_one_that_has_its_first_count() ->
 
 def test_a_stream_that_keeps_no_state_may_grow_to_any_number_and_its_tasks_stay() -> None:
     grouper, both = grouper_named("GroupByPartition", None), frozenset({VIEWS})
-    first = assign(grouper, Previous(), {VIEWS: 6, CLICKS: 6}, frozenset(), grouping="g", stateful=True, stateless=both)
+    first = assign(grouper, PreviousAssignment(), {VIEWS: 6, CLICKS: 6}, frozenset(), grouping="g", stateful=True, stateless=both)
     second = assign(grouper, stored(first, "g"), {VIEWS: 8, CLICKS: 6}, frozenset(), grouping="g", stateful=True, stateless=both)
     assert second.tasks.keys() == first.tasks.keys()
     assert all(second.tasks[task] >= ssps for task, ssps in first.tasks.items())
@@ -195,6 +197,6 @@ def test_a_stream_that_keeps_no_state_may_grow_to_any_number_and_its_tasks_stay(
 
 def test_a_stream_that_keeps_no_state_may_not_shrink_either() -> None:
     grouper, only = grouper_named("GroupByPartition", None), frozenset({VIEWS})
-    first = assign(grouper, Previous(), {VIEWS: 6}, frozenset(), grouping="g", stateful=True, stateless=only)
+    first = assign(grouper, PreviousAssignment(), {VIEWS: 6}, frozenset(), grouping="g", stateful=True, stateless=only)
     with pytest.raises(IncompatibleExpansion, match="cannot give partitions up"):
         assign(grouper, stored(first, "g"), {VIEWS: 4}, frozenset(), grouping="g", stateful=True, stateless=only)

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.core.errors import BadGrouping, IncompatibleExpansion
 from sluice.core.ids import Ssp, StreamId, TaskName
-from sluice.core.jobmodels.grouping import Assignment, Previous, assign, check_co_partitioned, grouper_named
+from sluice.core.jobmodels.grouping import Assignment, PreviousAssignment, assign, check_co_partitioned, grouper_named
 
 VIEWS = StreamId("kafka", "page-views")
 CLICKS = StreamId("kafka", "ads.clicks")
@@ -19,7 +19,7 @@ def made(
     max_tasks: int | None = None,
     broadcast: frozenset[StreamId] = frozenset(),
 ) -> Assignment:
-    return assign(grouper_named(grouper, max_tasks), Previous(), counts, broadcast, grouping=grouper, stateful=True)
+    return assign(grouper_named(grouper, max_tasks), PreviousAssignment(), counts, broadcast, grouping=grouper, stateful=True)
 
 
 def spelled(assignment: Assignment) -> dict[str, list[str]]:
@@ -70,10 +70,14 @@ def test_a_broadcast_stream_goes_whole_to_every_task_and_makes_none(grouper: str
 
 
 def with_singles(
-    counts: Mapping[StreamId, int], singles: Mapping[StreamId, Sequence[int]], previous: Previous | None = None, *, stateful: bool = True
+    counts: Mapping[StreamId, int],
+    singles: Mapping[StreamId, Sequence[int]],
+    previous: PreviousAssignment | None = None,
+    *,
+    stateful: bool = True,
 ) -> Assignment:
     grouper = grouper_named("GroupByPartition", None)
-    kept = previous or Previous()
+    kept = previous or PreviousAssignment()
     return assign(grouper, kept, counts, frozenset(), grouping="g", stateful=stateful, broadcast_partitions=singles)
 
 
@@ -96,7 +100,7 @@ def test_a_partition_to_broadcast_must_exist() -> None:
 
 def test_a_stream_with_broadcast_partitions_grows_in_a_stateless_job_only() -> None:
     first = with_singles({VIEWS: 2, RULES: 2}, {RULES: (0,)})
-    kept = Previous(first.owners, first.baselines, "g")
+    kept = PreviousAssignment(first.owners, first.baselines, "g")
     assert with_singles({VIEWS: 2, RULES: 2}, {RULES: (0,)}, kept) == first
     assert len(with_singles({VIEWS: 4, RULES: 2}, {RULES: (0,)}, kept).tasks) == 2
     with pytest.raises(IncompatibleExpansion, match="single partitions of it are broadcast"):

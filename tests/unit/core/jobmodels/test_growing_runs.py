@@ -13,9 +13,19 @@ from hypothesis import strategies as st
 
 from sluice.core.errors import BadPlacement, IncompatibleExpansion
 from sluice.core.ids import JobName, ProcessorId, Ssp, StageName, StreamId, TaskName
-from sluice.core.jobmodels.expansion import Counted, Judged, Move, Verdict, check_nothing_is_taken, effect, judge, overall, skew
+from sluice.core.jobmodels.expansion import (
+    Move,
+    StreamCount,
+    StreamVerdict,
+    Verdict,
+    check_nothing_is_taken,
+    effect,
+    evaluate,
+    overall,
+    skew,
+)
 from sluice.core.jobmodels.graph import Stage
-from sluice.core.jobmodels.grouping import Grouper, Groups, Previous, grouper_named
+from sluice.core.jobmodels.grouping import Grouper, Groups, PreviousAssignment, grouper_named
 from sluice.core.jobmodels.model import JobModel, PlannedModel, plan_model
 from sluice.core.jobmodels.placement import slots
 from sluice.core.jobmodels.spec import Role, RunSpec, StreamSpec
@@ -48,7 +58,7 @@ class Running:
         self.spec = RunSpec(JobName("j"), containers, tuple(inputs), tuple(stages), grouper, max_tasks, stateful, config={"x": "y"})
         self.grouper = by or grouper_named(grouper, max_tasks)
         self.counts = counts
-        self.plan = plan_model(self.spec.with_counts(counts), self.grouper, Previous(), None, slots(containers))
+        self.plan = plan_model(self.spec.with_counts(counts), self.grouper, PreviousAssignment(), None, slots(containers))
 
     @property
     def model(self) -> JobModel:
@@ -59,24 +69,24 @@ class Running:
         kept = [pid for pid in slots(spec.containers) if pid not in without]
         return lambda counts: plan_model(spec.with_counts(counts), self.grouper, self.plan.assignment, self.model, kept)
 
-    def at(self, **now: int | None) -> Sequence[Judged]:
+    def at(self, **now: int | None) -> Sequence[StreamVerdict]:
         """Judge the streams, and continue with the result."""
-        counted = [Counted(name, BINDINGS[name], known, now.get(name, known)) for name, known in self.counts.items()]
-        self.plan, judged = judge(counted, self.planned(), self.model)
-        self.counts |= {j.counted.name: j.counted.now for j in judged if j.verdict is Verdict.SAFE and j.counted.now is not None}
-        return judged
+        counted = [StreamCount(name, BINDINGS[name], known, now.get(name, known)) for name, known in self.counts.items()]
+        self.plan, streams = evaluate(counted, self.planned(), self.model)
+        self.counts |= {j.count.name: j.count.now for j in streams if j.verdict is Verdict.SAFE and j.count.now is not None}
+        return streams
 
 
-def verdicts(judged: Sequence[Judged]) -> dict[str, Verdict]:
-    return {each.counted.name: each.verdict for each in judged}
+def verdicts(streams: Sequence[StreamVerdict]) -> dict[str, Verdict]:
+    return {each.count.name: each.verdict for each in streams}
 
 
 def test_counts_that_have_not_changed_change_nothing() -> None:
     running = Running(FLIGHTS_ALONE, {"flights": 2})
     before = running.model
-    judged = running.at(flights=2)
-    assert verdicts(judged) == {"flights": Verdict.UNCHANGED}
-    assert overall(judged, changed=False) is Verdict.UNCHANGED
+    streams = running.at(flights=2)
+    assert verdicts(streams) == {"flights": Verdict.UNCHANGED}
+    assert overall(streams, changed=False) is Verdict.UNCHANGED
     assert running.model == before
     assert effect(before, running.model).nothing
 
@@ -109,31 +119,31 @@ def test_a_chain_of_growths_keeps_what_each_task_had() -> None:
 def test_an_unsafe_change_is_refused_with_what_to_do_and_nothing_changes(now: int, expected: str) -> None:
     running = Running(FLIGHTS_ALONE, {"flights": 2})
     before = running.model
-    (judged,) = running.at(flights=now)
-    assert judged.verdict is Verdict.REFUSED
-    assert re.search(expected, judged.reason)
+    (stream,) = running.at(flights=now)
+    assert stream.verdict is Verdict.REFUSED
+    assert re.search(expected, stream.reason)
     assert running.model == before
 
 
 def test_a_stream_that_cannot_grow_keeps_no_other_back() -> None:
     running = Running(BESIDE, {"flights": 2, "weather": 2})
-    judged = running.at(flights=4, weather=3)
-    assert verdicts(judged) == {"flights": Verdict.SAFE, "weather": Verdict.REFUSED}
-    assert overall(judged, changed=True) is Verdict.REFUSED
+    streams = running.at(flights=4, weather=3)
+    assert verdicts(streams) == {"flights": Verdict.SAFE, "weather": Verdict.REFUSED}
+    assert overall(streams, changed=True) is Verdict.REFUSED
     assert running.counts == {"flights": 4, "weather": 2}
 
 
 def test_a_stream_of_unknown_count_holds_no_other_back() -> None:
     running = Running(BESIDE, {"flights": 2, "weather": 2})
-    judged = running.at(flights=4, weather=None)
-    assert verdicts(judged) == {"flights": Verdict.SAFE, "weather": Verdict.UNKNOWN}
-    assert overall(judged, changed=True) is Verdict.UNKNOWN
+    streams = running.at(flights=4, weather=None)
+    assert verdicts(streams) == {"flights": Verdict.SAFE, "weather": Verdict.UNKNOWN}
+    assert overall(streams, changed=True) is Verdict.UNKNOWN
 
 
 def test_a_stream_that_was_created_again_is_refused_with_any_count() -> None:
     running = Running(FLIGHTS_ALONE, {"flights": 2})
-    _, (judged,) = judge([Counted("flights", FLIGHTS, 2, None, "made anew", another=True)], running.planned(), running.model)
-    assert (judged.verdict, judged.reason) == (Verdict.REFUSED, "made anew")
+    _, (stream,) = evaluate([StreamCount("flights", FLIGHTS, 2, None, "created again", another=True)], running.planned(), running.model)
+    assert (stream.verdict, stream.reason) == (Verdict.REFUSED, "created again")
 
 
 def test_both_sides_of_a_stateless_join_grow_together_and_neither_alone() -> None:
@@ -186,7 +196,7 @@ def test_with_every_grouper_a_doubled_stream_takes_nothing_from_any_task(grouper
 class ByHalves:
     """Assigns partitions by halves, so that growth moves them."""
 
-    def group(self, previous: Previous, ssps: frozenset[Ssp]) -> Groups:
+    def group(self, previous: PreviousAssignment, ssps: frozenset[Ssp]) -> Groups:
         ordered = sorted(ssps)
         half = len(ordered) // 2
         return {TaskName("low"): frozenset(ordered[:half]), TaskName("high"): frozenset(ordered[half:])}
@@ -194,9 +204,9 @@ class ByHalves:
 
 def test_a_grouper_that_would_take_partitions_from_a_running_task_is_refused() -> None:
     running = Running(FLIGHTS_ALONE, {"flights": 2}, stateful=False, by=ByHalves())
-    (judged,) = running.at(flights=4)
-    assert judged.verdict is Verdict.REFUSED
-    assert "task high would lose kafka.flights.1, and a running query cannot give partitions up" in judged.reason
+    (stream,) = running.at(flights=4)
+    assert stream.verdict is Verdict.REFUSED
+    assert "task high would lose kafka.flights.1, and a running query cannot give partitions up" in stream.reason
 
 
 def test_a_model_without_a_task_of_the_former_one_takes_all_from_it() -> None:
@@ -229,9 +239,9 @@ def test_no_growth_of_streams_takes_a_partition_from_a_task_of_a_running_run(
     running = Running(BESIDE, counts, stateful=stateful, max_tasks=max_tasks)
     for now in later:
         before, known = running.model, dict(running.counts)
-        judged = running.at(**now)
+        streams = running.at(**now)
         check_nothing_is_taken(before, running.model)
-        for each in judged:
-            grew = each.counted.now is not None and each.counted.now > each.counted.known
+        for each in streams:
+            grew = each.count.now is not None and each.count.now > each.count.known
             assert (each.verdict is Verdict.SAFE) <= grew
-            assert running.counts[each.counted.name] == (each.counted.now if each.verdict is Verdict.SAFE else known[each.counted.name])
+            assert running.counts[each.count.name] == (each.count.now if each.verdict is Verdict.SAFE else known[each.count.name])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sluice.core.errors import IncompatibleExpansion
 from sluice.core.ids import Ssp, StreamId, TaskName
-from sluice.core.jobmodels.grouping import Previous, assign, grouper_named
+from sluice.core.jobmodels.grouping import PreviousAssignment, assign, grouper_named
 from sluice.streams.log import partition_of
 
 STREAM = StreamId("kafka", "ads.clicks")
@@ -35,12 +35,12 @@ def by_crc32(key: bytes, partitions: int) -> int:
 PARTITIONERS = [by_murmur2, by_crc32]
 
 
-def owners(previous: Previous, count: int, grouping: str, max_tasks: int | None) -> Previous:
+def owners(previous: PreviousAssignment, count: int, grouping: str, max_tasks: int | None) -> PreviousAssignment:
     made = assign(grouper_named(grouping, max_tasks), previous, {STREAM: count}, frozenset(), grouping=grouping, stateful=True)
-    return Previous(made.owners, made.baselines, grouping)
+    return PreviousAssignment(made.owners, made.baselines, grouping)
 
 
-def homes(assignment: Previous, keys: Sequence[bytes], count: int, place: Partitioner) -> dict[bytes, TaskName]:
+def homes(assignment: PreviousAssignment, keys: Sequence[bytes], count: int, place: Partitioner) -> dict[bytes, TaskName]:
     return {key: assignment.tasks[Ssp(STREAM.system, STREAM.stream, place(key, count))] for key in keys}
 
 
@@ -67,7 +67,7 @@ def test_the_task_of_a_key_never_changes(
     place: Partitioner, first: int, factors: list[int], keys: set[bytes], max_tasks: int | None, grouping: str
 ) -> None:
     fold = max_tasks if grouping == "GroupByPartition" else None
-    count, known = first, owners(Previous(), first, grouping, fold)
+    count, known = first, owners(PreviousAssignment(), first, grouping, fold)
     at_first = homes(known, sorted(keys), count, place)
     for factor in factors:
         count *= factor
@@ -86,7 +86,7 @@ def test_only_the_first_count_must_divide_the_next_not_each_the_one_after(
     place: Partitioner, first: int, multiples: list[int], keys: set[bytes]
 ) -> None:
     """4 -> 8 -> 12 is allowed although 8 does not divide 12: state is assigned by the first count only."""
-    known = owners(Previous(), first, "GroupByPartition", None)
+    known = owners(PreviousAssignment(), first, "GroupByPartition", None)
     at_first = homes(known, sorted(keys), first, place)
     for multiple in sorted(multiples):
         known = owners(known, first * multiple, "GroupByPartition", None)
@@ -99,7 +99,7 @@ def test_only_the_first_count_must_divide_the_next_not_each_the_one_after(
 def test_a_count_that_is_no_multiple_would_part_keys_from_their_state_and_is_refused(place: Partitioner, first: int, later: int) -> None:
     assume(later > first and later % first)
     keys = [f"key-{n}".encode() for n in range(300)]
-    known = owners(Previous(), first, "GroupByPartition", None)
+    known = owners(PreviousAssignment(), first, "GroupByPartition", None)
     before = homes(known, keys, first, place)
     folded = {key: TaskName(f"Partition {place(key, later) % first}") for key in keys}
     assert any(folded[key] != before[key] for key in keys)

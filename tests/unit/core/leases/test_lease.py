@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 
 from sluice.core.errors import BadSettings
 from sluice.core.ids import Epoch, Instant
-from sluice.core.leases.lease import JITTER, KILL_TIME, MAX_DRIFT, Lease, LeasePolicy, Terms, Trust, granted, may_renew, next_heartbeat
+from sluice.core.leases.lease import (
+    JITTER,
+    KILL_TIME,
+    MAX_DRIFT,
+    ContainerLease,
+    Lease,
+    LeasePolicy,
+    Terms,
+    granted,
+    may_renew,
+    next_heartbeat,
+)
 
 
 def seconds(value: float) -> timedelta:
@@ -97,7 +108,7 @@ def test_only_the_incarnations_own_epoch_renews_unless_it_is_bare(bare: bool, se
 
 
 def test_a_container_trusts_its_lease_from_the_time_of_sending_less_the_margin() -> None:
-    trust = Trust(Instant(100.0), seconds(30), seconds(3))
+    trust = ContainerLease(Instant(100.0), seconds(30), seconds(3))
     assert trust.ends_at == 127.0
     assert not trust.expired(Instant(126.999))
     assert trust.expired(Instant(127.0))
@@ -117,7 +128,7 @@ def test_a_dead_containers_tasks_are_free_only_after_it_was_killed(
         safe = policy(lease=lease, interval=1, margin=margin, grace=grace)
     except BadSettings:
         return
-    trust = Trust(Instant(0.0), safe.lease, safe.margin)
+    trust = ContainerLease(Instant(0.0), safe.lease, safe.margin)
     killed_at = trust.ends_at * (1 + drift) + KILL_TIME.total_seconds()
     kept = granted(Epoch(1), Instant(delay), Terms(safe.lease, safe.interval))
     assert killed_at <= kept.free_at(safe.bounds(safe.terms(0))) + 1e-6

@@ -16,7 +16,7 @@ from sluice.core.leases.ownership import (
     LAST_BATCH,
     Committed,
     PartitionReader,
-    Regrouped,
+    RegroupedStage,
     StagePosition,
     check_report,
     regrouped,
@@ -140,7 +140,7 @@ class Stage:
         self.committed: dict[Ssp, int] = {}
         self.positions: dict[TaskName, dict[Ssp, int]] = {}
 
-    def changes(self, reads: Mapping[TaskName, frozenset[Ssp]]) -> Regrouped:
+    def changes(self, reads: Mapping[TaskName, frozenset[Ssp]]) -> RegroupedStage:
         return regrouped({task: StagePosition(at) for task, at in self.positions.items()}, reads, ())
 
     def deploy(self, reads: Mapping[TaskName, frozenset[Ssp]]) -> None:

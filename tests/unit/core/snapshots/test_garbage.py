@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.ids import Lineage
-from sluice.core.snapshots.retention import Found, References, judge, split
+from sluice.core.snapshots.retention import BlobSize, References, decide, split
 from sluice.core.snapshots.snapshot import BlobId
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -49,19 +49,19 @@ def test_plans_are_referred_to_by_their_lineage() -> None:
 
 
 def test_garbage_is_condemned_and_deleted_only_when_it_is_found_again_after_the_grace() -> None:
-    found = [Found(blob("data/1"), 7)]
-    first = judge(found, {}, lambda _: False, NOON, GRACE)
+    found = [BlobSize(blob("data/1"), 7)]
+    first = decide(found, {}, lambda _: False, NOON, GRACE)
     assert (first.condemn, first.delete) == (found, [])
     since = {blob("data/1"): NOON}
-    second = judge(found, since, lambda _: False, NOON + GRACE - timedelta(seconds=1), GRACE)
+    second = decide(found, since, lambda _: False, NOON + GRACE - timedelta(seconds=1), GRACE)
     assert (second.wait, second.delete) == (found, [])
-    assert judge(found, since, lambda _: False, NOON + GRACE, GRACE).delete == found
+    assert decide(found, since, lambda _: False, NOON + GRACE, GRACE).delete == found
 
 
 def test_a_condemned_blob_that_is_used_again_or_was_deleted_is_unmarked() -> None:
     since = {blob("data/1"): NOON, blob("data/2"): NOON}
-    judged = judge([Found(blob("data/1"), 7)], since, lambda _: True, NOON + 9 * GRACE, GRACE)
-    assert (judged.referenced, judged.delete, set(judged.pardon)) == (1, [], set(since))
+    decision = decide([BlobSize(blob("data/1"), 7)], since, lambda _: True, NOON + 9 * GRACE, GRACE)
+    assert (decision.referenced, decision.delete, set(decision.pardon)) == (1, [], set(since))
 
 
 ids = st.sets(st.integers(0, 12).map(lambda n: blob(f"data/{n}")))
@@ -70,9 +70,9 @@ ids = st.sets(st.integers(0, 12).map(lambda n: blob(f"data/{n}")))
 @given(there=ids, condemned=st.dictionaries(st.integers(0, 12).map(lambda n: blob(f"data/{n}")), st.integers(0, 48)), used=ids)
 def test_nothing_that_is_used_is_ever_condemned_or_deleted(there: set[BlobId], condemned: dict[BlobId, int], used: set[BlobId]) -> None:
     since = {each: NOON - timedelta(hours=hours) for each, hours in condemned.items()}
-    judged = judge([Found(each, 1) for each in sorted(there)], since, used.__contains__, NOON, GRACE)
-    harmed = {each.blob for each in (*judged.condemn, *judged.delete, *judged.wait)}
+    decision = decide([BlobSize(each, 1) for each in sorted(there)], since, used.__contains__, NOON, GRACE)
+    harmed = {each.blob for each in (*decision.condemn, *decision.delete, *decision.wait)}
     assert not harmed & used
-    assert {each.blob for each in judged.delete} == {each for each in there - used if condemned.get(each, 0) >= 24}
+    assert {each.blob for each in decision.delete} == {each for each in there - used if condemned.get(each, 0) >= 24}
     assert harmed | (there & used) == there
-    assert {each for each in since if each not in there} <= set(judged.pardon)
+    assert {each for each in since if each not in there} <= set(decision.pardon)

@@ -3,16 +3,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from sluice.core.ids import Lineage
-from sluice.core.snapshots.retention import Retention, Taken, floors, plan_needed, retained
+from sluice.core.snapshots.retention import Retention, SnapshotTime, floors, plan_needed, retained
 from sluice.core.snapshots.snapshot import CommitId
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 L1, L2 = Lineage("l1"), Lineage("l2")
 
 
-def taken(*minutes: int) -> list[Taken]:
+def taken(*minutes: int) -> list[SnapshotTime]:
     """Snapshots, named after their minutes since noon, in the order of reports, newest first."""
-    return [Taken(CommitId(str(each)), NOON + timedelta(minutes=each)) for each in minutes]
+    return [SnapshotTime(CommitId(str(each)), NOON + timedelta(minutes=each)) for each in minutes]
 
 
 def test_the_last_few_and_the_head_stay() -> None:
