@@ -23,7 +23,7 @@ RUN PIP_NO_CACHE_DIR=1 scripts/install-image /opt/sluice sluice jars classes
 # A fixed user id: a volume's files belong to the same user in every release, and Kubernetes can verify that it is not root.
 RUN groupadd --gid 10001 sluice \
     && useradd --uid 10001 --gid 10001 --home-dir /var/lib/sluice --no-create-home --shell /usr/sbin/nologin sluice \
-    && install -d -o 10001 -g 10001 /var/lib/sluice /var/lib/sluice/log
+    && install -d -o 10001 -g 10001 /var/lib/sluice /var/lib/sluice/log /var/lib/sluice/identity /var/lib/sluice/scrape
 USER 10001:10001
 WORKDIR /var/lib/sluice
 VOLUME /var/lib/sluice

@@ -72,8 +72,8 @@ CA_FILE = "SLUICE_CA_FILE"
 """Variable with the name of a PEM file: the authorities that may sign the coordinator's certificate, instead of the usual ones."""
 
 
-def _verification() -> ssl.SSLContext | bool:
-    """Raises BadSettings."""
+def verification() -> ssl.SSLContext | bool:
+    """What httpx verifies the coordinator's certificate with. Raises BadSettings."""
     file = os.environ.get(CA_FILE)
     if not file:
         return True
@@ -167,7 +167,7 @@ class CoordinatorClient:
         """For messages."""
         self._token = token or EnvironmentToken()
         self._incarnation_token = ""
-        self._http = httpx.AsyncClient(base_url=url, timeout=TIMEOUT.total_seconds(), transport=transport, verify=_verification())
+        self._http = httpx.AsyncClient(base_url=url, timeout=TIMEOUT.total_seconds(), transport=transport, verify=verification())
         self._term = KnownTerm()
         self._beats_every = timedelta(0)
         self._old_names = False

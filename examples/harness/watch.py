@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import httpx
 
+from sluice.client import EnvironmentToken, verification
 from sluice.wire.runs import RunDetail
 
 _TIMEOUT_SECONDS = 5.0
@@ -34,7 +35,9 @@ class RunWatch:
 
     def __init__(self, coordinator: str, run_id: str) -> None:
         self._url = f"{coordinator.rstrip('/')}/runs/{run_id}"
-        self._client = httpx.Client(timeout=_TIMEOUT_SECONDS, trust_env=False)
+        token = EnvironmentToken()()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._client = httpx.Client(timeout=_TIMEOUT_SECONDS, trust_env=False, verify=verification(), headers=headers)
 
     def detail(self) -> RunDetail | None:
         """None if the coordinator does not answer, or answers with a 5xx. Raises httpx.HTTPStatusError if the run does not exist."""

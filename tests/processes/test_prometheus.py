@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
@@ -72,12 +73,17 @@ class Watched:
 
 
 def configuration(directory: Path, coordinator: str) -> Path:
-    """The configuration in deploy/prometheus, with the coordinator's address and short intervals."""
+    """The configuration in deploy/prometheus, with the coordinator's address, without TLS and token, and with short intervals."""
     shutil.copytree(DEPLOY / "prometheus", directory, dirs_exist_ok=True)
     file = directory / "prometheus.yml"
-    text = file.read_text().replace("coordinator:8180", coordinator).replace(" 15s", " 1s")
+    text = file.read_text().replace("https://", "http://").replace("coordinator:8180", coordinator).replace(" 15s", " 1s")
     assert text.count(coordinator) == 2
-    file.write_text(text)
+    config = yaml.safe_load(text)
+    scraped, listed = config["scrape_configs"]
+    for each in (scraped, *listed["http_sd_configs"]):
+        del each["tls_config"], each["authorization"]
+    del scraped["scheme"]
+    file.write_text(yaml.safe_dump(config))
     return file
 
 

@@ -83,7 +83,9 @@ def entrypoint() -> list[str]:
 
 def _of_compose() -> Iterator[Launch]:
     for name, each in compose()["services"].items():
-        if each["image"] == "sluice" and each.get("entrypoint", [""])[0] != "python":  # otherwise it only uses the image's Python
+        entry = each.get("entrypoint", [""])[0]
+        # Otherwise it only uses the image's Python, or runs one of the scripts, which are tested as processes.
+        if each["image"] == "sluice" and entry != "python" and not entry.startswith("/deploy/"):
             words = [*each.get("entrypoint", entrypoint()), *each["command"]]
             yield _launch("docker-compose.yml", name, words, each["environment"], _seconds(each.get("stop_grace_period", "10s")))
 

@@ -28,8 +28,17 @@ def test_promtool_finds_nothing_wrong(tmp_path: Path, what: list[str]) -> None:
         raise NotInstalled("Prometheus")
     shutil.copytree(DEPLOY / "prometheus", tmp_path, dirs_exist_ok=True)
     shutil.copy(ALERTS, tmp_path)
+    _replace_identity(tmp_path)
     done = subprocess.run([promtool, *what], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _replace_identity(directory: Path) -> None:
+    """Files in place of those that Compose mounts at /run/sluice: promtool checks that they exist."""
+    for name in ("ca.crt", "token"):
+        (directory / name).touch()
+    config = directory / "prometheus.yml"
+    config.write_text(config.read_text().replace("/run/sluice", str(directory)))
 
 
 def test_every_alert_is_seen_to_fire_and_says_what_it_is_and_what_to_do() -> None:
