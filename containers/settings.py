@@ -79,6 +79,9 @@ class ContainerSettings(BaseSettings):
     disk_low_bytes: int = Field(1 << 30, ge=0, description="a disk with less free space is named with failures and in metrics; 0: none")
     metrics_host: str = Field("127.0.0.1", max_length=255, description="address on which this container serves its metrics")
     metrics_port: int = Field(0, ge=0, le=65535, description="port of the metrics; 0: a free one")
+    secrets_dir: Path = Field(
+        Path("/var/run/secrets/sluice"), description="where Kubernetes Secrets are mounted that a job's config refers to, as NAME/KEY"
+    )
     spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings as a JSON object; they override Sluice's")
 
     @field_validator("home", "state_dir", "sockets_dir")

@@ -294,6 +294,7 @@ def build(
         removal=Removal(store, models, snapshots.forget),
         notices_wait=timedelta(seconds=settings.notices_wait_seconds),
         metrics_hosts=parse_scrape_hosts(settings.metrics_hosts),
+        deployer_spark_settings=settings.deployer_spark_settings,
     )
 
     async def resynchronise() -> None:

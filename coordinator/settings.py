@@ -19,6 +19,7 @@ from sluice.core import deprecations
 from sluice.core.access.credentials import without_credentials
 from sluice.core.access.metrics_address import parse_scrape_hosts
 from sluice.core.access.networks import parse_networks
+from sluice.core.access.spark_settings import ALLOWED
 from sluice.core.deprecations import Kind, of_kind
 from sluice.core.errors import BadName, BadSettings
 from sluice.core.ids import checked_name
@@ -81,6 +82,9 @@ class Settings(BaseSettings):
         (),
         description="addresses, networks and names (with * as in *.example.org) at which containers may serve their metrics, besides the "
         "address from which they register",
+    )
+    deployer_spark_settings: Annotated[tuple[str, ...], NoDecode] = Field(
+        ALLOWED, description="Spark settings, with * as in spark.sql.*, that the role deployer may put into a run's config"
     )
     first_token_file: Path | None = Field(
         None, description="file for the first administrator's token; default: it is printed on standard output"
@@ -190,7 +194,16 @@ class Settings(BaseSettings):
         description="first delay before a slot whose containers keep failing may register again; doubled each time; 0: none",
     )
 
-    @field_validator("allowed_hosts", "trusted_proxies", "metrics_hosts", "groupers", "backup_stores", "restore_from", mode="before")
+    @field_validator(
+        "allowed_hosts",
+        "trusted_proxies",
+        "metrics_hosts",
+        "deployer_spark_settings",
+        "groupers",
+        "backup_stores",
+        "restore_from",
+        mode="before",
+    )
     @classmethod
     def _listed(cls, given: object) -> object:
         """A variable has the list as JSON."""

@@ -8,6 +8,7 @@ and `flush` for a drain.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.engine import STARTING, Batch, Callbacks, Emptied, Kept, StageStart
 from containers.errors import CheckpointUnreadable, OperatorsDiffer, StateNotLocal
+from containers.secrets import resolve_secrets
 from containers.settings import ContainerSettings
 from containers.spark.caps import CommittedBatch, StageCaps, natural_watermark
 from containers.spark.flush import ENDS_WITHIN, Flusher
@@ -82,7 +84,7 @@ class SparkEngine:
         self._settings = settings
         self._streams = streams
         self._connections = connections
-        self._config = config
+        self._config = resolve_secrets(config, os.environ, settings.secrets_dir)
         self._clock = clock
         self._checkpoints = Checkpoints(settings.state_directory, job.name)
         self._triggers = Triggers(settings.trigger)
@@ -340,7 +342,7 @@ class SparkEngine:
             grant,
             self._streams,
             self._systems,
-            self._config,
+            self._config.values,
             self._settings.max_rows,
             start.batch_hooks,
             start.drain,

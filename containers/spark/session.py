@@ -8,8 +8,10 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import timedelta
@@ -28,6 +30,7 @@ from pyspark.sql.utils import ForeachBatchFunction
 
 from containers.errors import SparkNotStarted, SparkStopped, signal_name
 from containers.jars import check_java, java
+from containers.secrets import ResolvedConfig, resolve_secrets
 from containers.settings import ContainerSettings
 from containers.spark import local_files
 from containers.spark.cds import CLASS_PATH, ClassArchive, find_archive
@@ -53,14 +56,15 @@ class Session:
         self._shared_paths: SharedPaths | None = None
 
     @classmethod
-    def start(cls, job: Job, settings: ContainerSettings, connections: Connections, config: Mapping[str, str]) -> Session:
+    def start(cls, job: Job, settings: ContainerSettings, connections: Connections, config: ResolvedConfig) -> Session:
         """Raises JavaMissing, DiskUnwritable, BadSettings, JarsUnavailable, SparkNotStarted."""
         if LAUNCHED_BY_JVM not in os.environ:
             check_java(os.environ)
         for directory in (settings.state_directory, settings.scratch_directory):
             check_writable(directory)
         archive = find_archive(os.environ) if settings.class_archive else None
-        name, conf = f"{job.name} {settings.processor_id}", spark_conf(settings, connections, config)
+        name, own = f"{job.name} {settings.processor_id}", resolve_secrets(settings.spark_conf, os.environ, settings.secrets_dir)
+        conf = spark_conf(own.values, connections, config.values)
         spark = start_session(
             name,
             settings.master,
@@ -71,6 +75,7 @@ class Session:
             job_directory=job.directory,
             log_place=settings.log_place,
             java_permissions=settings.java_permissions,
+            secret=config.secret | own.secret,
         )
         return cls(spark)
 
@@ -101,10 +106,10 @@ class Session:
         self.spark.stop()
 
 
-def spark_conf(settings: ContainerSettings, connections: Connections, config: Mapping[str, str]) -> dict[str, str]:
+def spark_conf(own: Mapping[str, str], connections: Connections, config: Mapping[str, str]) -> dict[str, str]:
     """Settings of the run ("spark.…" in its config), then the container's own, then the jars of its systems. Raises BadSettings,
     JarsUnavailable."""
-    conf = {name: value for name, value in config.items() if name.startswith("spark.")} | settings.spark_conf
+    conf = {name: value for name, value in config.items() if name.startswith("spark.")} | dict(own)
     submitted = submitted_conf()
     jars = jars_for(connections, submitted | conf)
     if jars and submitted:
@@ -158,11 +163,13 @@ def start_session(
     job_directory: Path | None = None,
     log_place: str = "",
     java_permissions: bool = True,
+    secret: Collection[str] = (),
 ) -> SparkSession:
     """The driver's session; see `session_settings`. `job_directory`: the directory of the job file, from which the Python processes of a
     local master can import. `log_place`: where the container's log is, for error messages. `java_permissions`: see
-    `containers.spark.local_files`. Blocks for some seconds while the JVM starts,
-    and for a minute if no master answers. Raises SparkNotStarted."""
+    `containers.spark.local_files`. `secret`: names of settings that the JVM gets in a file, because PySpark passes settings as arguments,
+    which every user of the machine can read. Blocks for some seconds while the JVM starts, and for a minute if no master answers. Raises
+    SparkNotStarted, BadSettings."""
     submitted = submitted_conf()
     master = submitted.get("spark.master", master)
     temporary = local_dir / "tmp"
@@ -177,10 +184,12 @@ def start_session(
     readwriter.ForeachBatchFunction = BatchFunction  # type: ignore[attr-defined]
     builder = SparkSession.builder.appName(app_name).master(master).config("spark.local.dir", str(local_dir))
     builder = builder.config("spark.sql.warehouse.dir", str(local_dir / "warehouse"))
+    hidden = {} if LAUNCHED_BY_JVM in os.environ else {name: settings[name] for name in secret if name in settings}
     for name, value in session_settings(master, submitted, settings, sockets, archive, temporary).items():
-        builder = builder.config(name, value)
+        if name not in hidden:
+            builder = builder.config(name, value)
     try:
-        with _environment(of_jvm):
+        with _environment(of_jvm), _properties_file(hidden, local_dir):
             spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("WARN")
         _write_no_checksums(spark)
@@ -206,6 +215,39 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
+"""A variable with arguments of the spark-submit by which PySpark starts its JVM; "pyspark-shell", the program, is the last."""
+
+
+@contextmanager
+def _properties_file(settings: Mapping[str, str], directory: Path) -> Iterator[None]:
+    """The JVM that is started in the block reads these settings from a file that only this user can read. Raises BadSettings."""
+    if not settings:
+        yield
+        return
+    arguments = os.environ.get(SUBMIT_ARGS, "pyspark-shell")
+    if "--properties-file" in arguments:
+        raise BadSettings(
+            f"{SUBMIT_ARGS} has a --properties-file, and secrets in the config need one: use SLUICE_SPARK_CONF for its settings"
+        )
+    fd, file = tempfile.mkstemp(".conf", "secret-", directory)  # of mode 0600
+    try:
+        with os.fdopen(fd, "w", encoding="ascii") as opened:
+            opened.writelines(f"{property_text(name)}={property_text(value)}\n" for name, value in settings.items())
+        with _environment({SUBMIT_ARGS: f"--properties-file {shlex.quote(file)} --load-spark-defaults {arguments}"}):
+            yield
+    finally:
+        Path(file).unlink(missing_ok=True)
+
+
+def property_text(text: str) -> str:
+    """A name or value in a file of Java properties (java.util.Properties.load). Every other character than letters and digits is escaped.
+    Spark removes blanks at both ends of a value."""
+    units = text.encode("utf-16-be")
+    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    return "".join(chr(code) if code < 128 and chr(code).isalnum() else f"\\u{code:04x}" for code in codes)
 
 
 def _write_no_checksums(spark: SparkSession) -> None:

@@ -411,6 +411,10 @@ class RequestGuard:
         """Of the principal; "" without authentication."""
         return "" if self._principal is None else self._principal.name
 
+    @property
+    def is_admin(self) -> bool:
+        return self._principal is None or Role.ADMIN in self._principal.grant.roles
+
     async def job(self, job: str) -> None:
         """Raises Forbidden if the principal has no role for the job."""
         if self._principal is not None and not self._principal.grant.covers_all_jobs:

@@ -105,6 +105,7 @@ class Parts:
     removal: Removal
     notices_wait: timedelta
     metrics_hosts: ScrapeHosts
+    deployer_spark_settings: tuple[str, ...]
     basic_runs: BasicRunBodies = field(default_factory=BasicRunBodies)
 
     @property

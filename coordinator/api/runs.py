@@ -10,7 +10,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 
-from coordinator.api.access import GuardedRoute, RequestGuardDep
+from coordinator.api.access import GuardedRoute, RequestGuard, RequestGuardDep
 from coordinator.api.deps import PROBLEMS, Actor, JobPath, Parts, PartsDep, RunIdPath
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.leases import Contact
@@ -26,7 +26,9 @@ from coordinator.store.drains import DrainRow
 from coordinator.store.fleet import ContainerRow, ContainerState, LateRows, StageStateRow
 from coordinator.store.jobmodels import MonitoredStreamRow
 from coordinator.store.runs import JobRow, RunRow
+from sluice.core.access.spark_settings import not_allowed
 from sluice.core.drain import Mode, Phase
+from sluice.core.errors import Forbidden, UnknownJob
 from sluice.core.ids import ExecutionContainerId, JobName, RunId, StageKey, StageName, StreamId, TaskName
 from sluice.core.jobmodels.graph import Stage
 from sluice.core.jobmodels.spec import Role, RunSpec, StreamSpec, broadcast_partitions
@@ -52,8 +54,25 @@ async def deploy_run(
 ) -> wire_runs.RunReply:
     """Deploy a job: create its job model and a run. A live run of the job is stopped."""
     await guard.job(body.job)
+    await _check_spark_settings(body, parts, guard)
     replaces = None if sluice_replaces is None else RunId(sluice_replaces)
     return run_reply(await parts.deployments.deploy(spec_of(body), replaces, actor), parts.connections)
+
+
+async def _check_spark_settings(body: wire_runs.RunRequest, parts: Parts, guard: RequestGuard) -> None:
+    """Raises Forbidden for Spark settings that the principal may not set."""
+    if guard.is_admin:
+        return
+    try:
+        present = (await parts.runs.current(JobName(body.job))).spec.config
+    except UnknownJob:
+        present = {}
+    refused = not_allowed(body.config, present, parts.deployer_spark_settings)
+    if refused:
+        raise Forbidden(
+            f"{', '.join(refused)}: such a setting can run code in the driver, so the role admin is needed to set it first, or the "
+            "coordinator's setting deployer_spark_settings must list it"
+        )
 
 
 @router.post("/runs/plan")
@@ -66,6 +85,7 @@ async def plan_run(
     """What deploying this would create, or why it would be refused. Changes nothing. With the start "drained" the answer assumes that the
     present run has been drained."""
     await guard.job(body.job)
+    await _check_spark_settings(body, parts, guard)
     return plan_of_run(body.job, await parts.deployments.plan(spec_of(body), drain_mode))
 
 

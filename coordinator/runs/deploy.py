@@ -20,6 +20,7 @@ from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import get_run, hosts_of, request_stop
 from sluice.clock import Clock
+from sluice.core.access.secrets import check_secrets
 from sluice.core.drain import Mode, check_continued
 from sluice.core.errors import NeverDrained, NotTheCurrentRun, RunIsDraining, StateUnregistered
 from sluice.core.ids import JobName, RunId, Ssp, StageName, StreamId
@@ -164,6 +165,7 @@ class Deployments:
     def _check(self, spec: RunSpec) -> None:
         """Raises BadGraph, BlobStoreUnusable, BadConfig."""
         spec.check()
+        check_secrets(spec.config)
         self._blob_stores.of_config(spec.config, None)
         FailOver(None, give_back=True).of_config(spec.config)
         replicas_of(spec.config)

@@ -122,6 +122,22 @@ BODIES: dict[str, Any] = {
 }
 
 
+async def test_a_deployer_sets_no_spark_setting_that_names_code_before_an_administrator_did(guarded: Guarded) -> None:
+    deployer, admin = [await guarded.token(role) for role in (Role.DEPLOYER, Role.ADMIN)]
+
+    async def status(request: str, token: str, **config: str) -> int:
+        return (await guarded.ask(request, token, json=run_body() | {"config": config})).status_code
+
+    jars = {"spark.jars": "/opt/library.jar", "spark.executor.memory": "2g"}
+    assert await status("POST /runs/plan", deployer, **jars) == 403
+    refused = await guarded.ask("POST /runs", deployer, json=run_body() | {"config": jars})
+    assert refused.status_code == 403
+    assert "spark.jars: such a setting can run code" in refused.text
+    assert await status("POST /runs", admin, **jars) == 201
+    assert await status("POST /runs", deployer, **jars | {"spark.executor.memory": "3g"}) == 201
+    assert await status("POST /runs", deployer, **{"spark.jars": "/opt/other.jar"}) == 403
+
+
 async def test_a_role_is_for_the_jobs_of_its_token_only(guarded: Guarded) -> None:
     ours, theirs = [await guarded.token(*Role, jobs=jobs) for jobs in (("flight-*",), ("flights", "weather-*"))]
     bodies = BODIES | {"POST /drain": {"runId": guarded.run_id}, "POST /drain/plan": {"run_id": guarded.run_id}}

@@ -30,6 +30,17 @@ async def starts(caller: Caller, run_id: str, execution_id: str, stage: str = "h
     return found
 
 
+async def test_a_config_with_a_secret_is_refused_and_a_reference_is_kept_as_it_is(caller: Caller) -> None:
+    for path in ("/runs", "/runs/plan"):
+        answer = await caller.http.post(path, json=run_body() | {"config": {"db.password": "hunter2hunter2"}})
+        assert problem_slug(answer) == (422, "bad-config")
+        assert "secret:env:NAME" in answer.text
+        assert "hunter2" not in answer.text
+    assert (await caller.http.get("/runs")).json()["runs"] == []
+    run = await caller.http.post("/runs", json=run_body() | {"config": {"db.password": "secret:env:DB_PASSWORD"}})
+    assert run.json()["config"] == {"db.password": "secret:env:DB_PASSWORD"}
+
+
 async def test_a_deployed_run_shows_all_that_was_decided(caller: Caller) -> None:
     run = await caller.deploy(chained_body(config={"a": "b"}))
     assert (run["job"], run["state"], run["jobModelVersion"], run["firstRun"]) == ("flight-delays", "CREATED", 1, run["runId"])
