@@ -34,6 +34,7 @@ from coordinator.health import Health
 from coordinator.identity.audit_log import AuditLog, PruneAuditLog
 from coordinator.identity.authentication import Authentication
 from coordinator.identity.incarnations import Incarnations
+from coordinator.identity.sessions import Sessions
 from coordinator.identity.tokens import Tokens
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.failover import ReassignTasks
@@ -175,11 +176,15 @@ def build(
     models = JobModels(store)
     systems = stream_systems(settings, clock)
 
+    pages = LivePages(clock, token_hex(4))
+
     def end_waits() -> None:
         notices.notify_all()
         task_waiters.notify_all()
+        pages.wake()
 
-    authentication = Authentication(Tokens(store, clock, random_bytes, end_waits), clock, required=settings.authenticates)
+    sessions = Sessions(store, clock, random_bytes, pages.wake)
+    authentication = Authentication(Tokens(store, clock, random_bytes, end_waits), sessions, clock, required=settings.authenticates)
     stage_metrics, traffic = StageMetrics(), Traffic(clock)
     lag = LagMonitor(store, systems, stage_metrics, clock, models.decoded)
     reports, regrouping = ReportChecks(models.decoded, lag.ends_after), Regrouping(leases, clock, new_lineage, lag.forget)
@@ -303,6 +308,7 @@ def build(
         await parts.registrations.resynchronise()
         await snapshots.recover()
         await authentication.tokens.recover()
+        await sessions.recover()
         parts.tasks.forget()
         stage_metrics.forget_reports()
         lag.forget_all()
@@ -320,6 +326,7 @@ def build(
                 await parts.registrations.recover()
                 await snapshots.recover()
                 await authentication.tokens.recover()
+                await sessions.recover()
             store.resynchronise_with(resynchronise)
             hold.check_start(max(snapshots.newest.values(), default=None))
             async with maintenance:
@@ -337,7 +344,8 @@ def build(
 
     api = new_api(lifespan=lifespan)
     api.state.parts = parts
-    api.state.access = Access(authentication, Incarnations(store, leases), AuditLog(store, clock), store)
+    audit_log = AuditLog(store, clock)
+    api.state.access = Access(authentication, Incarnations(store, leases), audit_log, store)
     api.state.backups = SnapshotParts(
         snapshots=snapshots,
         blob_stores=blob_stores,
@@ -357,9 +365,8 @@ def build(
         watermarks=watermarks,
     )
     api.state.draining = DrainParts(drains, drain_times(settings))
-    pages = LivePages(clock, token_hex(4))
     state = (api.state.parts, api.state.draining, api.state.backups, api.state.versioning)
-    api.state.ui = ui.Ui(Pages(*state, samples), pages, Actions(*state))
+    api.state.ui = ui.Ui(Pages(*state, samples, audit_log), pages, Actions(*state))
     api.include_router(ui.router)
     errors.install(api)
     marked = middleware.deprecation_marked(middleware.limited(api, settings.max_body_bytes))

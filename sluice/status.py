@@ -6,7 +6,7 @@ Ages are relative to the coordinator's time of its answer. An unknown number is 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -135,9 +135,37 @@ def status_of(runs: Iterable[RunOverview], errors: Iterable[UnreadRun] = ()) -> 
 def overview(run: wire_runs.RunDetail, received_at: datetime, old_report: timedelta = OLD_REPORT) -> RunOverview:
     """`received_at` is used where a coordinator does not send the time of its answer. A report older than `old_report` is a problem unless
     its stage had nothing left to read."""
+    steps = overview_steps(run, received_at, old_report)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            made: RunOverview = end.value
+            return made
+
+
+def overview_steps(
+    run: wire_runs.RunDetail, received_at: datetime, old_report: timedelta = OLD_REPORT
+) -> Generator[None, None, RunOverview]:
+    """The same in steps: each looks at all tasks or containers of the run at most once. The coordinator answers others between them."""
     at = run.server_time or received_at
     live = live_containers(run)
-    found = tuple(problems(run, at, old_report))
+    found = []
+    for each in problems(run, at, old_report):
+        if each is None:
+            yield
+        else:
+            found.append(each)
+    stages = []
+    for stage in run.stages:
+        progress = _progress(run, stage.name)
+        yield
+        stages.append(_stage(stage.name, progress, at))
+        yield
+    failing = () if run.state.ended else tuple(failing_stages(run, at, over=False))
+    yield
+    restarted = () if run.state.ended else tuple(failing_stages(run, at, over=True))
+    yield
     return RunOverview(
         job=run.job,
         run_id=run.run_id,
@@ -152,9 +180,9 @@ def overview(run: wire_runs.RunDetail, received_at: datetime, old_report: timede
         lease_seconds_left=_least(each.lease_seconds_left for each in live),
         tasks=len(run.tasks),
         tasks_owned=sum(1 for task in run.tasks if task.holder),
-        stages=tuple(_stage(stage.name, _progress(run, stage.name), at) for stage in run.stages),
-        failing=() if run.state.ended else tuple(failing_stages(run, at, over=False)),
-        restarted=() if run.state.ended else tuple(failing_stages(run, at, over=True)),
+        stages=tuple(stages),
+        failing=failing,
+        restarted=restarted,
         exits=tuple(_exits(run, at)),
         problems=tuple(each.text for each in found),
         remedies=tuple(each.remedy for each in found),
@@ -318,8 +346,9 @@ def _of_exits(exits: Sequence[RecentExit]) -> Iterable[str]:
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 
-def problems(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> Iterable[Problem]:
-    """The problems of a run. One that ended in order, or is being stopped, has none."""
+def problems(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> Iterator[Problem | None]:
+    """The problems of a run. One that ended in order, or is being stopped, has none. None stands for the end of a step that has looked at
+    all tasks or containers."""
     if run.state is RunState.FAILED:
         text = f"run {run.run_id} has failed: {run.reason}" if run.reason else f"run {run.run_id} has failed"
         yield Problem(text, "Mend the cause, then deploy the job again.")
@@ -328,17 +357,25 @@ def problems(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> I
     live = len(live_containers(run))
     if live < run.containers:
         yield Problem(f"{live} of {run.containers} containers are live", "Start the missing containers; their last exits are listed.")
+    yield None
     yield from _with(_of_exits(_exits(run, at)), "Read the log of that container. After exit code 4 an operator or the code must change.")
+    yield None
     yield from _with(_silent(run), "Check the host and the process. When the lease ends, the tasks move to another container.")
+    yield None
     failing = map(failing_line, failing_stages(run, at, over=False))
     yield from _with(failing, "Correct the line that is named first, then deploy the new version with `sluice upgrade`.")
+    yield None
     unowned = _counted("without an owner", [task.task for task in run.tasks if not task.holder])
     yield from _with(unowned, "A task waits until the lease of its former container has ended, or for a container of its slot.")
+    yield None
     yield from _with(_of_its_model(run, at - old_report), "`sluice plan` shows what the next version of the job model would be, and why.")
     yield from _with(run.backup_problems, "Until it is mended, a lost disk costs the batches since the last snapshot.")
+    yield None
     yield from _with(_of_watermarks(run, at, old_report), "Look at the task that is named: windows behind it stay open until it reads on.")
     for stage in run.stages:
+        yield None
         holding = [task for task in run.tasks if task.holder and task.runs(stage.name)]
+        yield None
         late = [task.task for task in holding if _is_late(task, stage.name, run, at - old_report)]
         silent = _counted(f"without a report of stage {stage.name} for more than {old_report.total_seconds():g} s", late)
         yield from _with(silent, "A batch takes too long or hangs: look at the log and at Spark's UI of its container.")

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from fastapi import Depends, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.datastructures import State
 
 from coordinator.identity.audit_log import AuditedRequest, AuditLog
 from coordinator.identity.authentication import Authentication, Principal
@@ -205,14 +206,22 @@ class Access:
         if not self.authentication.required or is_open:
             return
         address = request.client.host if request.client else ""
-        token = self.authentication.token_of(request.headers.getlist("authorization") or _of_browser(request), address)
+        authorization, session_id = request.headers.getlist("authorization"), session_of(request)
+        if session_id and not authorization:
+            principal = self.authentication.of_session(session_id)
+            await self._admit_principal(request, rule, principal)
+            return
+        token = self.authentication.token_of(authorization, address)
         if token.startswith(INCARNATION_PREFIX):
             container = request.state.container = await self._incarnations.find(token)
             if container is None:
                 raise self.authentication.refusal("", address)
             await self._admit_container(request, rule, container)
             return
-        principal = request.state.principal = self.authentication.identify(token, address)
+        await self._admit_principal(request, rule, self.authentication.identify(token, address))
+
+    async def _admit_principal(self, request: Request, rule: Rule, principal: Principal) -> None:
+        request.state.principal = principal
         if principal.grant.roles.isdisjoint(rule.roles):
             needed = f"one of the roles {', '.join(sorted(rule.roles))}" if rule.roles else "the token of a registered container"
             raise Forbidden(f"{_shown(principal)}: {needed} is needed")
@@ -253,7 +262,7 @@ class Access:
     def still_valid(self, request: Request) -> None:
         """Called when the answer to a read is ready. Raises NotAuthenticated if the token was revoked while it waited."""
         principal: Principal | None = request.state.principal
-        if principal is not None and request.method == "GET" and not self.authentication.tokens.is_valid(principal.token_id):
+        if principal is not None and request.method == "GET" and not self.authentication.is_valid(principal):
             raise NotAuthenticated("the token was revoked while the request waited")
 
     async def _job(self, request: Request, job: JobSource) -> JobName | None:
@@ -278,6 +287,10 @@ class Access:
             case _:
                 return None
 
+    async def job_named(self, request: Request, rule: Rule) -> str:
+        """The job that the request names outside its body, for the audit log; "" if none."""
+        return _stored_job(await self._job(request, rule.job) or "")
+
     async def job_of_run(self, run_id: RunId) -> JobName | None:
         if run_id not in self._jobs:
             async with self._store.read() as tx:
@@ -301,13 +314,12 @@ class Access:
             raise Forbidden(f"{_shown(principal)}: a role for the job {job} is needed")
 
 
-COOKIE = "sluice_token"
+COOKIE = "sluice_session"
 
 
-def _of_browser(request: Request) -> list[str]:
-    """The token that a browser was given by `POST /ui/login`, for the web pages only."""
-    token = request.cookies.get(COOKIE, "") if request.scope["path"].startswith("/ui/") else ""
-    return [f"Bearer {token}"] if token else []
+def session_of(request: Request) -> str:
+    """The session id that a browser was given by `POST /ui/login`, for the web pages only; "" without one."""
+    return request.cookies.get(COOKIE, "") if request.scope["path"].startswith("/ui/") else ""
 
 
 def _printable(path: str) -> str:
@@ -336,13 +348,16 @@ class GuardedRoute(APIRoute):
 
         async def guarded(request: Request) -> Response:
             access: Access = request.app.state.access
+            request.state.named_job = ""
             try:
                 await access.admit(request, rule)
             except Forbidden as refusal:
-                await access.audit_log.refused(_attempt(request, route), refusal.status, str(refusal))
+                job = await access.job_named(request, rule)
+                await access.audit_log.refused(attempt_of(request, route, job), refusal.status, str(refusal))
                 raise
             if recorded:
-                return await _recorded(access.audit_log, _attempt(request, route), answer, request)
+                attempt = attempt_of(request, route, await access.job_named(request, rule))
+                return await recorded_answer(access.audit_log, attempt, answer, request)
             answered = await answer(request)
             access.still_valid(request)
             return answered
@@ -354,7 +369,7 @@ NOT_RECORDED = frozenset({"POST /runs/plan", "POST /jobModel/plan", "POST /drain
 """Requests that change nothing, and registrations, which the list of containers has."""
 
 
-async def _recorded(
+async def recorded_answer(
     audit_log: AuditLog, attempt: AuditedRequest, answer: Callable[[Request], Coroutine[Any, Any, Response]], request: Request
 ) -> Response:
     """The answer to a change, which is recorded before and after it. Raises StoreUnavailable if it cannot be recorded before."""
@@ -376,12 +391,17 @@ async def _recorded(
         raise
     finally:
         try:
-            await audit_log.end(seq, attempt, status, reason)
+            await audit_log.end(seq, attempt, status, reason, _stored_job(request.state.named_job) or attempt.job)
         except Unavailable as error:
             log.error("event %d of the audit log has no status, which is %d: %s", seq, status, error)
 
 
-def _attempt(request: Request, route: str) -> AuditedRequest:
+def _stored_job(job: str) -> str:
+    """The name of a job as it is stored; "" for text that cannot be one."""
+    return job if job.isprintable() and len(job) <= 300 else ""
+
+
+def attempt_of(request: Request, route: str, job: str = "") -> AuditedRequest:
     principal: Principal | None = request.state.principal
     container: Incarnation | None = request.state.container
     if container is not None:
@@ -390,7 +410,7 @@ def _attempt(request: Request, route: str) -> AuditedRequest:
         actor = principal.name if principal is not None else request.headers.get(ACTOR_HEADER, "")[:200]
     known = principal is not None or container is not None
     source = request.client.host if request.client else ""
-    return AuditedRequest(actor, known, source, route, _printable(request.scope["path"]), new_uuid().hex)
+    return AuditedRequest(actor, known, source, route, _printable(request.scope["path"]), new_uuid().hex, job)
 
 
 async def get_access(request: Request) -> Access:
@@ -401,10 +421,11 @@ async def get_access(request: Request) -> Access:
 class RequestGuard:
     """For what routes check themselves, because it is in the body. Without authentication everything is allowed."""
 
-    def __init__(self, access: Access, principal: Principal | None, container: Incarnation | None) -> None:
+    def __init__(self, access: Access, state: State) -> None:
         self._access = access
-        self._principal = principal
-        self._container = container
+        self._state = state
+        self._principal: Principal | None = getattr(state, "principal", None)
+        self._container: Incarnation | None = getattr(state, "container", None)
 
     @property
     def name(self) -> str:
@@ -416,7 +437,8 @@ class RequestGuard:
         return self._principal is None or Role.ADMIN in self._principal.grant.roles
 
     async def job(self, job: str) -> None:
-        """Raises Forbidden if the principal has no role for the job."""
+        """Raises Forbidden if the principal has no role for the job. The event of the request in the audit log names the job."""
+        self._state.named_job = job
         if self._principal is not None and not self._principal.grant.covers_all_jobs:
             await self._access.check(self._principal, JobName(job))
 
@@ -435,13 +457,15 @@ class RequestGuard:
             raise Forbidden(f"{_shown(self._principal)}: one of the roles {', '.join(sorted(roles))} is needed")
 
     def valid(self) -> bool:
-        """Whether the principal's token is still valid."""
-        return self._principal is None or self._access.authentication.tokens.is_valid(self._principal.token_id)
+        """Whether the principal's token and session are still valid."""
+        return self._principal is None or self._access.authentication.is_valid(self._principal)
 
     async def run(self, run_id: str) -> None:
-        """Raises Forbidden if the principal has no role for the job of the run."""
+        """Raises Forbidden if the principal has no role for the job of the run. The event of the request in the audit log names the job."""
+        job = await self._access.job_of_run(RunId(run_id))
+        self._state.named_job = job or ""
         if self._principal is not None and not self._principal.grant.covers_all_jobs:
-            await self._access.check(self._principal, await self._access.job_of_run(RunId(run_id)))
+            await self._access.check(self._principal, job)
 
     def shows(self, job: str) -> bool:
         """Whether the job is listed for the principal."""
@@ -459,8 +483,7 @@ class RequestGuard:
 
 
 async def get_request_guard(request: Request) -> RequestGuard:
-    state = request.state
-    return RequestGuard(request.app.state.access, getattr(state, "principal", None), getattr(state, "container", None))
+    return RequestGuard(request.app.state.access, request.state)
 
 
 AccessDep = Annotated[Access, Depends(get_access)]

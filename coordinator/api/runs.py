@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -26,6 +27,7 @@ from coordinator.store.drains import DrainRow
 from coordinator.store.fleet import ContainerRow, ContainerState, LateRows, StageStateRow
 from coordinator.store.jobmodels import MonitoredStreamRow
 from coordinator.store.runs import JobRow, RunRow
+from coordinator.turns import in_turns
 from sluice.core.access.spark_settings import not_allowed
 from sluice.core.drain import Mode, Phase
 from sluice.core.errors import Forbidden, UnknownJob
@@ -322,25 +324,45 @@ class InMemory:
     backup_problems: Sequence[str] = ()
 
 
-def run_detail(described: RunDetails, connections: Connections, memory: InMemory, blob_stores: BlobStores) -> wire_runs.RunDetail:
+PER_TURN = 10
+"""Tasks or containers that are described before other requests get their turn on the event loop: less than two milliseconds."""
+
+
+def run_detail(
+    described: RunDetails, connections: Connections, memory: InMemory, blob_stores: BlobStores
+) -> Generator[None, None, wire_runs.RunDetail]:
+    """Made in steps: a run may have thousands of tasks."""
     holds = {row.task: row.owner for row in described.holds}
+    stores: defaultdict[TaskName, list[StageStateRow]] = defaultdict(list)
+    for row in described.stores:
+        stores[row.task].append(row)
+    yield
     tasks = []
     models = described.model.tasks
-    for name, processor_id in sorted(described.model.placement.items()):
+    by_stage = described.run.spec.by_stage
+    yield
+    for number, (name, processor_id) in enumerate(sorted(described.model.placement.items())):
         hold = holds.get(name)
+        if number % PER_TURN == 0:
+            yield
         tasks.append(
             wire_runs.TaskReply(
                 task=name,
                 processor_id=processor_id,
                 generation=hold.generation if hold else None,
                 holder=hold.holder if hold and not hold.released else None,
-                stages=tuple(_stage_progress(row, hold, memory) for row in described.stores if row.task == name),
-                assigned_stages=tuple(described.run.spec.by_stage(models[name].ssps)),
+                stages=tuple(_stage_progress(row, hold, memory) for row in stores[name]),
+                assigned_stages=tuple(by_stage(models[name].ssps)),
             )
         )
     fields = _basic_fields(BasicRun(described.run, described.drain, described.failed_drains), connections, blob_stores)
-    incarnations = tuple(_incarnation(row, memory.lease_left, memory.contact, described.at) for row in described.containers)
-    fields |= {"server_time": described.at, "incarnations": incarnations, "tasks": tuple(tasks)}
+    yield
+    incarnations = []
+    for number, container in enumerate(described.containers):
+        incarnations.append(_incarnation(container, memory.lease_left, memory.contact, described.at))
+        if number % PER_TURN == PER_TURN - 1:
+            yield
+    fields |= {"server_time": described.at, "incarnations": tuple(incarnations), "tasks": tuple(tasks)}
     fields |= {"adoption": _adoption(described), "failed_over_slots": tuple(sorted(reassigned_slots(described.run, described.model)))}
     fields |= {"watched": tuple(_watched(row) for row in described.watched)}
     fields |= {
@@ -351,6 +373,7 @@ def run_detail(described: RunDetails, connections: Connections, memory: InMemory
     }
     fields |= {"watermarks": tuple(map(_stream_watermark, memory.watermarks)), "missing_event_times": tuple(memory.missing_event_times)}
     fields |= {"backup_problems": tuple(memory.backup_problems)}
+    yield
     return wire_runs.RunDetail.model_validate(fields)
 
 
@@ -370,7 +393,7 @@ async def describe_run(parts: Parts, run_id: RunId) -> wire_runs.RunDetail:
         late_rows=parts.stage_metrics.late_rows_of(run_id),
         missing_event_times=parts.watermarks.missing_event_times(run_id),
     )
-    return run_detail(described, parts.connections, memory, parts.blob_stores)
+    return await in_turns(run_detail(described, parts.connections, memory, parts.blob_stores))
 
 
 def _basic_run_body(basic: BasicRun, parts: Parts) -> bytes:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from coordinator.store.access import EventRow
 from coordinator.store.sql import Store
 from sluice.clock import Clock
+from sluice.core.access.tokens import BadLogins
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ MAX_SUBJECT = 1_000
 @dataclass(frozen=True, slots=True)
 class AuditedRequest:
     """A request. `actor`: the principal; without authentication the user that the request names. `source`: the client's address. `action`:
-    method and path of the route. `subject`: the path."""
+    method and path of the route. `subject`: the path. `job`: the job that it names, "" if none."""
 
     actor: str
     authenticated: bool
@@ -32,12 +33,14 @@ class AuditedRequest:
     action: str
     subject: str
     request_id: str
+    job: str = ""
 
 
 class AuditLog:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self._failed_logins = BadLogins()
 
     async def begin(self, attempt: AuditedRequest) -> int:
         """Record it, and return the number of the event. Raises StoreUnavailable."""
@@ -48,10 +51,16 @@ class AuditLog:
         seq = await self._append(attempt, status, reason)
         _say(seq, attempt, status, reason)
 
-    async def end(self, seq: int, attempt: AuditedRequest, status: int, reason: str) -> None:
-        """Raises StoreUnavailable."""
+    async def login_failed(self, attempt: AuditedRequest, status: int, reason: str) -> None:
+        """Record a login with a wrong token, at most BAD_LOGINS a minute: clients without a token cannot fill the database. Raises
+        StoreUnavailable."""
+        if self._failed_logins.refused({"all": "logins"}, self._clock.elapsed()) is None:
+            await self.refused(attempt, status, reason)
+
+    async def end(self, seq: int, attempt: AuditedRequest, status: int, reason: str, job: str = "") -> None:
+        """`job`: that the request was found to name. Raises StoreUnavailable."""
         async with self._store.begin() as tx:
-            await tx.access.set_outcome(seq, status, reason)
+            await tx.access.set_outcome(seq, status, reason, job)
         _say(seq, attempt, status, reason)
 
     async def _append(self, attempt: AuditedRequest, status: int | None, reason: str) -> int:
@@ -65,14 +74,15 @@ class AuditLog:
             request_id=attempt.request_id,
             status=status,
             reason=reason,
+            job=attempt.job,
         )
         async with self._store.begin() as tx:
             return await tx.access.add_event(row)
 
-    async def page(self, before: int | None, limit: int) -> Sequence[EventRow]:
-        """Newest first; with `before`, only events with smaller numbers. Raises StoreUnavailable."""
+    async def page(self, before: int | None, limit: int, job: str | None = None) -> Sequence[EventRow]:
+        """Newest first; with `before`, only events with smaller numbers; with `job`, only those that name it. Raises StoreUnavailable."""
         async with self._store.read() as tx:
-            return await tx.access.events(before, limit)
+            return await tx.access.events(before, limit, job)
 
 
 def _say(seq: int, attempt: AuditedRequest, status: int, reason: str) -> None:

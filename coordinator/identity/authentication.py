@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from coordinator.identity.sessions import Sessions
 from coordinator.identity.tokens import Tokens
 from sluice.clock import Clock
-from sluice.core.access.tokens import BadLogins, Grant, TokenId, id_of
+from sluice.core.access.tokens import BadLogins, Digest, Grant, TokenId, id_of
 from sluice.core.errors import NotAuthenticated, TooManyBadTokens
 
 log = logging.getLogger(__name__)
@@ -20,20 +21,22 @@ SCHEME = "bearer"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`token_id`: of the token that the request carried."""
+    """`token_id`: of the token that the request carried, or that the browser has logged in with. `session`: that of the browser, if any."""
 
     name: str
     grant: Grant
     token_id: TokenId
+    session: Digest | None = None
 
 
 class Authentication:
     """`required`: whether requests need a token. Otherwise everybody who reaches the coordinator may do everything. `failed`: requests that
     were refused, by reason."""
 
-    def __init__(self, tokens: Tokens, clock: Clock, *, required: bool) -> None:
+    def __init__(self, tokens: Tokens, sessions: Sessions, clock: Clock, *, required: bool) -> None:
         self.required = required
         self.tokens = tokens
+        self.sessions = sessions
         self.failed: Counter[str] = Counter(dict.fromkeys(("missing", "wrong", "too-many"), 0))
         self._clock = clock
         self._bad_logins = BadLogins()
@@ -61,6 +64,20 @@ class Authentication:
         if row is None:
             raise self.refusal(token, address)
         return Principal(row.name, row.grant, row.token_id)
+
+    def of_session(self, session_id: str) -> Principal:
+        """The principal whose token began the session. Session ids are too long to be guessed, so wrong ones are not counted as attempts.
+        Raises NotAuthenticated."""
+        session = self.sessions.find(session_id)
+        row = None if session is None else self.tokens.of_id(session.token_id)
+        if session is None or row is None:
+            self.failed["missing"] += 1
+            raise NotAuthenticated("the session has ended: log in again")
+        return Principal(row.name, row.grant, row.token_id, session.digest)
+
+    def is_valid(self, principal: Principal) -> bool:
+        """Whether its token is still valid, and its session, if it has one."""
+        return self.tokens.is_valid(principal.token_id) and (principal.session is None or self.sessions.is_valid(principal.session))
 
     def refusal(self, token: str, address: str) -> NotAuthenticated | TooManyBadTokens:
         """The answer to a wrong token. Nothing of it is logged but its id, which is no secret."""

@@ -89,6 +89,10 @@ class Tokens:
             return None
         return row
 
-    def is_valid(self, token_id: TokenId) -> bool:
+    def of_id(self, token_id: TokenId) -> TokenRow | None:
+        """The row of a valid token."""
         row = self._rows.get(token_id)
-        return row is not None and is_valid(row.expires_at, row.revoked_at, self._clock.now())
+        return row if row is not None and is_valid(row.expires_at, row.revoked_at, self._clock.now()) else None
+
+    def is_valid(self, token_id: TokenId) -> bool:
+        return self.of_id(token_id) is not None

@@ -31,7 +31,8 @@ class TokenRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """An event of the audit log. `seq`: 0 before it is stored. `status`: of the answer, None before it."""
+    """An event of the audit log. `seq`: 0 before it is stored. `status`: of the answer, None before it. `job`: the job that the request
+    names, "" if none."""
 
     at: datetime
     actor: str
@@ -43,15 +44,28 @@ class EventRow:
     status: int | None
     reason: str
     seq: int = 0
+    job: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A browser that has logged in with a token. `digest`: of its session id."""
+
+    digest: Digest
+    token_id: TokenId
+    created_at: datetime
+    expires_at: datetime
 
 
 class AccessReads(Reads):
-    async def events(self, before: int | None, limit: int) -> Sequence[EventRow]:
-        """Newest first; with `before`, only those with smaller numbers."""
+    async def events(self, before: int | None, limit: int, job: str | None = None) -> Sequence[EventRow]:
+        """Newest first; with `before`, only those with smaller numbers; with `job`, only those of that job."""
         table = tables.audit_events
         query = select(table).order_by(table.c.seq.desc()).limit(limit)
         if before is not None:
             query = query.where(table.c.seq < before)
+        if job is not None:
+            query = query.where(table.c.job == job)
         return [EventRow(**found._asdict()) for found in await self._connection.execute(query)]
 
     async def tokens(self) -> Sequence[TokenRow]:
@@ -59,6 +73,12 @@ class AccessReads(Reads):
         table = tables.tokens
         found = await self._connection.execute(select(table).order_by(table.c.created_at, table.c.token_id))
         return [_token_row(each) for each in found]
+
+    async def sessions(self) -> Sequence[SessionRow]:
+        """All, by age."""
+        table = tables.browser_sessions
+        found = await self._connection.execute(select(table).order_by(table.c.created_at, table.c.digest))
+        return [SessionRow(**each._asdict()) for each in found]
 
 
 class AccessWrites(AccessReads, Writes):
@@ -70,10 +90,10 @@ class AccessWrites(AccessReads, Writes):
         await self._connection.execute(insert(table).values(**columns))
         return seq
 
-    async def set_outcome(self, seq: int, status: int, reason: str) -> None:
+    async def set_outcome(self, seq: int, status: int, reason: str, job: str) -> None:
         """Of an event that has none; otherwise nothing changes."""
         table = tables.audit_events
-        statement = update(table).where(table.c.seq == seq, table.c.status.is_(None)).values(status=status, reason=reason)
+        statement = update(table).where(table.c.seq == seq, table.c.status.is_(None)).values(status=status, reason=reason, job=job)
         await self._connection.execute(statement)
 
     async def delete_events(self, before: datetime, limit: int) -> int:
@@ -86,6 +106,13 @@ class AccessWrites(AccessReads, Writes):
 
     async def put_token(self, row: TokenRow) -> None:
         await self._put(tables.tokens, [_token_columns(row)])
+
+    async def put_session(self, row: SessionRow) -> None:
+        await self._put(tables.browser_sessions, [{name: getattr(row, name) for name in row.__slots__}])
+
+    async def drop_sessions(self, digests: Sequence[Digest]) -> None:
+        table = tables.browser_sessions
+        await self._connection.execute(delete(table).where(table.c.digest.in_(digests)))
 
 
 def _token_columns(row: TokenRow) -> Columns:

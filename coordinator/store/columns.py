@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Executable, Table
+from sqlalchemy import Executable, Row, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -16,6 +17,9 @@ from sluice.core.ids import Ssp
 Columns = dict[str, Any]
 
 ROWS_PER_STATEMENT = 1_000
+ROWS_PER_TURN = 25
+
+Made = TypeVar("Made")
 
 
 class Reads:
@@ -23,6 +27,16 @@ class Reads:
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
+
+    async def _all(self, query: Executable, make: Callable[[Row[Any]], Made]) -> list[Made]:
+        """Read many rows. Other requests get their turn on the event loop after each few of them, since decoding takes longer than
+        reading."""
+        found: list[Made] = []
+        for rows in (await self._connection.execute(query)).partitions(ROWS_PER_TURN):
+            found += map(make, rows)
+            if len(rows) == ROWS_PER_TURN:
+                await asyncio.sleep(0)
+        return found
 
 
 class Writes(Reads):

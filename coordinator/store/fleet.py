@@ -175,8 +175,7 @@ class FleetReads(Reads):
             of_slot = last.group_by(table.c.processor_id).subquery()
             query = query.join(of_slot, of_slot.c.processor_id == table.c.processor_id)
             query = query.where(or_(table.c.epoch > of_slot.c.epoch - newest, table.c.ended_at.is_(None)))
-        found = await self._connection.execute(query.order_by(table.c.processor_id, table.c.epoch))
-        return [container_row(each) for each in found]
+        return await self._all(query.order_by(table.c.processor_id, table.c.epoch), container_row)
 
     async def has_active_containers(self, run_id: RunId) -> bool:
         """Whether a container of the run has not ended."""
@@ -211,7 +210,7 @@ class FleetReads(Reads):
 
     async def owners(self, job: JobName) -> Sequence[TaskOwnershipRow]:
         query = select(tables.holds).where(tables.holds.c.job == job).order_by(tables.holds.c.task)
-        return [ownership_row(found) for found in await self._connection.execute(query)]
+        return await self._all(query, ownership_row)
 
     async def owned_by(self, execution_id: ExecutionContainerId) -> Sequence[TaskOwnershipRow]:
         """The tasks that the container owns and has not released."""
@@ -229,8 +228,7 @@ class FleetReads(Reads):
         query = select(tables.stores).where(tables.stores.c.job == job)
         if task is not None:
             query = query.where(tables.stores.c.task == task)
-        found = await self._connection.execute(query.order_by(tables.stores.c.task, tables.stores.c.stage))
-        return [stage_state_row(each) for each in found]
+        return await self._all(query.order_by(tables.stores.c.task, tables.stores.c.stage), stage_state_row)
 
 
 class FleetWrites(FleetReads, Writes):

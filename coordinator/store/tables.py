@@ -381,8 +381,20 @@ audit_events = Table(
     Column("request_id", String(64), nullable=False),
     Column("status", Integer),
     Column("reason", Text, nullable=False),
+    Column("job", String(300), nullable=False),
     Index("ix_audit_events_age", "at"),
+    Index("ix_audit_events_job", "job", "seq"),
 )
+
+browser_sessions = Table(
+    "browser_sessions",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("token_id", String(32), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Column("expires_at", Utc, nullable=False),
+)
+"""Logins on the web pages. `digest` is the SHA-256 of the session id in the browser's cookie; the id itself is not stored."""
 
 notices = Table(
     "notices",

@@ -164,12 +164,16 @@ class LivePages:
             except Exception:
                 log.exception("a page was not updated")
 
-    def close(self) -> None:
-        """End all event streams."""
-        self._closing.set()
+    def wake(self) -> None:
+        """Let each event stream look whether its reader is still allowed to read it."""
         for page in self._pages.values():
             for reader in page.readers:
                 reader.set()
+
+    def close(self) -> None:
+        """End all event streams."""
+        self._closing.set()
+        self.wake()
 
 
 def event(data: Mapping[str, object]) -> bytes:

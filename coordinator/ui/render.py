@@ -39,14 +39,23 @@ def piece(template: str, id: str, rows: Iterable[Fragment] = (), **values: objec
     return Fragment(id, environment().get_template(f"{template}.html").render(id=id, **values), tuple(rows))
 
 
-def page(title: str, crumbs: Sequence[tuple[str, str]], root: str, key: str, version: int, epoch: str, pieces: Sequence[Fragment]) -> str:
+def page(
+    title: str,
+    crumbs: Sequence[tuple[str, str]],
+    root: str,
+    key: str,
+    version: int,
+    epoch: str,
+    pieces: Sequence[Fragment],
+    reader: str = "",
+) -> str:
     """A whole page. `crumbs`: names and links, from the outside in. `root`: the relative URL of `/ui/`. `key`: the rest of this page's
-    URL."""
+    URL. `reader`: the name of the principal that has logged in, "" for none."""
     content = Markup("".join(each.whole for each in pieces))  # noqa: S704 - made by templates, which escape
     return (
         environment()
         .get_template("layout.html")
-        .render(title=title, crumbs=crumbs, root=root, key=key, version=version, epoch=epoch, content=content)
+        .render(title=title, crumbs=crumbs, root=root, key=key, version=version, epoch=epoch, content=content, reader=reader)
     )
 
 

@@ -12,8 +12,9 @@ from urllib.parse import parse_qsl, quote
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 
-from coordinator.api.access import COOKIE, AccessDep, GuardedRoute, RequestGuard, RequestGuardDep
+from coordinator.api.access import COOKIE, AccessDep, GuardedRoute, RequestGuard, RequestGuardDep, attempt_of, session_of
 from coordinator.api.deps import Actor
+from coordinator.identity.sessions import SESSION_LASTS
 from coordinator.ui.actions import Actions
 from coordinator.ui.live import MAX_PAGES_OF_A_READER, LivePages, Render
 from coordinator.ui.render import environment, page
@@ -28,8 +29,8 @@ HEADERS: Mapping[str, str] = {"Content-Security-Policy": POLICY, "Cache-Control"
 
 TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
-SESSION_SECONDS = 12 * 3600
-"""A browser forgets its token after so long."""
+
+LOGIN = "POST /ui/login"
 
 
 class PageRoute(GuardedRoute):
@@ -88,21 +89,33 @@ def _static() -> Mapping[str, bytes]:
 
 @router.post("/ui/login")
 async def log_in(request: Request, access: AccessDep) -> Response:
-    """Keep the token of a form in a cookie that scripts cannot read and other sites cannot make the browser send."""
+    """Begin a session with the token of a form. Its id is kept in a cookie that scripts cannot read and other sites cannot make the
+    browser send. The attempt is recorded in the audit log."""
     token = dict(parse_qsl((await request.body()).decode())).get("token", "").strip()
     if not token:
         raise ClientError("paste a token into the form")
-    address = request.client.host if request.client else ""
-    if access.authentication.required:
-        access.authentication.identify(token, address)
     answer = RedirectResponse(".", 303, headers=dict(HEADERS))
-    secure = request.scope.get("scheme") == "https"
-    answer.set_cookie(COOKIE, token, max_age=SESSION_SECONDS, path="/ui/", httponly=True, samesite="strict", secure=secure)
+    if not access.authentication.required:
+        return answer
+    address = request.client.host if request.client else ""
+    try:
+        principal = request.state.principal = access.authentication.identify(token, address)
+    except NotAuthenticated as error:
+        await access.audit_log.login_failed(attempt_of(request, LOGIN), error.status, error.slug)
+        raise
+    attempt = attempt_of(request, LOGIN)
+    seq = await access.audit_log.begin(attempt)
+    session_id = await access.authentication.sessions.begin(principal.token_id)
+    await access.audit_log.end(seq, attempt, answer.status_code, "")
+    seconds, secure = int(SESSION_LASTS.total_seconds()), request.scope.get("scheme") == "https"
+    answer.set_cookie(COOKIE, session_id, max_age=seconds, path="/ui/", httponly=True, samesite="strict", secure=secure)
     return answer
 
 
 @router.post("/ui/logout")
-async def log_out() -> Response:
+async def log_out(request: Request, access: AccessDep) -> Response:
+    """End the session of the browser, and its event stream."""
+    await access.authentication.sessions.end(session_of(request))
     answer = RedirectResponse(".", 303, headers=dict(HEADERS))
     answer.delete_cookie(COOKIE, path="/ui/")
     return answer
@@ -143,6 +156,8 @@ async def get_events(
 
 async def _check(target: Page, guard: RequestGuard) -> None:
     """Raises Forbidden if the reader may not see the page."""
+    if target.roles is not None:
+        await guard.roles(target.roles)
     if target.job is not None:
         await guard.job(await target.job())
     elif not target.lists_jobs:
@@ -189,7 +204,7 @@ async def get_page(path: str, request: Request, guard: RequestGuardDep) -> Respo
     await _check(found, guard)
     live = await ui.live.page(found.rendering, found.render)
     return HTMLResponse(
-        page(found.title, found.crumbs, _root(path), found.key, live.version, ui.live.epoch, live.pieces), headers=dict(HEADERS)
+        page(found.title, found.crumbs, _root(path), found.key, live.version, ui.live.epoch, live.pieces, guard.name), headers=dict(HEADERS)
     )
 
 

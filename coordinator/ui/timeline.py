@@ -1,11 +1,14 @@
-"""What happened to a job, newest first, from what the database has: runs, versions of the job model, drains and containers."""
+"""What happened to a job, newest first, from what the database has: runs, versions of the job model, drains, containers, and the audit
+log, which knows who asked for a change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from coordinator.store.access import EventRow
 from sluice.core.drain import Phase
 from sluice.wire import drains as wire_drains
 from sluice.wire import jobmodels as wire_jobmodels
@@ -57,6 +60,42 @@ def of_containers(containers: Iterable[wire_runs.ContainerReply]) -> Iterator[Ti
             yield TimelineEvent(
                 each.ended_at, f"container {each.execution_container_id} {code}", each.reason, tone="bad" if bad else "quiet"
             )
+
+
+REQUESTS: Mapping[str, str] = {
+    "POST /runs": "a deployment",
+    "POST /runs/{runId}/stop": "a stop",
+    "PATCH /runs/{runId}": "a change of the job model",
+    "PUT /runs/{runId}/backup": "a change of the backup",
+    "POST /jobs/{job}/models/{version}/rollback": "a roll-back of the job model",
+    "POST /drain": "a drain",
+    "DELETE /drain/{uuid}": "the end of the drain",
+    "POST /jobs/{job}/snapshots/{checkpointId}/restore": "a restore",
+    "POST /jobs/{job}/pins": "a pin of snapshots",
+    "DELETE /jobs/{job}/pins/{pinId}": "the deletion of a pin",
+    "DELETE /jobs/{job}": "the removal of the job",
+    "/ui/actions/stop": "a stop, on the page",
+    "/ui/actions/drain": "a drain, on the page",
+    "/ui/actions/cancel": "the end of the drain, on the page",
+    "/ui/actions/scale": "a change of the job model, on the page",
+    "/ui/actions/rollback": "a roll-back of the job model, on the page",
+    "/ui/actions/pin": "a pin of snapshots, on the page",
+    "/ui/actions/unpin": "the deletion of a pin, on the page",
+    "/ui/actions/restore": "a restore, on the page",
+    "/ui/actions/remove": "the removal of the job, on the page",
+}
+"""Requests of people and programs -> what they ask for. For actions of the pages, by path. Those of containers have events of their own."""
+
+
+def of_requests(events: Iterable[EventRow]) -> Iterator[TimelineEvent]:
+    """Who asked for what, from the audit log."""
+    for each in events:
+        what = REQUESTS.get(each.action) or REQUESTS.get(each.subject)
+        if what is not None:
+            actor = each.actor or "somebody without a token"
+            failed = each.status is not None and each.status >= 400
+            outcome = f"refused: {each.reason}" if failed else "interrupted" if each.status is None else ""
+            yield TimelineEvent(each.at, f"{actor} requested {what}", outcome, tone="bad" if failed else "quiet")
 
 
 def newest(*events: Iterable[TimelineEvent], limit: int) -> Sequence[TimelineEvent]:

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from urllib.parse import parse_qsl, unquote, urlencode
 
+from coordinator.api.access import ADMINISTER, Roles
 from coordinator.api.deps import DrainParts, JobModelParts, Parts, SnapshotParts
 from coordinator.api.drains import drain_detail, drain_summary
 from coordinator.api.jobmodels import difference_reply, versions_reply
 from coordinator.api.runs import describe_run, run_summary
+from coordinator.identity.audit_log import AuditLog
 from coordinator.snapshots.catalog import SnapshotDetails
+from coordinator.turns import in_turns
 from coordinator.ui import fleet, timeline
 from coordinator.ui.actions import of_drain, of_garbage, of_job, of_snapshot, of_version
 from coordinator.ui.graph import Drawing, Edge, Node, draw, stage_key, stream_key
@@ -24,13 +27,13 @@ from coordinator.ui.samples import Samples, sparkline
 from sluice.core.drain import DrainId
 from sluice.core.errors import SluiceError, UnknownPage, UnknownVersion
 from sluice.core.ids import ExecutionContainerId, JobName, StageName, TaskName
-from sluice.status import RunOverview, lag_of, last_report, overview, snapshot_age
+from sluice.status import RunOverview, lag_of, last_report, overview_steps, snapshot_age
 from sluice.wire import runs as wire_runs
 
 ROWS_A_PAGE = 100
 JOBS_A_PAGE = 25
 EVENTS_SHOWN = 50
-PER_TURN = 20
+PER_TURN = 5
 """Rows that are rendered before other requests get their turn on the event loop: less than two milliseconds."""
 PER_TURN_OF_LEASES = 1000
 
@@ -48,6 +51,8 @@ class Page:
     job: Callable[[], Awaitable[JobName]] | None = None
     """The job that a reader needs a role for; None: all jobs, unless the page itself leaves out other jobs (`lists_jobs`)."""
     lists_jobs: bool = False
+    roles: Roles | None = None
+    """One of the roles that its reader needs, if not any role is enough."""
     shared_by: tuple[str, ...] = ("*",)
 
     @property
@@ -58,19 +63,27 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`offset`: the first row of the long table; `find`: only rows with this text in their name."""
+    """`offset`: the first row of the long table; `find`: only rows with this text in their name. Of the audit trail: `before`, the number
+    of the event that follows, 0 for the newest; `job`: only events that name it."""
 
     offset: int = 0
     find: str = ""
+    before: int = 0
+    job: str = ""
 
     @staticmethod
     def parsed(text: str) -> Query:
         given = dict(parse_qsl(text))
-        offset = given.get("offset", "0")
-        return Query(min(int(offset), 10**7) if offset.isascii() and offset.isdigit() else 0, given.get("find", "")[:200])
+        offset, before = (_digits(given.get(name, "")) for name in ("offset", "before"))
+        return Query(min(offset, 10**7), given.get("find", "")[:200], min(before, 2**63 - 1), given.get("job", "")[:300])
 
     def at(self, offset: int) -> str:
-        return urlencode({"offset": offset, **({"find": self.find} if self.find else {})})
+        others = {"find": self.find, "before": self.before, "job": self.job}
+        return urlencode({"offset": offset, **{name: value for name, value in others.items() if value}})
+
+
+def _digits(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +107,10 @@ def pager(query: Query, shown: int, total: int | None, limit: int, *, more: bool
 class Pages:
     """Finds pages by their addresses."""
 
-    def __init__(self, parts: Parts, draining: DrainParts, backups: SnapshotParts, versioning: JobModelParts, samples: Samples) -> None:
+    def __init__(
+        self, parts: Parts, draining: DrainParts, backups: SnapshotParts, versioning: JobModelParts, samples: Samples, audit_log: AuditLog
+    ) -> None:
+        self._audit_log = audit_log
         self._parts = parts
         self._draining = draining
         self._backups = backups
@@ -119,6 +135,7 @@ class Pages:
             ("", self._jobs),
             ("fleet", self._fleet),
             ("garbage", self._garbage),
+            ("audit", self._audit),
             ("jobs/([^/]+)", self._job),
             ("jobs/([^/]+)/state", self._state),
             ("jobs/([^/]+)/versions/([0-9]{1,9})", self._version),
@@ -136,7 +153,7 @@ class Pages:
             rows = []
             for each in shown:
                 try:
-                    run = overview(await describe_run(self._parts, each.current_run), self._parts.runs.now())
+                    run = await in_turns(overview_steps(await describe_run(self._parts, each.current_run), self._parts.runs.now()))
                     rows.append(self._job_row(run))
                 except SluiceError as error:
                     rows.append(piece("job_unread", f"job-{element_id(each.job)}", job=each.job, error=f"{error.title()} {error}"))
@@ -167,7 +184,7 @@ class Pages:
         async def render() -> Sequence[Fragment]:
             current = await self._parts.runs.current(name)
             run = await describe_run(self._parts, current.run_id)
-            found = overview(run, self._parts.runs.now())
+            found = await in_turns(overview_steps(run, self._parts.runs.now()))
             tasks = [task for task in run.tasks if query.find.lower() in task.task.lower()]
             shown = tasks[query.offset : query.offset + ROWS_A_PAGE]
             rows = await _in_turns(shown, lambda task: self._task_row(run, task))
@@ -227,6 +244,7 @@ class Pages:
             timeline.of_versions(job, versions),
             timeline.of_drains(drains),
             timeline.of_containers(run.incarnations),
+            timeline.of_requests(await self._audit_log.page(None, EVENTS_SHOWN, job)),
             limit=EVENTS_SHOWN,
         )
 
@@ -308,6 +326,18 @@ class Pages:
             return [piece("garbage", "garbage", totals=collection.totals.items(), grace=grace, every=every, actions=of_garbage())]
 
         return Page(key, "Garbage", (), render)
+
+    # --- the audit trail --------------------------------------------------------------------------------------------------
+
+    def _audit(self, key: str, query: Query) -> Page:
+        async def render() -> Sequence[Fragment]:
+            found = await self._audit_log.page(query.before or None, ROWS_A_PAGE + 1, query.job or None)
+            shown = found[:ROWS_A_PAGE]
+            rows = await _in_turns(shown, lambda each: piece("audit_row", f"event-{each.seq}", event=each))
+            older = urlencode({"before": shown[-1].seq, **({"job": query.job} if query.job else {})}) if len(found) > ROWS_A_PAGE else ""
+            return [piece("audit", "audit", rows, any=bool(shown), older=older, query=query)]
+
+        return Page(key, "Audit trail", (("Jobs", ""),), render, roles=ADMINISTER)
 
     # --- the fleet ------------------------------------------------------------------------------------------------------
 

@@ -19,11 +19,12 @@ from sluice.wire import access as wire_access
 def audit_log(
     before: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only events with smaller numbers.")] = None,
     limit: Limit = 50,
+    job: Annotated[str | None, typer.Option(help="Only events of requests that name this job.")] = None,
     lines: Annotated[bool, typer.Option("--json-lines", help="Print one JSON object for each event, oldest first.")] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Show who asked for which change and who was refused, newest first."""
-    reply = call(coordinator, lambda client: client.audit_log(before, limit))
+    reply = call(coordinator, lambda client: client.audit_log(before, limit, job))
     if lines:
         for event in reversed(reply.events):
             typer.echo(event.model_dump_json(by_alias=True))

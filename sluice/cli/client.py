@@ -55,8 +55,8 @@ class OperatorClient(CoordinatorClient):
     async def revoke_token(self, token_id: str) -> wire_access.TokenReply:
         return await self._read(wire_access.TokenReply, "DELETE", f"/tokens/{path_segment(token_id)}")
 
-    async def audit_log(self, before: int | None, limit: int) -> wire_access.AuditLogReply:
-        return await self._read(wire_access.AuditLogReply, "GET", "/audit-log", params=_given(before=before, limit=limit))
+    async def audit_log(self, before: int | None, limit: int, job: str | None = None) -> wire_access.AuditLogReply:
+        return await self._read(wire_access.AuditLogReply, "GET", "/audit-log", params=_given(before=before, limit=limit, job=job))
 
     # --- versions of the job model ---------------------------------------------------------------------------------
 

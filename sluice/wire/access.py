@@ -45,7 +45,8 @@ class TokensReply(Reply):
 
 
 class AuditEventReply(Reply):
-    """`authenticated`: whether a token showed who `actor` is. `status`: of the answer; null if the coordinator ended before it."""
+    """`authenticated`: whether a token showed who `actor` is. `status`: of the answer; null if the coordinator ended before it.
+    `job`: the job that the request names, "" if none."""
 
     seq: int
     at: datetime
@@ -57,6 +58,7 @@ class AuditEventReply(Reply):
     request_id: str
     status: int | None
     reason: str
+    job: str = ""
 
 
 class AuditLogReply(Reply):

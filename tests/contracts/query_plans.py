@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import Table, event, insert
 
 from coordinator.store import cleanup, drains, fleet, jobmodels, snapshots, tables
-from coordinator.store.access import EventRow, TokenRow
+from coordinator.store.access import EventRow, SessionRow, TokenRow
 from coordinator.store.fleet import ContainerState
 from coordinator.store.runs import RunRow, run_columns
 from coordinator.store.snapshots import SnapshotRow
@@ -152,6 +152,7 @@ def _everything() -> dict[Table, Iterator[Columns]]:
             cleanup.marked_blob_columns(marked_blob_row(f"jobs/j/t/s/data/{n:013}-0000000000000000")) for n in range(20_000)
         ),
         tables.audit_events: (asdict(_event(seq)) for seq in range(1, 5_001)),
+        tables.browser_sessions: (asdict(_session(number)) for number in range(2_000)),
         tables.localities: ({"job": _job(n), "processor_id": str(s), "host": "h"} for n in jobs for s in range(50)),
         tables.baselines: ({"job": _job(n), "system": "log", "stream": f"s{s}", "partitions": 1} for n in jobs for s in range(50)),
     }
@@ -203,7 +204,11 @@ TOKEN_ROW = TokenRow(TokenId("t"), "n", Digest("d"), Grant(frozenset({Role.VIEWE
 
 def _event(seq: int) -> EventRow:
     at = NOON + timedelta(minutes=seq)
-    return EventRow(at, "somebody", True, "127.0.0.1", "POST /runs", "job-07", f"r-{seq}", None, "", seq)
+    return EventRow(at, "somebody", True, "127.0.0.1", "POST /runs", "job-07", f"r-{seq}", None, "", seq, f"job-{seq % JOBS:02}")
+
+
+def _session(number: int) -> SessionRow:
+    return SessionRow(Digest(f"session-{number}"), TokenId("t"), NOON, NOON + HOUR)
 
 
 async def _until_nothing(drop: Callable[[], Awaitable[int]]) -> None:
@@ -212,7 +217,11 @@ async def _until_nothing(drop: Callable[[], Awaitable[int]]) -> None:
 
 
 READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
-    "access.events": [lambda tx: tx.access.events(None, 50), lambda tx: tx.access.events(4_000, 50)],
+    "access.events": [
+        lambda tx: tx.access.events(None, 50),
+        lambda tx: tx.access.events(4_000, 50),
+        lambda tx: tx.access.events(4_000, 50, "job-07"),
+    ],
     "runs.get": [lambda tx: tx.runs.get(RUN)],
     "runs.page": [
         lambda tx: tx.runs.page(None, None, 50),
@@ -289,9 +298,11 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
 }
 WRITES: dict[str, Sequence[Callable[[WriteTransaction], Awaitable[object]]]] = {
     "access.add_event": [lambda tx: tx.access.add_event(_event(0))],
-    "access.set_outcome": [lambda tx: tx.access.set_outcome(4_000, 200, "")],
+    "access.set_outcome": [lambda tx: tx.access.set_outcome(4_000, 200, "", "job-07")],
     "access.delete_events": [lambda tx: tx.access.delete_events(NOON + timedelta(minutes=100), 50)],
     "access.put_token": [lambda tx: tx.access.put_token(TOKEN_ROW)],
+    "access.put_session": [lambda tx: tx.access.put_session(_session(7))],
+    "access.drop_sessions": [lambda tx: tx.access.drop_sessions([Digest("session-7"), Digest("session-8")])],
     "runs.put": [lambda tx: tx.runs.put(RUN_ROW), lambda tx: tx.runs.put(replace(RUN_ROW, run_id=RunId("new")))],
     "jobmodels.add": [lambda tx: tx.jobmodels.add(model_row(1_000, JOB))],
     "jobmodels.put_monitored": [lambda tx: tx.jobmodels.put_monitored(JOB, [monitored_stream_row(job=JOB)])],
@@ -322,7 +333,7 @@ WRITES: dict[str, Sequence[Callable[[WriteTransaction], Awaitable[object]]]] = {
     "history.drop_of_run": [lambda tx: _until_nothing(partial(tx.history.drop_of_run, RunId("run-0007"), 500))],
     "runs.add_notice": [lambda tx: tx.runs.add_notice(RUN, "STOP", NOON, {})],
 }
-WHOLE = {"access.tokens", "history.rows_of_job", "runs.jobs", "snapshots.jobs", "cleanup.tally", "drains.outcomes"}
+WHOLE = {"access.tokens", "access.sessions", "history.rows_of_job", "runs.jobs", "snapshots.jobs", "cleanup.tally", "drains.outcomes"}
 """What lists a whole table because that is what is asked for: by people, at a start, and by chores every few seconds or minutes."""
 
 RARE = {"history.drop_job"}

@@ -119,6 +119,18 @@ async def test_streams_end_when_the_server_stops(live: LivePages, source: Source
         assert [each async for each in stream] == []
 
 
+async def test_a_stream_ends_as_soon_as_its_reader_is_not_allowed(live: LivePages, source: Source) -> None:
+    allowed = True
+    async with aclosing(live.events({"p": source.render}, {}, allowed=lambda: allowed)) as stream:  # type: ignore[type-var]
+        await following(stream)
+        ending = asyncio.create_task(anext(stream, b""))
+        await asyncio.sleep(0)
+        allowed = False
+        live.wake()
+        async with asyncio.timeout(10):
+            assert await ending == b""
+
+
 async def test_readers_are_counted_and_bounded(live: LivePages, source: Source) -> None:
     async with aclosing(live.events({"p": source.render}, {})) as stream:  # type: ignore[type-var]
         await anext(stream)

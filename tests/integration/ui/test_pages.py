@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+from coordinator.identity.sessions import MAX_SESSIONS_OF_A_TOKEN
 from sluice.core.access.roles import Role
-from sluice.core.access.tokens import Grant
+from sluice.core.access.tokens import BAD_LOGINS, Grant, digest
 from tests.support.api import Caller, calling, chained_body, run_body
 from tests.support.fakes import FakeClock
 
@@ -172,9 +175,14 @@ async def test_more_tasks_than_a_page_holds_are_divided_into_pages(tmp_path: Pat
 
 
 @pytest.fixture
-async def guarded(tmp_path: Path) -> AsyncIterator[Caller]:
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Caller]:
     """A coordinator that needs tokens, with one job."""
-    async with calling(tmp_path, FakeClock(), authentication=True) as found:
+    async with calling(tmp_path, clock, authentication=True) as found:
         found.log.create("flights", 2)
         found.http.headers["Authorization"] = f"Bearer {await token(found, *Role)}"
         await found.deploy(chained_body())
@@ -201,6 +209,118 @@ async def test_a_browser_without_a_token_is_shown_the_form_to_log_in(guarded: Ca
     answer = await guarded.http.post("/ui/login", data={"token": "sluice-t.wrong"})
     assert answer.status_code == 401
     assert "the token is wrong" in answer.text
+
+
+def sessions(home: Path) -> list[tuple[str, ...]]:
+    with closing(sqlite3.connect(home / "coordinator.db")) as database:
+        return database.execute("SELECT digest, token_id FROM browser_sessions").fetchall()
+
+
+async def test_the_cookie_is_a_session_and_not_the_token(guarded: Caller, tmp_path: Path) -> None:
+    secret = await token(guarded, Role.VIEWER)
+    answer = await guarded.http.post("/ui/login", data={"token": secret})
+    cookie = answer.headers["set-cookie"]
+    assert secret.split(".")[-1] not in cookie
+    session_id = guarded.http.cookies["sluice_session"]
+    [row] = sessions(tmp_path)
+    assert session_id not in repr(row)
+    assert row[0] == digest(session_id)
+
+
+async def test_a_session_ends_when_it_expires(guarded: Caller, clock: FakeClock, tmp_path: Path) -> None:
+    await logged_in(guarded, Role.VIEWER)
+    clock.advance(12 * 3600 - 1)
+    await text_of(guarded, "/ui/")
+    clock.advance(1)
+    await text_of(guarded, "/ui/", 401)
+    await logged_in(guarded, Role.VIEWER)
+    assert len(sessions(tmp_path)) == 1, "a login deletes expired sessions"
+
+
+async def test_a_session_ends_with_the_logout_also_for_a_copy_of_its_cookie(guarded: Caller) -> None:
+    await logged_in(guarded, Role.VIEWER)
+    copied = {"Cookie": f"sluice_session={guarded.http.cookies['sluice_session']}"}
+    assert "Log out" in await text_of(guarded, "/ui/")
+    await guarded.http.post("/ui/logout")
+    guarded.http.cookies.clear()
+    assert (await guarded.http.get("/ui/", headers=copied)).status_code == 401
+
+
+async def test_a_session_ends_with_its_token(guarded: Caller) -> None:
+    await logged_in(guarded, Role.VIEWER)
+    tokens = guarded.coordinator.authentication.tokens
+    for row in tokens.all():
+        await tokens.revoke(row.token_id, "admin")
+    await text_of(guarded, "/ui/", 401)
+
+
+async def test_a_session_outlives_a_restart_of_the_coordinator(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with calling(tmp_path, clock, authentication=True) as before:
+        await logged_in(before, Role.VIEWER)
+        session_id = before.http.cookies["sluice_session"]
+    async with calling(tmp_path, clock, authentication=True) as after:
+        after.http.cookies.set("sluice_session", session_id)
+        await text_of(after, "/ui/")
+
+
+async def test_the_oldest_session_of_a_token_ends_when_there_are_too_many(guarded: Caller, clock: FakeClock, tmp_path: Path) -> None:
+    secret = await token(guarded, Role.VIEWER)
+    await guarded.http.post("/ui/login", data={"token": secret})
+    first = guarded.http.cookies["sluice_session"]
+    for _ in range(MAX_SESSIONS_OF_A_TOKEN):
+        clock.advance(1)
+        await guarded.http.post("/ui/login", data={"token": secret})
+    kept = {row[0] for row in sessions(tmp_path)}
+    assert len(kept) == MAX_SESSIONS_OF_A_TOKEN
+    assert digest(first) not in kept
+
+
+async def test_logins_are_recorded_with_what_became_of_them(guarded: Caller, tmp_path: Path) -> None:
+    await logged_in(guarded, Role.VIEWER)
+    for _ in range(BAD_LOGINS + 5):
+        await guarded.http.post("/ui/login", data={"token": "sluice-t.wrong"})
+    with closing(sqlite3.connect(tmp_path / "coordinator.db")) as database:
+        query = "SELECT actor, authenticated, status FROM audit_events WHERE action = 'POST /ui/login' ORDER BY seq"
+        found = database.execute(query).fetchall()
+    assert found[:2] == [("test", 1, 303), ("", 0, 401)]
+    assert len(found) == 1 + BAD_LOGINS, "wrong tokens cannot fill the database"
+
+
+async def test_the_audit_trail_is_for_administrators(guarded: Caller) -> None:
+    await logged_in(guarded, Role.VIEWER, Role.OPERATOR, Role.DEPLOYER)
+    assert "one of the roles admin is needed" in await text_of(guarded, "/ui/audit", 403)
+    assert "deployment" not in (await guarded.http.get("/ui/events?page=audit")).text
+    await logged_in(guarded, Role.ADMIN)
+    text = await text_of(guarded, "/ui/audit")
+    assert "POST /runs" in text
+    assert 'href="jobs/flight-delays"' in text, "the event names the job, which was in the body of the request"
+    assert "POST /ui/login" in text
+
+
+async def test_the_audit_trail_has_pages_and_a_filter_for_a_job(guarded: Caller) -> None:
+    guarded.http.headers["Authorization"] = f"Bearer {await token(guarded, *Role)}"
+    await guarded.deploy(chained_body(job="weather"))
+    for _ in range(101):
+        await guarded.http.post("/drain", json={"runId": "none"})
+    first = await text_of(guarded, "/ui/audit")
+    [older] = re.findall(r'href="\?(before=\d+)"', first)
+    assert "POST /runs" in await text_of(guarded, f"/ui/audit?{older}")
+    found = await text_of(guarded, "/ui/audit?job=weather")
+    assert len(re.findall(r'<tr id="event-', found)) == 1
+    assert "No event is recorded" in await text_of(guarded, "/ui/audit?job=nobody")
+    events = (await guarded.http.get("/audit-log?job=weather")).json()["events"]
+    assert [(each["job"], each["action"]) for each in events] == [("weather", "POST /runs")]
+
+
+async def test_what_happened_names_who_asked_for_it(guarded: Caller) -> None:
+    guarded.http.headers["Authorization"] = f"Bearer {await token(guarded, *Role)}"
+    run_id = (await guarded.http.get("/runs?job=flight-delays")).json()["runs"][0]["runId"]
+    await guarded.http.post("/ui/actions/pin", data={"job": "flight-delays", "days": "1"})
+    await guarded.http.post(f"/runs/{run_id}/stop")
+    text = await text_of(guarded, "/ui/jobs/flight-delays")
+    assert "test requested a stop" in text
+    assert "test requested a pin of snapshots, on the page: refused" in text
 
 
 async def test_a_form_with_a_backslash_is_no_error_of_the_coordinator(guarded: Caller) -> None:

@@ -1,0 +1,66 @@
+"""Sessions of browsers. A login exchanges a token for a session id, which the browser keeps in a cookie. The database has its digest only.
+
+All sessions are in memory, so that no request waits for the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from coordinator.store.access import SessionRow
+from coordinator.store.sql import Store
+from sluice.clock import Clock
+from sluice.core.access.tokens import SECRET_BYTES, Digest, TokenId, digest, encoded
+
+SESSION_LASTS = timedelta(hours=12)
+MAX_SESSIONS_OF_A_TOKEN = 100
+"""A login beyond it ends the oldest session of the token."""
+
+
+class Sessions:
+    """`random_bytes` returns so many unpredictable bytes. `on_ended` is called after a session was ended."""
+
+    def __init__(self, store: Store, clock: Clock, random_bytes: Callable[[int], bytes], on_ended: Callable[[], None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._random_bytes = random_bytes
+        self._on_ended = on_ended
+        self._rows: dict[Digest, SessionRow] = {}
+
+    async def recover(self) -> None:
+        """Read all sessions from the database. Raises StoreUnavailable."""
+        async with self._store.read() as tx:
+            self._rows = {row.digest: row for row in await tx.access.sessions()}
+
+    async def begin(self, token_id: TokenId) -> str:
+        """A new session id for who has presented this token. It is not stored and cannot be read again. Expired sessions are deleted.
+        Raises StoreUnavailable."""
+        session_id, now = encoded(self._random_bytes(SECRET_BYTES)), self._clock.now()
+        row = SessionRow(digest(session_id), token_id, now, now + SESSION_LASTS)
+        same = sorted((each for each in self._rows.values() if each.token_id == token_id), key=lambda each: each.created_at)
+        surplus = same[: max(0, len(same) + 1 - MAX_SESSIONS_OF_A_TOKEN)]
+        over = {each.digest for each in self._rows.values() if each.expires_at <= now} | {each.digest for each in surplus}
+        async with self._store.begin() as tx:
+            await tx.access.drop_sessions(sorted(over))
+            await tx.access.put_session(row)
+        self._rows = {key: each for key, each in self._rows.items() if key not in over} | {row.digest: row}
+        return session_id
+
+    async def end(self, session_id: str) -> None:
+        """Repeating it changes nothing. Raises StoreUnavailable."""
+        key = digest(session_id)
+        if key in self._rows:
+            async with self._store.begin() as tx:
+                await tx.access.drop_sessions([key])
+            self._rows.pop(key, None)
+            self._on_ended()
+
+    def find(self, session_id: str) -> SessionRow | None:
+        """The session, unless it has ended."""
+        key = digest(session_id)
+        return self._rows.get(key) if self.is_valid(key) else None
+
+    def is_valid(self, key: Digest) -> bool:
+        row = self._rows.get(key)
+        return row is not None and self._clock.now() < row.expires_at
