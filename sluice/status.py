@@ -183,7 +183,7 @@ def overview_steps(
         stages=tuple(stages),
         failing=failing,
         restarted=restarted,
-        exits=tuple(_exits(run, at)),
+        exits=tuple(recent_exits(run, at)),
         problems=tuple(each.text for each in found),
         remedies=tuple(each.remedy for each in found),
         watermarks=run.watermarks,
@@ -303,7 +303,8 @@ def failing_line(failing: FailingStage) -> str:
     return f"{failing.error} (stage {failing.stage} of {named(failing.tasks)} failed {times}; {again}{logs})"
 
 
-def _exits(run: wire_runs.RunDetail, at: datetime) -> Sequence[RecentExit]:
+def recent_exits(run: wire_runs.RunDetail, at: datetime) -> Sequence[RecentExit]:
+    """The containers that failed within the last ten minutes, newest first."""
     live = {each.processor_id for each in live_containers(run)}
     found = [
         RecentExit(
@@ -358,7 +359,9 @@ def problems(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> I
     if live < run.containers:
         yield Problem(f"{live} of {run.containers} containers are live", "Start the missing containers; their last exits are listed.")
     yield None
-    yield from _with(_of_exits(_exits(run, at)), "Read the log of that container. After exit code 4 an operator or the code must change.")
+    yield from _with(
+        _of_exits(recent_exits(run, at)), "Read the log of that container. After exit code 4 an operator or the code must change."
+    )
     yield None
     yield from _with(_silent(run), "Check the host and the process. When the lease ends, the tasks move to another container.")
     yield None

@@ -21,7 +21,7 @@ from sluice.client import CoordinatorClient
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import RunId
-from sluice.status import failing_stages, named, overview
+from sluice.status import failing_stages, named, overview, recent_exits
 from sluice.wire import runs as wire_runs
 
 
@@ -114,14 +114,22 @@ def summary(run: wire_runs.RunDetail) -> str:
     return f"{run.run_id} {run.state}  containers {live}/{run.containers}  tasks {held}/{len(run.tasks)}  batches {batches}"
 
 
-def failures(run: wire_runs.RunDetail, at: datetime) -> str:
-    """The errors of stages that fail, a line each; without the time until the next attempt, so that a line changes only with the error."""
-    found = list(failing_stages(run, run.server_time or at, over=False))
-    return "\n".join(f"! {shown(each.error)} (stage {each.stage} of {named(each.tasks)})" for each in found[:FAILURES_SHOWN])
+def failures(run: wire_runs.RunDetail, at: datetime) -> Sequence[str]:
+    """The errors of stages and containers that fail, a line each; without times, so that a line changes only with the error."""
+    now = run.server_time or at
+    stages = [f"! {shown(each.error)} (stage {each.stage} of {named(each.tasks)})" for each in failing_stages(run, now, over=False)]
+    exits = [
+        f"! {shown(first_line(each.reason))} (container of slot {each.processor_id})" for each in recent_exits(run, now) if each.reason
+    ]
+    return list(dict.fromkeys(stages + exits))[:FAILURES_SHOWN]
+
+
+def first_line(text: str) -> str:
+    return text.partition("\n")[0]
 
 
 class StatusLine:
-    """Prints a line at most every LINE_EVERY, and an error of a stage within a second."""
+    """Prints a line at most every LINE_EVERY, and a new error of a stage or a container within a second."""
 
     def __init__(self, client: CoordinatorClient, out: TextIO, clock: Clock) -> None:
         self._client = client
@@ -143,7 +151,8 @@ class StatusLine:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _show(self, run_id: RunId) -> None:
-        last, printed_at, failing = "", -inf, ""
+        last, printed_at = "", -inf
+        failing: Sequence[str] = ()
         while True:
             try:
                 run = await self._client.run(run_id)
@@ -151,8 +160,9 @@ class StatusLine:
                 line = f"{run_id}: {error.title()} {error}"
             else:
                 line, failed = summary(run), failures(run, self._clock.now())
-                if failed and failed != failing:
-                    print(failed, file=self._out, flush=True)
+                for each in failed:
+                    if each not in failing:
+                        print(each, file=self._out, flush=True)
                 failing = failed
             if line != last and self._clock.elapsed() >= printed_at + LINE_EVERY.total_seconds():
                 print(line, file=self._out, flush=True)
