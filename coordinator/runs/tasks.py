@@ -42,6 +42,8 @@ from sluice.core.jobmodels.grouping import PreviousAssignment
 from sluice.core.jobmodels.model import JobModel, TaskModel
 from sluice.core.leases.ownership import Committed, TaskOwner, Wait, acquire, updated_offsets
 from sluice.core.lifecycle import RunState
+from sluice.core.waits import not_ahead
+from sluice.wire.agents import StageMetricsBody
 from sluice.wire.snapshots import Continuation
 
 
@@ -225,8 +227,9 @@ class Tasks:
 
     async def progress(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> None:
         """Record the last committed batch of a stage, and its metrics. An older batch, or one of an abandoned lineage, is ignored. The same
-        batch again, as an idle stage reports it, updates the metrics without a write to the database.
-        Raises UnknownRun, UnknownTask, LeaseLost, FalseReport."""
+        batch again, as an idle stage reports it, updates the metrics without a write to the database. Late rows get the time of their
+        report, since the container's clock may be wrong. Raises UnknownRun, UnknownTask, LeaseLost, FalseReport."""
+        report = replace(report, metrics=self._dated(report.metrics))
         known = self._stage_metrics.latest(run_id, task, stage)
         if known is not None and report.repeats(known) and report.offsets.keys() <= known.offsets.keys():
             async with self._store.read() as tx:
@@ -236,6 +239,14 @@ class Tasks:
             row = await self._record_batch(run_id, task, stage, report)
             if row is not None:
                 self._stage_metrics.report(run_id, task, stage, replace(report, offsets=row.offsets))
+
+    def _dated(self, metrics: StageMetricsBody | None) -> StageMetricsBody | None:
+        """The metrics with times that no clock which is ahead has set."""
+        if metrics is None:
+            return None
+        now = self._clock.now()
+        times = {"at": not_ahead(metrics.at, now), "late_rows_at": None if metrics.late_rows_at is None else now}
+        return metrics.model_copy(update=times)
 
     async def _record_batch(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> StageStateRow | None:
         """Write the batch unless it was written before. Returns the stage's row, or None if the batch is ignored. A batch that was reported

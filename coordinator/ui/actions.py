@@ -317,7 +317,7 @@ def _mode(subject: Subject) -> Mode:
 def _number(subject: Subject, name: str) -> int:
     """Raises ClientError."""
     text = required(subject, name)
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 100_000:
+    if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= 100_000:
         raise ClientError(f"{name}: write a number from 1 to 100,000, not {text[:50]!r}")
     return int(text)
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 
 from coordinator.api.access import COOKIE, AccessDep, GuardedRoute, RequestGuard, RequestGuardDep, attempt_of, session_of
 from coordinator.api.deps import Actor
+from coordinator.api.text import read_form
 from coordinator.identity.sessions import SESSION_LASTS
 from coordinator.ui.actions import Actions
 from coordinator.ui.live import MAX_PAGES_OF_A_READER, LivePages, Render
@@ -91,7 +92,7 @@ def _static() -> Mapping[str, bytes]:
 async def log_in(request: Request, access: AccessDep) -> Response:
     """Begin a session with the token of a form. Its id is kept in a cookie that scripts cannot read and other sites cannot make the
     browser send. The attempt is recorded in the audit log."""
-    token = dict(parse_qsl((await request.body()).decode())).get("token", "").strip()
+    token = (await read_form(request)).get("token", "").strip()
     if not token:
         raise ClientError("paste a token into the form")
     answer = RedirectResponse(".", 303, headers=dict(HEADERS))
@@ -182,7 +183,7 @@ async def get_action(name: str, request: Request, guard: RequestGuardDep) -> Res
 @router.post("/ui/actions/{name}")
 async def post_action(name: str, request: Request, guard: RequestGuardDep, actor: Actor) -> Response:
     """Perform an action, and say what was done."""
-    ui, subject = _ui(request), dict(parse_qsl((await request.body()).decode()))
+    ui, subject = _ui(request), await read_form(request)
     try:
         await ui.actions.check(name, subject, guard, perform=True)
         done = await ui.actions.perform(name, subject, actor)

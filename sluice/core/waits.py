@@ -22,6 +22,11 @@ def is_ahead(recorded: datetime, now: datetime) -> bool:
     return recorded - now > TOLERANCE
 
 
+def not_ahead(recorded: datetime, now: datetime) -> datetime:
+    """The time, or the present if it was recorded under a clock that was ahead."""
+    return now if is_ahead(recorded, now) else recorded
+
+
 def age(recorded: datetime, now: datetime) -> timedelta:
     """The time since then; zero for a time in the future."""
     return max(timedelta(0), now - recorded)

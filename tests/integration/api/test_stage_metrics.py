@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,28 @@ async def test_late_rows_are_counted_of_a_job_without_intermediate_streams(calle
     await survey(caller)
     assert (await stage_of(caller, run_id))["lateRows"] == 6
     assert (await series(caller))[first] == 6
+
+
+@pytest.mark.parametrize("clock_is", ["three days ahead", "two hours behind"])
+async def test_late_rows_are_a_problem_for_an_hour_whatever_the_clock_of_their_container_says(
+    caller: Caller, run_id: str, clock: FakeClock, clock_is: str
+) -> None:
+    theirs = (clock.now() + (timedelta(days=3) if clock_is == "three days ahead" else -timedelta(hours=2))).isoformat()
+    await tell(caller, run_id, 3, MEASURES | {"lateRows": 2, "lateRowsAt": theirs})
+    assert (await stage_of(caller, run_id))["lateRowsAt"] == NOON
+    clock.advance(10)
+    await tell(caller, run_id, 3, MEASURES | {"lateRows": 2, "lateRowsAt": theirs})
+    assert (await stage_of(caller, run_id))["lateRowsAt"] == NOON, "the same rows"
+
+
+async def test_measures_from_a_clock_that_is_ahead_do_not_hide_that_a_stage_is_silent(
+    caller: Caller, run_id: str, clock: FakeClock
+) -> None:
+    for batch in (3, 3):
+        ahead = (clock.now() + timedelta(days=3)).isoformat()
+        await tell(caller, run_id, batch, MEASURES | {"at": ahead})
+        assert (await stage_of(caller, run_id))["metrics"]["at"] == clock.now().isoformat().replace("+00:00", "Z")
+        clock.advance(10)
 
 
 async def test_a_report_without_measures_is_as_good_a_report(caller: Caller, run_id: str) -> None:
@@ -400,7 +423,7 @@ async def test_a_container_that_was_replaced_or_has_ended_is_no_longer_listed(ca
     assert await targets(caller) == []
     await caller.registered(run_id, "c2", metricsAddress="[::1]:2")
     await caller.registered(run_id, "c3", metricsAddress="node-7.example:3")
-    assert [each["targets"] for each in await targets(caller)] == [["node-7.example:3"]]
+    assert [each["targets"] for each in await targets(caller)] == [["127.0.0.1:3"]]
     await caller.exited("c3")
     assert await targets(caller) == []
 

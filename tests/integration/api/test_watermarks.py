@@ -25,13 +25,22 @@ class Fleet:
         self.run_id = run_id
         self.generations: dict[int, int] = {}
         self.lineages: dict[tuple[int, str], str] = {}
+        self.containers: dict[int, tuple[str, int]] = {}
 
     async def start(self, partition: int, name: str = "", epoch: int = 1) -> None:
         name = name or f"c{partition}"
         await self.caller.registered(self.run_id, name, slot=str(partition))
+        self.containers[partition] = (name, epoch)
         acquired = await self.caller.acquired(self.run_id, name, epoch, task=f"Partition {partition}")
         self.generations[partition] = acquired["generation"]
         self.lineages |= {(partition, each["stage"]): each["lineage"] for each in acquired["stages"]}
+
+    async def let_pass(self, seconds: int) -> None:
+        """Advance the clock, less than a lease at a time. The containers renew their leases meanwhile."""
+        for passed in range(0, seconds, 10):
+            for name, epoch in self.containers.values():
+                assert await self.caller.alive(name, epoch)
+            self.clock.advance(min(10, seconds - passed))
 
     def stage(self, partition: int, name: str, minute: int | None = None, **more: Any) -> Json:
         at = None if minute is None else f"2013-01-01T12:{minute:02}:00Z"
@@ -197,7 +206,7 @@ async def test_behind_a_stage_without_event_time_the_watermark_waits_for_old_unr
         await fleet.at(partition, source="none")
     assert await fleet.at(0, source="none") == ([], ["Partition 0/route", "Partition 1/route"])
     await fleet.batch(0, 10)
-    fleet.clock.advance(30)
+    await fleet.let_pass(30)
     await fleet.at(0, source="none")
     assert await fleet.at(0, source="none") == ([], ["Partition 1/route"])
     await fleet.batch(1, 10)
@@ -209,10 +218,10 @@ async def test_batches_of_an_agent_of_the_previous_release_count_as_reports(flee
     await fleet.start(1)
     await fleet.batch(1, 5)
     assert (await fleet.at(0, 30))[1] == ["Partition 1/route"]
-    fleet.clock.advance(20)
+    await fleet.let_pass(20)
     assert (await fleet.at(0, 30))[1] == ["Partition 1/route"], "it has old records to read"
     await fleet.batch(1, 10, number=1)
-    fleet.clock.advance(20)
+    await fleet.let_pass(20)
     assert (await fleet.at(0, 30))[0] == [("30", {0: 0})]
 
 
@@ -279,7 +288,7 @@ async def test_dropped_rows_are_added_up_and_those_of_a_task_that_was_given_up_c
         await fleet.at(0, 30)
         await fleet.drops(3, number=0)
         assert await late_rows_of(fleet) == (3, 0)
-        clock.advance(61)
+        await fleet.let_pass(61)
         await fleet.at(0, 40)
         assert (await watermark_of(fleet))[0] == "40", "the other is waited for no longer"
         await fleet.drops(10, number=1)
@@ -296,7 +305,7 @@ async def test_a_task_whose_windows_stay_open_is_given_up_too(tmp_path: Path, cl
         await fleet.batch(1, 10)
         await fleet.at(0, 30)
         assert (await watermark_of(fleet))[0] == "10"
-        clock.advance(61)
+        await fleet.let_pass(61)
         await fleet.at(1, 10, **open_windows)
         await fleet.at(0, 40)
         assert (await watermark_of(fleet))[0] == "40", "it has read everything, and nothing will close its windows"
@@ -314,7 +323,7 @@ async def test_dropped_rows_are_known_after_a_restart_of_the_coordinator_also_th
         await fleet.drops(3, number=0)
         await fleet.caller.exited("c0")
         await fleet.start(0, "c0-again", epoch=2)
-        clock.advance(61)
+        await fleet.let_pass(61)
         await fleet.at(0, 40)
         await fleet.drops(2, number=1)
         assert await late_rows_of(fleet) == (5, 2)

@@ -374,3 +374,27 @@ async def test_a_run_of_ones_own_job_gives_no_right_to_another_job(guarded: Call
         subject = {"job": "flight-delays", "run": own["runId"], "days": "1", "version": "1", "task": "t", "stage": "s", "checkpoint": "1-1"}
         answer = await guarded.http.post(f"/ui/actions/{name}", data=subject)
         assert answer.status_code == 403, (name, answer.text)
+
+
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+NO_NUMBERS = ["9" * 5000, str(10**30), "-1", "1e400", "nan", "\u00b2"]
+
+
+@pytest.mark.parametrize("number", NO_NUMBERS, ids=lambda text: text[:10])
+async def test_a_number_of_any_length_in_an_address_or_a_form_is_no_error_of_the_coordinator(caller: Caller, number: str) -> None:
+    run = await caller.deploy(chained_body())
+    for name, field in (("scale", "containers"), ("rollback", "version"), ("pin", "days")):
+        subject = {"job": "flight-delays", "run": run["runId"], field: number}
+        shown = await caller.http.get(f"/ui/actions/{name}", params=subject)
+        done = await caller.http.post(f"/ui/actions/{name}", data=subject)
+        assert (shown.status_code, done.status_code) == (422, 422), (name, shown.text, done.text)
+    assert (await caller.http.get("/ui/jobs/flight-delays", params={"offset": number})).status_code == 200
+    assert (await caller.http.get(f"/ui/jobs/flight-delays/versions/{quote(number)}")).status_code == 404
+
+
+@pytest.mark.parametrize("text", ["%00", "%ff", "%ED%A0%80"], ids=["NUL", "not UTF-8", "a lone surrogate"])
+async def test_a_form_with_text_that_cannot_be_stored_is_refused(guarded: Caller, text: str) -> None:
+    await logged_in(guarded, *Role)
+    for path, form in (("login", f"token=a{text}"), ("actions/pin", f"job=flight-delays&days=1&reason=a{text}")):
+        answer = await guarded.http.post(f"/ui/{path}", content=form.encode(), headers=FORM)
+        assert answer.status_code == 422, (path, answer.text)
