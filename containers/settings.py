@@ -22,7 +22,7 @@ from sluice.randomness import new_uuid
 class ContainerSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="ignore", allow_inf_nan=False)
 
-    coordinator_url: str = "http://127.0.0.1:8180"
+    coordinator_url: str = Field("http://127.0.0.1:8180", description="URL of the coordinator")
     run_id: str = Field(min_length=1, description="run that this container belongs to")
     processor_id: str = Field("0", min_length=1, max_length=100, description="slot in the job model")
     execution_container_id: str = Field(
@@ -32,10 +32,12 @@ class ContainerSettings(BaseSettings):
         pattern=r"^[\x21-\x7e]+$",
         description="id of this incarnation; must never be used again",
     )
-    host: str = Field(default_factory=socket.gethostname, validation_alias="SLUICE_CONTAINER_HOST")
-    home: Path = Field(Path(".sluice"), validate_default=True)
+    host: str = Field(
+        default_factory=socket.gethostname, validation_alias="SLUICE_CONTAINER_HOST", description="name of this host; default: its hostname"
+    )
+    home: Path = Field(Path(".sluice"), validate_default=True, description="directory of local state and temporary files")
     state_dir: Path | None = Field(None, description="directory of the checkpoints; default: state under home")
-    master: str = Field("local[2]", validation_alias="SLUICE_SPARK_MASTER")
+    master: str = Field("local[2]", validation_alias="SLUICE_SPARK_MASTER", description="Spark master URL")
     sockets_dir: Path | None = Field(
         None, description="directory of the sockets between Spark and its Python workers; `sluice container` creates and deletes it"
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -98,9 +98,17 @@ def last_line(file: Path) -> str:
     return lines[-1] if lines else ""
 
 
+def runs_by_age(logs: Path) -> Sequence[Path]:
+    """The directories of the logs of runs; that which was written last is the last one."""
+    try:
+        return sorted((each for each in logs.iterdir() if each.is_dir()), key=_last_written)
+    except FileNotFoundError:
+        return []
+
+
 def delete_old_runs(logs: Path, kept: int = KEPT_RUNS) -> None:
     """Delete the logs of runs but those that were written last."""
-    by_age = sorted((each for each in logs.iterdir() if each.is_dir()), key=_last_written)
+    by_age = runs_by_age(logs)
     for each in by_age[: max(0, len(by_age) - kept)]:
         shutil.rmtree(each, ignore_errors=True)
 

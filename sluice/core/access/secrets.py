@@ -60,12 +60,17 @@ def parse_reference(name: str, value: str) -> SecretReference | None:
             raise BadConfig(f"config {name}: a reference to a secret is {FORMS}")
 
 
+def looks_secret(name: str, value: str) -> bool:
+    """Whether the value is probably a secret, by its name or its text. Raises BadConfig for a malformed reference."""
+    if parse_reference(name, value) is not None or _HARMLESS_VALUE.fullmatch(value):
+        return False
+    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
+
+
 def check_secrets(config: Mapping[str, str]) -> None:
     """Raises BadConfig for a value that looks like a secret, without showing it, and for a malformed reference."""
     for name, value in config.items():
-        if parse_reference(name, value) is not None or _HARMLESS_VALUE.fullmatch(value):
-            continue
-        if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value):
+        if looks_secret(name, value):
             raise BadConfig(
                 f"config {name} looks like a secret, and a run's config is stored and shown: give a reference that the containers resolve, "
                 f"{FORMS}"

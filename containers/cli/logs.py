@@ -1,0 +1,115 @@
+"""`sluice logs`: the logs of the processes that `sluice run` starts on this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from containers.local.logs import runs_by_age
+from sluice.core.errors import BadSettings
+
+POLL = timedelta(seconds=0.3)
+
+
+def logs(
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run, or a job: its newest run. Default: the newest run.")] = None,
+    slot: Annotated[str | None, typer.Option("--slot", metavar="N", help="Only the container of this slot.")] = None,
+    coordinator: Annotated[bool, typer.Option("--coordinator", help="The log of the coordinator instead of those of containers.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, metavar="N", help="So many last lines of each file.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing new lines until Ctrl-C.")] = False,
+    home: Annotated[Path, typer.Option(envvar="SLUICE_HOME", help="The directory given to `sluice run`.")] = Path(".sluice"),
+) -> None:
+    """Print the logs of the processes that `sluice run` starts on this machine.
+
+    Containers that a platform starts log to standard error: see the platform's own command.
+    """
+    place = home / "logs" if coordinator else run_directory(home / "logs", run)
+    pattern = "coordinator.log" if coordinator else f"container-{slot or '*'}.log"
+    followed = {file: Followed(file) for file in files(place, pattern)}
+    if not followed:
+        raise BadSettings(f"{place} has no {pattern}")
+    for file, each in followed.items():
+        _print(file, each.last(lines), headed=len(followed) > 1)
+    while follow:
+        time.sleep(POLL.total_seconds())
+        for file in files(place, pattern):
+            each = followed.setdefault(file, Followed(file))
+            _print(file, each.new(), headed=len(followed) > 1)
+
+
+def run_directory(directory: Path, run: str | None) -> Path:
+    """The directory of the logs of a run, of a job's newest run, or of the newest run. Raises BadSettings."""
+    newest_last = runs_by_age(directory)
+    if run is None:
+        found = newest_last
+    else:
+        found = [each for each in newest_last if each.name == run] or [each for each in newest_last if _job(each.name) == run]
+    if not found:
+        known = ", ".join(each.name for each in newest_last) or "none"
+        what = "of a run" if run is None else f"of {run}"
+        raise BadSettings(f"{directory} has no logs {what}; runs that have logs: {known}. Give --home as to `sluice run`")
+    return found[-1]
+
+
+def _job(run: str) -> str:
+    """The job in the id of a run: ids are JOB-TIME-RANDOM."""
+    return run.rsplit("-", 2)[0]
+
+
+def files(directory: Path, pattern: str) -> Sequence[Path]:
+    return sorted(directory.glob(pattern))
+
+
+class Followed:
+    """A log file that other processes append to. Its rotation truncates it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._at = 0
+
+    def last(self, lines: int) -> Sequence[str]:
+        """The last lines. An unfinished one is printed when it is finished."""
+        with self._file.open("rb") as log:
+            found = deque((line for line in log if line.endswith(b"\n")), maxlen=lines)
+            self._at = log.tell()
+            log.seek(max(0, self._at - 1))
+            if self._at and log.read(1) != b"\n":
+                self._at = _start_of_last_line(self._file, self._at)
+        return [each.decode(errors="replace") for each in found]
+
+    def new(self) -> Sequence[str]:
+        """The lines that were finished since."""
+        try:
+            with self._file.open("rb") as log:
+                size = os.fstat(log.fileno()).st_size
+                if size < self._at:  # rotated
+                    self._at = 0
+                log.seek(self._at)
+                found = log.read(size - self._at)
+        except FileNotFoundError:
+            return []
+        finished, line_break, _ = found.rpartition(b"\n")
+        self._at += len(finished) + len(line_break)
+        return (finished + line_break).decode(errors="replace").splitlines(keepends=True)
+
+
+def _start_of_last_line(file: Path, end: int) -> int:
+    with file.open("rb") as log:
+        at = 0
+        for line in log:
+            if at + len(line) >= end:
+                return at
+            at += len(line)
+    return end
+
+
+def _print(file: Path, lines: Sequence[str], *, headed: bool) -> None:
+    for line in lines:
+        typer.echo(f"{file.stem}: {line}" if headed else line, nl=False)
