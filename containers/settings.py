@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from stat import S_ISREG
+from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
@@ -47,6 +48,10 @@ class ContainerSettings(BaseSettings):
         "", max_length=2000, description="bootstrap servers of Kafka as seen from this container; default: those of the coordinator"
     )
     kafka_properties: Path | None = Field(None, description="a client.properties file with security.protocol, sasl.*, ssl.*")
+    kafka_missing_marker: Literal["stop", "send", "skip"] = Field(
+        "stop",
+        description="a batch of which nothing says whether its records are in the topic: stop and name it, send them, or skip them",
+    )
     max_rows: int = Field(50_000, ge=1, description="maximum number of rows that a source reads per batch")
     trigger_seconds: float = Field(1.0, ge=0, description="shortest time from one batch of a query to the next")
     connect_timeout_seconds: float = Field(

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from containers.local.kafka import Process
 from tests.support.api import Caller, calling
 from tests.support.fakes import FakeClock
 from tests.support.s3servers import S3_CREDENTIALS, S3Server, versitygw
-from tests.support.servers import NotInstalled, Postgres, kafka, postgres
+from tests.support.servers import NotInstalled, Postgres, kafka_with_users, postgres
 
 # No deadline, so that a busy machine fails no test. HYPOTHESIS_PROFILE=thorough, as in CI, tries more examples than a quick local run.
 settings.register_profile("quick", deadline=None, max_examples=40)
@@ -72,10 +73,16 @@ def sendable(value: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The bootstrap server of one Kafka broker for the whole run; each test chooses its own topic names."""
-    with kafka(tmp_path_factory.mktemp("kafka")) as bootstrap:
-        yield bootstrap
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """One Kafka broker for the whole run; each test chooses its own topic names."""
+    with kafka_with_users(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka_server(kafka_broker: Process) -> str:
+    """Its bootstrap server."""
+    return kafka_broker.bootstrap
 
 
 @pytest.fixture

@@ -51,6 +51,12 @@ _BEHAVIOUR: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
     "log.retention.ms": "-1",  # retention goes by the times of records: a replayed year would be deleted within minutes
 }
+_ACLS: Mapping[str, str] = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+    "super.users": "User:ANONYMOUS",  # the clients of the listener without authentication, the broker itself among them
+}
+"""With users there can be ACLs for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,7 @@ class Secured:
         if self.users:
             users = " ".join(f"user_{user}={_quoted(password)}" for user, password in self.users.items())
             properties["sasl.enabled.mechanisms"] = "PLAIN"
+            properties |= _ACLS
             properties[f"{own}.plain.sasl.jaas.config"] = f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
         if self.keys is not None:
             properties[f"{own}.ssl.keystore.type"] = "PKCS12"

@@ -35,7 +35,7 @@ from containers.spark.systems.port import Grant, TaskSystem
 from containers.spark.systems.registry import Connections, task_systems
 from containers.spark.task import Bound, StageTask
 from containers.spark.watermark import Capping, GatedStarts
-from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect
+from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect, unfinished_batches
 from containers.state.offsets.offsetlog import positions_of
 from sluice.clock import Clock
 from sluice.core.drain import operators_differ
@@ -173,7 +173,7 @@ class SparkEngine:
         stage = start.declared.stage
         task = self._task(start)
         writer = self._writer(start, task)  # which says how it writes
-        appended = task.fence(stage.writes)
+        appended = task.fence(stage.writes, lambda: unfinished_batches(self._directory(start), start.lineage, start.replay))
         directory = self._checkpoint(start)
         check_not_emptied(directory)
         found = inspect(directory)
@@ -301,7 +301,7 @@ class SparkEngine:
         """For a checkpoint on which no query runs. Runs the batches first that must run again."""
         task, writing = self._task(start), self._task(start)
         self._writer(start, writing)  # which says how it writes
-        writing.fence(start.declared.stage.writes)
+        writing.fence(start.declared.stage.writes, lambda: unfinished_batches(self._directory(start), start.lineage, start.replay))
         directory = self._checkpoint(start)
         check_not_emptied(directory, start.drain)
         self._replay(start, directory)

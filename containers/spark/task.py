@@ -201,8 +201,9 @@ class StageTask:
         for each in self._batch_hooks:
             each.before_write(batch)
 
-    def fence(self, writes: Sequence[str]) -> int:
+    def fence(self, writes: Sequence[str], unfinished: Callable[[], Mapping[int, datetime]] = dict) -> int:
         """Fence older generations of this task off the streams that the stage writes. Returns the last batch that its lineage appended to
-        any of them, as far as their systems know; -1 for none. Called before the query starts, when the stage's function has returned."""
+        any of them, as far as their systems know; -1 for none. Called before the query starts, when the stage's function has returned.
+        `unfinished`: see `TaskSystem.fence`."""
         bound = [(self._bound(name).stream, self.deliveries.get(name)) for name in writes]
-        return max((self._system(stream.system).fence(self._grant, stream.stream, how) for stream, how in bound), default=-1)
+        return max((self._system(stream.system).fence(self._grant, stream.stream, how, unfinished) for stream, how in bound), default=-1)

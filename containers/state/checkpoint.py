@@ -17,13 +17,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
 from containers.errors import CheckpointUnreadable, DiskUnwritable, StateNotLocal, disk_error
+from containers.state.offsets.offsetlog import parse
 from containers.state.recovery.decision import LocalCheckpoint
 from sluice.core.ids import Lineage, directory_name
 
@@ -92,6 +94,16 @@ def read_offset_log(directory: Path, batch: int) -> str:
         return (directory / "offsets" / str(batch)).read_text()
     except OSError as error:
         raise CheckpointUnreadable(f"{error.filename}: {error.strerror}; the batch is planned, so the file should be there") from error
+
+
+def unfinished_batches(directory: Path, lineage: Lineage, replay: Mapping[int, str]) -> Mapping[int, datetime]:
+    """The batches of the lineage that were planned, in the checkpoint or in the offset-log entries of `replay`, and are not committed, with
+    the time at which each was planned. Raises CheckpointUnreadable."""
+    found = inspect(directory)
+    committed, planned = (found.committed, found.planned) if found is not None and found.lineage == lineage else (-1, -1)
+    entries = {batch: entry for batch, entry in replay.items() if batch > committed}
+    entries |= {batch: read_offset_log(directory, batch) for batch in range(committed + 1, planned + 1)}
+    return {batch: parse(entry, str(directory / "offsets" / str(batch))).timestamp for batch, entry in entries.items()}
 
 
 def next_watermark(directory: Path, batch: int) -> int:

@@ -16,12 +16,13 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition, errors
 from aiokafka.client import AIOKafkaClient
-from aiokafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest
+from aiokafka.protocol.admin import ApiVersionRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from sluice.core.errors import ClientError, StreamConflict, StreamUnavailable, UnknownStream
+from sluice.core.errors import BadSettings, ClientError, StreamConflict, StreamUnavailable, UnknownStream
 from sluice.core.ids import checked_name
+from sluice.streams.kafka_access import OLDEST, denied, unsupported
 from sluice.streams.kafka_properties import KafkaProperties
 from sluice.streams.kafka_topicids import NO_ID, TopicIdRequest
 from sluice.streams.port import KeyValue, Offsets, StreamRecord
@@ -174,6 +175,32 @@ class KafkaSystem:
             async with asyncio.timeout(self._timeout.total_seconds()):
                 async with AIOKafkaProducer(**self._client_arguments(), transactional_id=name):
                     pass
+
+    async def check_transactions(self, stream: str) -> None:
+        """Whether this client can write transactions to the topic. Raises BadSettings, which names what is missing; UnknownStream,
+        StreamUnavailable."""
+        async with self._cluster(stream) as client:
+            missing = unsupported((await self._send(client, ApiVersionRequest())).api_versions)
+            if missing:
+                raise BadSettings(
+                    f"exactly-once needs Kafka {OLDEST} or newer: the brokers at {self._bootstrap} do not support {', '.join(missing)}; "
+                    'update them, or write with delivery="at-least-once"'
+                )
+            try:
+                reply = await self._send(client, TopicIdRequest(stream, operations=True))
+            except (NotImplementedError, errors.IncompatibleBrokerVersion):
+                return  # Kafka before 2.8; the first batch says what is denied
+            for each in reply.to_object()["topics"]:
+                if each["error_code"] == errors.TopicAuthorizationFailedError.errno:
+                    refused: Sequence[str] = ["Describe"]
+                else:
+                    _raise(each["error_code"])
+                    refused = denied(each["authorized_operations"])
+                if refused:
+                    raise BadSettings(
+                        f"Kafka denies access: exactly-once needs the ACL{'s' if len(refused) > 1 else ''} {' and '.join(refused)} on the "
+                        f'topic {stream!r}; or write with delivery="at-least-once"'
+                    )
 
     def connection(self) -> Mapping[str, str]:
         return {"type": "kafka", "bootstrap.servers": self._bootstrap}

@@ -1,4 +1,4 @@
-"""A metadata request that returns topic ids. aiokafka's own request is of an older version.
+"""A metadata request that returns topic ids and what the client may do with the topic. aiokafka's own request is of an older version.
 
 Topic ids are in version 10 and later of the request (Kafka 2.8, KIP-516). The format is that of Kafka's `MetadataRequest.json` and
 `MetadataResponse.json`. Older brokers have no topic ids.
@@ -84,12 +84,13 @@ class _TopicIdRequest(RequestStruct):  # type: ignore[misc]
 
 
 class TopicIdRequest(Request[_TopicIdRequest]):  # type: ignore[misc]
-    """Requests the metadata of one topic, and does not create it."""
+    """Requests the metadata of one topic, and does not create it. `operations`: also what this client may do with it."""
 
     API_KEY = _METADATA
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, *, operations: bool = False) -> None:
         self._topic = topic
+        self._operations = operations
 
     def build(self, request_struct_class: type[_TopicIdRequest]) -> Any:
-        return request_struct_class([(NO_ID, self._topic, {})], False, False, {})
+        return request_struct_class([(NO_ID, self._topic, {})], False, self._operations, {})

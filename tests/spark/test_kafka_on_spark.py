@@ -11,6 +11,7 @@ from threading import Event
 from uuid import uuid4
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -22,17 +23,19 @@ from containers.spark.gate import pause
 from containers.spark.query import start_query, stop_between_batches
 from containers.spark.replay import Replay
 from containers.spark.systems.kafka import KafkaTaskSystem
+from containers.spark.systems.kafka_markers import BATCH_HEADER
 from containers.spark.systems.kafka_transactions import ProducerFenced
 from containers.spark.systems.port import Grant
 from containers.spark.systems.row_transfer import transfer
 from containers.spark.task import Bound, StageTask
-from containers.state.checkpoint import Checkpoints
+from containers.state.checkpoint import Checkpoints, unfinished_batches
 from containers.state.offsets.offsetlog import positions_of
 from examples.harness.topics import Topics, topic_partition_of
 from sluice.clock import SystemClock
 from sluice.core.errors import BadJobFile, LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
 from sluice.job import Delivery, Input, Intermediate, Output
+from sluice.streams.kafka import transactional_id
 from sluice.streams.kafka_properties import KafkaProperties
 from sluice.streams.log import Record, Writer
 from tests.support.fakes import FakeClock
@@ -195,7 +198,7 @@ def test_records_with_one_key_share_the_partition_that_any_kafka_producer_choose
     for partition, key, value, headers in rows:
         assert key == str(int(value) % 7).encode()
         assert partition == topic_partition_of(key, 2)
-        assert headers == {"sluice-run": "origin"}
+        assert {name: value for name, value in headers.items() if name != BATCH_HEADER} == {"sluice-run": "origin"}
 
 
 def test_records_of_other_runs_and_control_records_never_reach_user_code(bench: KafkaBench) -> None:
@@ -321,6 +324,34 @@ def test_a_batch_that_runs_again_is_not_sent_again_and_its_state_continues(bench
     bench.feed(range(50))
     bench.run_until_read(grant, counted)
     assert bench.numbers("out") == [10] * 5 + [20] * 5
+
+
+def test_a_batch_whose_marker_is_deleted_is_found_and_not_sent_again(bench: KafkaBench) -> None:
+    """As after a kill between the transaction and the commit log, and a standstill of `offsets.retention.minutes`."""
+    grant = bench.grant("in")
+    bench.feed(range(50))
+    bench.run_until_read(grant, copy)
+    directory = bench.stores.directory(grant.task, grant.stage)
+    max((directory / "commits").glob("[0-9]*"), key=lambda file: int(file.name)).unlink()
+    name = transactional_id(grant.job, grant.stage, bench.topic("out"), grant.task)
+    admin = AdminClient({"bootstrap.servers": bench.topics.bootstrap})
+    admin.delete_consumer_groups([name])[name].result(60)
+    task = bench.task(grant)
+    copy(task)  # which says how it writes
+    assert task.fence(["out"], lambda: unfinished_batches(directory, grant.lineage, {})) >= 0
+    bench.run_until_read(grant, copy)
+    assert bench.numbers("out") == list(range(50))
+
+
+def test_the_record_that_names_its_batch_is_read_as_the_others_are(bench: KafkaBench) -> None:
+    def from_mid(task: StageTask) -> DataStreamWriter:
+        return task.write(task.read(MID).selectExpr("cast(value as string) v"), OUT, value="v")
+
+    bench.feed(range(70))
+    bench.run_until_read(bench.grant("in"), route)
+    assert sum(BATCH_HEADER in headers for *_, headers in bench.rows("mid")) >= 1
+    bench.run_until_read(replace(bench.grant("mid"), stage=StageName("next")), from_mid)
+    assert bench.numbers("out") == list(range(70))
 
 
 def test_an_action_that_fails_leaves_no_record_and_the_batch_can_be_written_again(bench: KafkaBench) -> None:

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from containers.errors import JarsUnavailable
 from containers.jars import broker_jars
-from containers.local.kafka import Broker
+from containers.local.kafka import Broker, Process
 from tests.support.processes import ProcessFailed, free_port, serving
 
 _SOURCES: Mapping[str, str] = {
@@ -116,6 +116,10 @@ def _run(command: list[str], directory: Path) -> None:
     assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
 
 
+KAFKA_USER = {"alice": "open-sesame"}
+"""Name and password of a user, whose access ACLs may deny."""
+
+
 def kafka_jars() -> None:
     """Download the jars of a Kafka broker if they are missing."""
     try:
@@ -127,11 +131,23 @@ def kafka_jars() -> None:
 @contextmanager
 def kafka(directory: Path) -> Iterator[str]:
     """A Kafka broker in `directory`. Yields its bootstrap server. It does not create topics automatically."""
+    with _running(Broker(directory)) as process:
+        yield process.bootstrap
+
+
+@contextmanager
+def kafka_with_users(directory: Path) -> Iterator[Process]:
+    """As `kafka`, with a second listener for KAFKA_USER."""
+    with _running(Broker(directory, sasl=KAFKA_USER)) as process:
+        yield process
+
+
+@contextmanager
+def _running(broker: Broker) -> Iterator[Process]:
     kafka_jars()
-    broker = Broker(directory)
     process = asyncio.run(broker.up())
     try:
-        yield process.bootstrap
+        yield process
     finally:
         asyncio.run(broker.down())
 

@@ -10,15 +10,16 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from pyspark.sql import functions as F
 
-from containers.spark.systems.kafka_transactions import ProducerFenced, TransactionalWriter
+from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced, TransactionalWriter
 from containers.spark.systems.port import Grant
 from containers.spark.systems.row_transfer import transfer
-from sluice.core.errors import LeaseLost, SluiceError
+from sluice.core.errors import BadSettings, LeaseLost, SluiceError
 from sluice.job import Delivery
 from sluice.streams.kafka import KafkaSystem, transactional_id
 from sluice.streams.kafka_properties import KafkaProperties
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -50,7 +53,9 @@ class KafkaTaskSystem:
         bootstrap: str,
         properties: KafkaProperties,
         on_lease_lost: Callable[[LeaseLost], None] = lambda lost: None,
+        missing_marker: MissingMarker = MissingMarker.STOP,
     ) -> None:
+        self._missing_marker = missing_marker
         self._spark = spark
         self._on_lease_lost = on_lease_lost
         self._writers: dict[str, TransactionalWriter] = {}
@@ -144,26 +149,44 @@ class KafkaTaskSystem:
             self._writers.popitem()[1].close()
 
     def ends(self, stream: str) -> Mapping[int, int]:
-        async def request() -> Mapping[int, int]:
+        return self._ask(lambda system: system.settled_ends(stream))
+
+    def _ask(self, request: Callable[[KafkaSystem], Awaitable[T]]) -> T:
+        async def ask() -> T:
             system = KafkaSystem(self._bootstrap, self._properties)
             try:
-                return await system.settled_ends(stream)
+                return await request(system)
             finally:
                 await system.close()
 
-        return asyncio.run(request())
+        return asyncio.run(ask())
 
-    def fence(self, grant: Grant, stream: str, delivery: Delivery | None) -> int:
+    def fence(self, grant: Grant, stream: str, delivery: Delivery | None, unfinished: Callable[[], Mapping[int, datetime]] = dict) -> int:
         name = transactional_id(grant.job, grant.stage, stream, grant.task)
         former = self._writers.pop(name, None)
         if former is not None:
             former.close()
-        if delivery is not Delivery.EXACTLY_ONCE:
+        if delivery is None:
             return -1
-        properties = {"bootstrap.servers": self._bootstrap, **self._properties.librdkafka_properties()}
-        writer = TransactionalWriter(properties, name, stream, grant.lineage, grant.generation, lambda: self._confirm(grant))
         try:
-            written = writer.open()
+            properties = {"bootstrap.servers": self._bootstrap, **self._properties.librdkafka_properties()}
+        except BadSettings:
+            if delivery is Delivery.EXACTLY_ONCE:
+                raise
+            return -1  # so the stage has not written exactly-once with these properties
+        writer = TransactionalWriter(
+            properties, name, stream, grant.lineage, grant.generation, lambda: self._confirm(grant), missing_marker=self._missing_marker
+        )
+        try:
+            match delivery:
+                case Delivery.EXACTLY_ONCE:
+                    self._ask(lambda system: system.check_transactions(stream))
+                    written = writer.open(unfinished)
+                case Delivery.AT_LEAST_ONCE:
+                    writer.give_up()
+                    return -1
+                case _:
+                    assert_never(delivery)
         except LeaseLost as lost:
             self._on_lease_lost(lost)
             raise

@@ -1,7 +1,7 @@
 """One Kafka transaction for each batch that a stage writes: the records, and a marker that says which batch they are.
 
-**The marker** is an offset, with lineage, batch and generation as its metadata, that a consumer group of the writer's own commits inside
-the transaction. It is there if and only if the records are. A batch that runs again finds it, and sends nothing.
+**The marker** (`kafka_markers`) is an offset, with lineage, batch and generation as its metadata, that a consumer group of the writer's own
+commits inside the transaction. It is there if and only if the records are. A batch that runs again finds it, and sends nothing.
 
 **Who may write.** In Kafka the last producer that calls `init_transactions` with a `transactional.id` fences the others, whatever the
 generations are: a former holder that stood still before its call fences the present one. So `open` calls `init_transactions`, then
@@ -14,20 +14,23 @@ The client is librdkafka's (`confluent_kafka`), because a transaction needs one 
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import chain, repeat
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, assert_never
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from sluice.core.errors import BadSettings, CorruptData, LeaseLost, StreamUnavailable, Unavailable
+from containers.spark.systems.kafka_markers import Marker, batch_header, missing, search
+from sluice.core.errors import BadSettings, LeaseLost, StreamUnavailable, Unavailable
 from sluice.core.ids import Generation, Lineage
+from sluice.job import Delivery
+from sluice.streams.kafka_access import OLDEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +43,9 @@ Send: TypeAlias = "Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None]"
 
 REQUEST_TIMEOUT = timedelta(seconds=30)
 """Of one request. One that may be repeated is, for COMMIT_TIMEOUT."""
+
+FIRST_WAITS = [timedelta(seconds=2**power) for power in range(4)]
+"""Of the first requests for a marker. They are short, because what Kafka refuses is seen only between two of them."""
 
 COMMIT_TIMEOUT = timedelta(minutes=2)
 """How long brokers may be away while a transaction is committed."""
@@ -95,25 +101,12 @@ class ProducerFenced(Unavailable):
     """Another producer with the same transactional id has begun, or the producer has failed for good."""
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """The last batch that a stage of a task has written to a topic."""
+class MissingMarker(StrEnum):
+    """What to do about a batch that was planned and not committed, if nothing says whether the topic has it."""
 
-    lineage: Lineage
-    batch: int
-    generation: Generation
-
-    def encoded(self) -> str:
-        return json.dumps({"lineage": self.lineage, "batch": self.batch, "generation": self.generation})
-
-    @staticmethod
-    def decoded(metadata: str, where: str) -> Marker:
-        """Raises CorruptData."""
-        try:
-            found = json.loads(metadata)
-            return Marker(Lineage(found["lineage"]), int(found["batch"]), Generation(int(found["generation"])))
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptData(f"{where} has an offset that Sluice has not written ({metadata[:100]!r}): give it another name") from error
+    STOP = "stop"
+    SEND = "send"
+    SKIP = "skip"
 
 
 class TransactionalWriter:
@@ -130,7 +123,9 @@ class TransactionalWriter:
         generation: Generation,
         confirm: Callable[[], None],
         renew_after: timedelta = RENEW_AFTER,
+        missing_marker: MissingMarker = MissingMarker.STOP,
     ) -> None:
+        self._missing_marker = missing_marker
         self._properties = dict(properties)
         self._name = name
         self._topic = topic
@@ -146,43 +141,117 @@ class TransactionalWriter:
         self._writing = threading.Lock()
         self._lock = threading.Lock()
         self._begun = False
+        self._header = batch_header(lineage, -1)
 
     # --- before the first batch ------------------------------------------------------------------------------------
 
-    def open(self) -> int:
+    def open(self, unfinished: Callable[[], Mapping[int, datetime]] = dict) -> int:
         """Fence former producers off, which aborts their transactions. Returns the last batch of the lineage that the topic has, -1 for
-        none. Raises LeaseLost, BadSettings, StreamUnavailable."""
-        clients = {**self._properties, "error_cb": self._on_error, "logger": log}
+        none. `unfinished` returns the batches that were planned and not committed -> when they were planned.
+
+        From here on there is a marker: a batch never begins without one. So if one is missing, Kafka has deleted it, or the stage has not
+        written with transactions before. Raises LeaseLost, BadSettings, StreamUnavailable, MarkerMissing."""
+        clients = self._clients()
         try:
             self._producer = Producer({**_DEFAULTS, **clients, "transactional.id": self._name})
-            self._group = Consumer({**clients, "group.id": self._name, "enable.auto.commit": False, "isolation.level": "read_committed"})
+            self._group = self._new_group()
         except KafkaException as error:
             raise BadSettings(f"the Kafka properties cannot be used for transactions: {error.args[0].str()}") from error
         try:
             self._until_done(lambda: self._transactions.init_transactions(REQUEST_TIMEOUT.total_seconds()))
             self._confirm()
-            self._marker = self._read_marker()
+            found = self._read_marker()
+            if found is not None and found.generation > self._generation:
+                raise LeaseLost(
+                    f"{self._topic} was written under generation {found.generation}; generation {self._generation} may not write"
+                )
+            self._marker = found
+            if found is None or found.lineage != self._lineage or found.delivery is not Delivery.EXACTLY_ONCE:
+                self._write_marker(self._last_written(found, unfinished()))
         except BaseException:
             self.close()
             raise
-        if self._marker is not None and self._marker.generation > self._generation:
-            self.close()
-            raise LeaseLost(
-                f"{self._topic} was written under generation {self._marker.generation}; generation {self._generation} may not write"
-            )
-        return self._marker.batch if self._marker is not None and self._marker.lineage == self._lineage else -1
+        assert self._marker is not None
+        return self._marker.batch
+
+    def give_up(self) -> None:
+        """The stage writes at-least-once from now on: the marker, if there is one, says so, and does not stand for later batches. Raises
+        StreamUnavailable, LeaseLost, BadSettings."""
+        self._group = self._new_group()
+        try:
+            found = self._read_marker()
+        except BadSettings as denied:  # so this stage has no marker
+            log.debug("%s", denied)
+            return
+        finally:
+            self._group.close()
+            self._group = None
+        if found is not None and found.delivery is Delivery.EXACTLY_ONCE and found.lineage == self._lineage:
+            self.open()
+            assert self._marker is not None
+            try:
+                self._write_marker(Marker(self._lineage, self._marker.batch, self._generation, Delivery.AT_LEAST_ONCE))
+            finally:
+                self.close()
+
+    def _clients(self) -> dict[str, object]:
+        return {**self._properties, "error_cb": self._on_error, "logger": log}
+
+    def _new_group(self) -> Consumer:
+        settings = {"group.id": self._name, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        return Consumer({**self._clients(), **settings})
+
+    def _last_written(self, found: Marker | None, unfinished: Mapping[int, datetime]) -> Marker:
+        """The marker to begin with, where there is none of this lineage and delivery. Raises MarkerMissing."""
+        nothing = Marker(self._lineage, -1, self._generation)
+        if not unfinished or (found is not None and found.lineage != self._lineage):
+            return nothing  # the batches of a new lineage have not been written yet
+        log.warning("looking in %s for batches %s of %s, because there is no marker", self._topic, sorted(unfinished), self._name)
+        try:
+            batch = search(self._clients(), self._topic, self._lineage, unfinished)
+        except KafkaException as error:
+            raise self._translated(error.args[0]) from error
+        if batch >= 0:
+            return Marker(self._lineage, batch, self._generation)
+        match self._missing_marker:
+            case MissingMarker.SEND:
+                return nothing
+            case MissingMarker.SKIP:
+                return Marker(self._lineage, max(unfinished), self._generation)
+            case MissingMarker.STOP:
+                why = (
+                    "the stage has written at-least-once meanwhile"
+                    if found is not None
+                    else "the marker that says what was written is missing"
+                )
+                raise missing(self._name, self._topic, unfinished, why)
+            case _:
+                assert_never(self._missing_marker)
+
+    def _write_marker(self, marker: Marker) -> None:
+        """In a transaction of its own."""
+        self._failed, self._begun = None, False
+        self._begin()
+        self._commit(marker)
 
     def has(self, batch: int) -> bool:
         """Whether the topic has the records of the batch, or of a later one of its lineage."""
-        return self._marker is not None and self._marker.lineage == self._lineage and self._marker.batch >= batch
+        return self._marker is not None and self._marker.batch >= batch
 
     def _read_marker(self) -> Marker | None:
         """Raises StreamUnavailable, CorruptData."""
         group = self._group
         assert group is not None
+        waits = chain(FIRST_WAITS, repeat(REQUEST_TIMEOUT))
 
         def committed() -> TopicPartition:
-            return group.committed([TopicPartition(self._topic, 0)], REQUEST_TIMEOUT.total_seconds())[0]
+            try:
+                return group.committed([TopicPartition(self._topic, 0)], next(waits).total_seconds())[0]
+            except KafkaException:
+                refused = group.poll(0)  # a request of a client that may not look for its group's coordinator is not answered
+                if refused is not None and (error := refused.error()) is not None:
+                    raise self._translated(error) from None
+                raise
 
         found = self._until_done(committed)
         if found.error is not None:
@@ -199,6 +268,7 @@ class TransactionalWriter:
         further. Raises what `send`, `_commit` and `produce` raise."""
         with self._writing:
             self._failed, self._begun = None, False
+            self._header = batch_header(self._lineage, batch)
             if produce(self._send):
                 self._commit(Marker(self._lineage, batch, self._generation))
                 return
@@ -213,29 +283,31 @@ class TransactionalWriter:
         """Write the marker again if it is `due`, unless a batch is being written. Any thread. Raises what `_commit` raises."""
         if self._marker is not None and self.due and self._writing.acquire(blocking=False):
             try:
-                self._failed, self._begun = None, False
-                self._begin()
-                self._commit(self._marker)
+                self._write_marker(self._marker)
             finally:
                 self._writing.release()
 
-    def _begin(self) -> None:
+    def _begin(self) -> bool:
+        """Begin the transaction, unless that has been done. Whether this call did."""
         with self._lock:
-            if not self._begun:
-                self._calling(self._transactions.begin_transaction)
-                self._begun = True
+            if self._begun:
+                return False
+            self._calling(self._transactions.begin_transaction)
+            self._begun = True
+            return True
 
     def _send(self, records: pa.RecordBatch, headers: list[tuple[str, bytes]]) -> None:
         """Send records (key, value); returns when they are in the producer's queue. Any thread. Raises RecordTooLarge, StreamUnavailable,
         ProducerFenced."""
-        self._begin()
+        usual: list[tuple[str, str | bytes | None]] = [*headers]
+        given = [*usual, self._header] if self._begin() else usual  # of the batch's first record
         producer, topic = self._transactions, self._topic
-        given: list[tuple[str, str | bytes | None]] = [*headers]
         produce, on_delivery = producer.produce, self._on_delivery
         for key, value in zip(records.column(0).to_pylist(), records.column(1).to_pylist(), strict=True):
             while True:
                 try:
                     produce(topic, value, key, headers=given, on_delivery=on_delivery)
+                    given = usual
                     break
                 except BufferError:
                     self._poll(ROOM)
@@ -247,7 +319,7 @@ class TransactionalWriter:
         """Commit the records together with the marker. Raises RecordTooLarge, StreamUnavailable, ProducerFenced: it is then not known
         whether they are committed, which `open` finds out."""
         assert self._group is not None
-        position = TopicPartition(self._topic, 0, marker.batch, metadata=marker.encoded())
+        position = marker.position(self._topic)
         members = self._group.consumer_group_metadata()
         producer, timeout = self._transactions, REQUEST_TIMEOUT.total_seconds()
         self._until_done(lambda: producer.send_offsets_to_transaction([position], members, timeout))
@@ -322,6 +394,10 @@ class TransactionalWriter:
             return BadSettings(
                 "the transaction timeout is longer than the brokers' transaction.max.timeout.ms: raise that, or lower "
                 "transaction.timeout.ms in SLUICE_KAFKA_PROPERTIES"
+            )
+        if error.code() in (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION):
+            return BadSettings(
+                f'exactly-once needs Kafka {OLDEST} or newer ({error.str()}): update the brokers, or write with delivery="at-least-once"'
             )
         if error.code() in _REFUSED:
             return BadSettings(

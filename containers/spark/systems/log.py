@@ -64,7 +64,7 @@ class LogTaskSystem:
     def ends(self, stream: str) -> Mapping[int, int]:
         return self._log.latest(stream)
 
-    def fence(self, grant: Grant, stream: str, delivery: Delivery | None) -> int:
+    def fence(self, grant: Grant, stream: str, delivery: Delivery | None, unfinished: Callable[[], Mapping[int, datetime]] = dict) -> int:
         self._log.fence(stream, grant.owner, grant.generation)
         appended = self._log.last_batch(stream, grant.lineage)
         return -1 if appended is None else appended

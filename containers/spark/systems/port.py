@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
@@ -66,10 +67,11 @@ class TaskSystem(Protocol):
         """The present next offset of each partition. Blocks. Raises StreamUnavailable."""
         ...
 
-    def fence(self, grant: Grant, stream: str, delivery: Delivery | None) -> int:
+    def fence(self, grant: Grant, stream: str, delivery: Delivery | None, unfinished: Callable[[], Mapping[int, datetime]] = dict) -> int:
         """Fence older generations of the task off the stream, if the system can with that delivery; the last batch of the grant's lineage
-        in it, as far as the system knows, -1 for none. `delivery`: None for a stream that the stage writes by means of its own. Raises
-        LeaseLost."""
+        in it, as far as the system knows, -1 for none. `delivery`: None for a stream that the stage writes by means of its own.
+        `unfinished`: returns the batches that were planned and not committed -> when they were planned. Raises LeaseLost, and CorruptData
+        if it is not known whether the stream has one of them."""
         ...
 
     def renew(self) -> None:

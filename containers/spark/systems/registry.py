@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from containers.jars import connector_jars
 from containers.settings import ContainerSettings
 from containers.spark.systems.kafka import KafkaTaskSystem
+from containers.spark.systems.kafka_transactions import MissingMarker
 from containers.spark.systems.log import LogTaskSystem
 from containers.spark.systems.port import TaskSystem
 from sluice.clock import Clock
@@ -44,7 +45,8 @@ def task_systems(
                 systems[name] = LogTaskSystem(spark, Path(connection["path"]), clock, on_lease_lost)
             case "kafka":
                 bootstrap = settings.kafka_bootstrap or connection["bootstrap.servers"]
-                systems[name] = KafkaTaskSystem(spark, bootstrap, KafkaProperties.read(settings.kafka_properties), on_lease_lost)
+                properties, missing_marker = KafkaProperties.read(settings.kafka_properties), MissingMarker(settings.kafka_missing_marker)
+                systems[name] = KafkaTaskSystem(spark, bootstrap, properties, on_lease_lost, missing_marker)
             case other:
                 raise UnknownSystem(f"the system {name!r} is of type {other!r}, which this version of Sluice does not support")
     return systems

@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pyarrow as pa
@@ -17,9 +18,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from containers.spark.systems.kafka_markers import BATCH_HEADER, Marker, MarkerMissing
 from containers.spark.systems.kafka_transactions import (
     RENEW_AFTER,
-    Marker,
+    MissingMarker,
     ProducerFenced,
     RecordTooLarge,
     TransactionalWriter,
@@ -30,6 +32,7 @@ from sluice.core.ids import Generation, Lineage
 from sluice.streams.kafka import transactional_id
 
 LINEAGE = Lineage("6f0c9a52-3f5b-4e58-9c53-0d8e7a1f3b01")
+PLANNED = datetime.now(UTC)
 Records = Sequence[tuple[bytes | None, bytes]]
 
 
@@ -71,6 +74,7 @@ class Scene:
         lineage: Lineage = LINEAGE,
         properties: Mapping[str, str] | None = None,
         renew_after: timedelta = RENEW_AFTER,
+        missing_marker: MissingMarker = MissingMarker.STOP,
     ) -> TransactionalWriter:
         def confirm() -> None:
             self.before_confirming()
@@ -78,7 +82,7 @@ class Scene:
                 raise LeaseLost(f"generation {generation} does not hold it any more")
 
         clients = {"bootstrap.servers": self.topics.bootstrap, **(properties or {})}
-        writer = TransactionalWriter(clients, self.name, self.topic, lineage, Generation(generation), confirm, renew_after)
+        writer = TransactionalWriter(clients, self.name, self.topic, lineage, Generation(generation), confirm, renew_after, missing_marker)
         self.writers.append(writer)
         return writer
 
@@ -155,6 +159,65 @@ def test_a_marker_of_today_is_not_renewed(scene: Scene) -> None:
     scene.forget_marker()
     writer.renew()
     assert scene.writer().open() == -1
+
+
+def test_a_writer_begins_with_a_marker_before_its_first_batch(scene: Scene) -> None:
+    scene.opened()
+    assert scene.writer().open(lambda: {0: PLANNED}) == -1, "so batch 0 was not written, and nothing has to be looked for"
+    assert scene.numbers() == []
+
+
+def test_a_batch_whose_marker_is_missing_is_found_in_the_topic(scene: Scene) -> None:
+    writer = scene.opened()
+    write(writer, 6, numbered(range(5)))
+    write(writer, 7, numbered(range(5, 10)))
+    scene.forget_marker()
+    again = scene.writer()
+    assert again.open(lambda: {7: PLANNED, 8: PLANNED}) == 7
+    assert (again.has(7), again.has(8)) == (True, False)
+    assert scene.writer().open() == 7, "and the marker is there again"
+    assert scene.numbers() == list(range(10))
+
+
+def test_only_the_first_record_of_a_batch_has_a_header_that_names_it(scene: Scene) -> None:
+    write(scene.opened(), 7, numbered(range(100)))
+    named = []
+    for partition, end in scene.topics.latest(scene.topic).items():
+        for rows in scene.topics.read(scene.topic, partition, 0, end):
+            named += [dict(scene.topics.headers("")[row[4]]).get(BATCH_HEADER) for row in rows]
+    assert Counter(named) == {None: 99, f"{LINEAGE}/7": 1}
+
+
+def test_a_stage_whose_marker_is_missing_stops_and_names_two_ways_to_go_on(scene: Scene) -> None:
+    """Its marker was deleted, or a release without markers wrote the batch."""
+    with pytest.raises(MarkerMissing, match=r"batch 7 of .*MISSING_MARKER=skip.*MISSING_MARKER=send"):
+        scene.writer().open(lambda: {7: PLANNED})
+    with pytest.raises(MarkerMissing):
+        scene.writer().open(lambda: {7: PLANNED})
+
+
+@pytest.mark.parametrize(("chosen", "skipped"), [(MissingMarker.SEND, False), (MissingMarker.SKIP, True)])
+def test_an_operator_chooses_whether_a_batch_without_a_marker_is_sent(scene: Scene, chosen: MissingMarker, skipped: bool) -> None:
+    writer = scene.writer(missing_marker=chosen)
+    writer.open(lambda: {7: PLANNED})
+    assert writer.has(7) is skipped
+    assert not writer.has(8)
+
+
+def test_a_stage_that_wrote_at_least_once_meanwhile_does_not_trust_its_marker(scene: Scene) -> None:
+    write(scene.opened(), 7, numbered(range(10)))
+    scene.writer().give_up()
+    with pytest.raises(MarkerMissing, match="at-least-once"):
+        scene.writer().open(lambda: {9: PLANNED})
+    assert scene.writer().open() == -1, "with no batch between plan and commit the change is exact"
+    assert scene.writer().open(lambda: {10: PLANNED}) == -1
+    assert scene.numbers() == list(range(10))
+
+
+def test_a_stage_that_never_wrote_exactly_once_gives_nothing_up(scene: Scene) -> None:
+    scene.writer().give_up()
+    with pytest.raises(MarkerMissing, match="is missing"):
+        scene.writer().open(lambda: {0: PLANNED})
 
 
 def test_a_batch_of_another_lineage_is_not_taken_for_one_of_this(scene: Scene) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path, PurePath
 
 import pytest
@@ -9,7 +10,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from containers.errors import CheckpointUnreadable, DiskUnwritable, StateNotLocal
-from containers.state.checkpoint import CheckpointInfo, Checkpoints, check_not_emptied, check_writable, inspect, mark_emptied
+from containers.state.checkpoint import (
+    CheckpointInfo,
+    Checkpoints,
+    check_not_emptied,
+    check_writable,
+    inspect,
+    mark_emptied,
+    unfinished_batches,
+)
 from sluice.core.ids import Lineage, directory_name
 
 OURS, OTHERS = Lineage("ours"), Lineage("others")
@@ -300,3 +309,39 @@ def test_a_truncated_mark_of_a_drain_is_an_error(stores: Checkpoints, text: str)
     (store / "drain.json").write_text(text)
     with pytest.raises(CheckpointUnreadable, match=r"drain\.json"):
         check_not_emptied(store, "a")
+
+
+# --- batches between plan and commit ---------------------------------------------------------------------------------
+
+
+def planned_at(hour: int) -> str:
+    metadata = {"batchWatermarkMs": 0, "batchTimestampMs": hour * 3_600_000, "conf": {}}
+    return f"v1\n{json.dumps(metadata)}\n-"
+
+
+def hour(number: int) -> datetime:
+    return datetime(1970, 1, 1, number, tzinfo=UTC)
+
+
+def test_a_batch_that_is_planned_and_not_committed_is_unfinished_since_its_plan(stores: Checkpoints, directory: Path) -> None:
+    stores.prepare(TASK, STAGE, OURS, None)
+    assert unfinished_batches(directory, OURS, {}) == {}
+    spark_ran(directory, committed=4, planned=5)
+    (directory / "offsets" / "5").write_text(planned_at(7))
+    assert unfinished_batches(directory, OURS, {}) == {5: hour(7)}
+    spark_ran(directory, committed=5)
+    assert unfinished_batches(directory, OURS, {}) == {}
+
+
+def test_batches_that_must_run_again_are_unfinished_unless_the_checkpoint_has_them(stores: Checkpoints, directory: Path) -> None:
+    replay = {batch: planned_at(batch) for batch in (4, 5, 6)}
+    assert unfinished_batches(directory, OURS, replay) == {4: hour(4), 5: hour(5), 6: hour(6)}, "on a new disk"
+    stores.prepare(TASK, STAGE, OURS, None)
+    spark_ran(directory, committed=4)
+    assert unfinished_batches(directory, OURS, replay) == {5: hour(5), 6: hour(6)}
+
+
+def test_batches_of_another_lineage_are_not_unfinished(stores: Checkpoints, directory: Path) -> None:
+    stores.prepare(TASK, STAGE, OTHERS, None)
+    spark_ran(directory, committed=4, planned=5)
+    assert unfinished_batches(directory, OURS, {}) == {}
