@@ -235,7 +235,7 @@ def build(
             RetireStores(store, clock, hold, timedelta(seconds=settings.retire_after_seconds), retention),
             SweepExpired(blob_stores, clean_up, clock, hold),
             PruneHistory(store, clock, hold, settings.history_policy),
-            PruneAuditLog(store, clock, timedelta(seconds=settings.keep_history_seconds)),
+            PruneAuditLog(store, clock, hold, timedelta(seconds=settings.keep_history_seconds)),
             collection,
             lost_blobs,
         ],

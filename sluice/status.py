@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from sluice.core.jobmodels.expansion import Verdict
 from sluice.core.lifecycle import RunState
+from sluice.core.waits import is_recent
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
 
@@ -281,7 +282,7 @@ def failing_stages(run: wire_runs.RunDetail, at: datetime, *, over: bool) -> Ite
     for task in run.tasks:
         for each in task.stages:
             failure = each.failure
-            if failure is not None and failure.over is over and not (over and failure.at < at - RECENT):
+            if failure is not None and failure.over is over and (not over or is_recent(failure.at, at, RECENT)):
                 found[each.stage, failure.error][task.task] = failure
     for (stage, error), failures in found.items():
         retries = [(each.retry_at - at).total_seconds() for each in failures.values() if each.retry_at is not None]
@@ -316,7 +317,7 @@ def recent_exits(run: wire_runs.RunDetail, at: datetime) -> Sequence[RecentExit]
             replaced=each.processor_id in live,
         )
         for each in run.incarnations
-        if each.ended_at is not None and each.ended_at >= at - RECENT and _has_failed(each)
+        if each.ended_at is not None and is_recent(each.ended_at, at, RECENT) and _has_failed(each)
     ]
     return sorted(found, key=lambda each: each.at, reverse=True)
 
@@ -422,8 +423,7 @@ def _of_watermarks(run: wire_runs.RunDetail, at: datetime, old_report: timedelta
             yield waits(each)
     for stage in run.stages:
         late = [(task.task, each) for task in run.tasks for each in task.stages if each.stage == stage.name and each.late_rows]
-        recent = [each.late_rows_at for _, each in late if each.late_rows_at is not None and each.late_rows_at > at - LATE_ROWS_FOR]
-        if recent:
+        if any(each.late_rows_at is not None and is_recent(each.late_rows_at, at, LATE_ROWS_FOR) for _, each in late):
             rows, given_up = sum(each.late_rows for _, each in late), sum(each.late_rows_given_up for _, each in late)
             cause = f", {given_up} of them behind a task that was not waited for" if given_up else ""
             yield from _counted(f"of stage {stage.name} dropped {rows} rows as late{cause}", [task for task, _ in late])

@@ -12,6 +12,7 @@ from coordinator.store.access import SessionRow
 from coordinator.store.sql import Store
 from sluice.clock import Clock
 from sluice.core.access.tokens import SECRET_BYTES, Digest, TokenId, digest, encoded
+from sluice.core.waits import is_ahead
 
 SESSION_LASTS = timedelta(hours=12)
 MAX_SESSIONS_OF_A_TOKEN = 100
@@ -63,4 +64,5 @@ class Sessions:
 
     def is_valid(self, key: Digest) -> bool:
         row = self._rows.get(key)
-        return row is not None and self._clock.now() < row.expires_at
+        now = self._clock.now()
+        return row is not None and now < row.expires_at and not is_ahead(row.created_at, now)

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
 from coordinator.store.runs import RunRow
+from coordinator.store.snapshots import PinRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.waits import DeletionHold
 from sluice.clock import Clock
@@ -56,9 +58,12 @@ class PruneHistory:
             async with self.store.read() as tx:
                 plan = await self.plan(tx, job)
                 runs = [each.run_id for each in await tx.history.runs(job)]
+                pins = {each.pin_id for each in await tx.snapshots.pins(job) if self._has_expired(each)}
             if plan != PruningPlan():
                 log.info("job %s: deleting %s, which ended more than %s ago", job, plan, self.policy.keep)
             done += await self._execute(job, plan)
+            for pin_id in sorted(pins):
+                done["pins"] += await self._written(partial(self._drop_pin, pin_id))
             for run_id in [each for each in runs if each not in set(plan.runs)]:
                 done["containers"] += await self._containers(run_id)
                 done["notices"] += await self._notices(run_id)
@@ -114,6 +119,17 @@ class PruneHistory:
         if run is None or not prunes_notices(run.state.ended, stopping, draining):
             return 0
         return await tx.history.drop_notices(run_id, self.clock.now() - self.policy.keep, self.rows)
+
+    def _has_expired(self, pin: PinRow) -> bool:
+        """Whether the pin has held nothing for as long as history is kept."""
+        return pin.expires_at is not None and pin.expires_at < self.clock.now() - self.policy.keep
+
+    async def _drop_pin(self, pin_id: str, tx: WriteTransaction) -> int:
+        """Unless it was set again meanwhile."""
+        if not all(self._has_expired(each) for each in await tx.snapshots.pin(pin_id)):
+            return 0
+        await tx.snapshots.drop_pin(pin_id)
+        return 1
 
     async def _in_batches(self, items: Sequence[T], drop: Callable[[WriteTransaction, Sequence[T]], Awaitable[None]]) -> None:
         remaining = iter(items)

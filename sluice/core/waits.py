@@ -32,6 +32,11 @@ def age(recorded: datetime, now: datetime) -> timedelta:
     return max(timedelta(0), now - recorded)
 
 
+def is_recent(recorded: datetime, now: datetime, period: timedelta) -> bool:
+    """Whether the time is within that period before now. A time that was recorded under a clock that was ahead is not."""
+    return recorded >= now - period and not is_ahead(recorded, now)
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """`first` bounds the pause after the first failure, `longest` every pause; after `budget` in total there are no more retries."""

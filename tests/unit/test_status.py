@@ -277,6 +277,15 @@ def test_a_container_that_stopped_in_order_or_long_ago_is_no_recent_exit(changes
     assert overview(detail(incarnations=(container(0), gone(**changes), container(1))), NOON).exits == ()
 
 
+def test_what_was_recorded_under_a_clock_that_was_ahead_is_not_recent() -> None:
+    ahead = NOON + timedelta(days=3)
+    assert problems(**only_stage(late_rows=12, late_rows_at=ahead)) == []
+    assert problems(**only_stage(late_rows=12, late_rows_at=NOON + timedelta(minutes=4))) != [], "clocks may differ by so much"
+    exits = [gone(suffix="first", ended_at=ahead), gone(suffix="second", ended_at=ahead)]
+    assert overview(detail(incarnations=(container(0), *exits, container(1))), NOON).exits == ()
+    assert overview(detail(**failing(over=True, at=ahead)), NOON).restarted == ()
+
+
 def test_a_live_container_that_misses_heartbeats_is_a_problem() -> None:
     silent = [container(slot, silent=True, heartbeat_age_seconds=18.0 + slot) for slot in (0, 1)]
     seen = overview(detail(incarnations=silent), NOON)

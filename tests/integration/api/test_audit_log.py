@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from coordinator.identity.audit_log import AuditLog, PruneAuditLog
+from coordinator.waits import DeletionHold
 from sluice.core.access.roles import Role
 from sluice.core.access.tokens import Grant
 from sluice.core.errors import StoreUnavailable
@@ -103,8 +104,20 @@ async def test_old_events_are_deleted_except_the_last_whose_number_the_next_foll
             await caller.http.post(f"/runs/r{n}/stop")
         clock.advance(age.total_seconds())
         access = caller.coordinator.api.state.access
-        chore = PruneAuditLog(access._store, clock, timedelta(days=30), rows=1)
+        chore = PruneAuditLog(access._store, clock, DeletionHold(clock, timedelta(days=1)), timedelta(days=30), rows=1)
         assert await chore.run_once() == ({"deleted": 3 - left} if left < 3 else {})
         assert [each["seq"] for each in await events(caller)] == list(range(4 - left, 4))
         await caller.http.post("/runs/again/stop")
         assert (await events(caller))[-1]["seq"] == 4
+
+
+async def test_no_event_is_deleted_while_the_clock_may_have_jumped(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with calling(tmp_path, clock) as caller:
+        for n in range(3):
+            await caller.http.post(f"/runs/r{n}/stop")
+        chores = caller.coordinator.api.state.parts.health.maintenance._chores
+        (chore,) = [each for each in chores if isinstance(each, PruneAuditLog)]
+        clock.jump(timedelta(days=40))
+        assert await chore.run_once() == {"held_back": 1}
+        assert len(await events(caller)) == 3

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from coordinator.runs.pruning import PruneHistory
+from coordinator.store.snapshots import PinRow
+from sluice.core.ids import JobName, StageName, TaskName
+from sluice.core.snapshots.snapshot import CommitId
 from tests.support.api import Caller, Json, calling, patched, problem_slug, run_body
 from tests.support.fakes import FakeClock
 
@@ -131,6 +134,23 @@ async def test_drains_go_after_a_month_and_their_count_does_not_fall(caller: Cal
     await watch.run_once()
     assert 'sluice_drains_total{phase="CANCELLED"} 5.0' in (await caller.http.get("/metrics")).text
     assert [(await caller.http.get(f"/drain/{each['uuid']}")).status_code for each in made] == [200, 404, 404, 200, 200]
+
+
+async def test_pins_go_a_month_after_they_have_expired(caller: Caller, clock: FakeClock) -> None:
+    await caller.deploy()
+    job, start = JobName("flight-delays"), clock.now()
+    async with chore(caller).store.begin() as tx:
+        for number, expires in enumerate([None, start + timedelta(days=20), *[start + timedelta(days=1)] * 3]):
+            for stage in ("a", "b"):
+                pin = PinRow(f"p{number}", job, TaskName("Partition 0"), StageName(stage), CommitId("1-1"), "daily", start, expires)
+                await tx.snapshots.put_pin(pin)
+    clock.advance(32 * DAY)
+    assert await chore(caller).run_once() == {"pins": 3}
+    async with chore(caller).store.read() as tx:
+        assert [each.pin_id for each in await tx.snapshots.pins(job)] == ["p0", "p0", "p1", "p1"]
+    clock.advance(400 * DAY)
+    assert await chore(caller).run_once() == {"pins": 1}
+    assert [each["pinId"] for each in (await caller.http.get("/jobs/flight-delays/pins")).json()["pins"]] == ["p0"]
 
 
 async def test_nothing_is_deleted_while_the_clock_may_have_jumped(caller: Caller, clock: FakeClock) -> None:

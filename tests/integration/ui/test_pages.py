@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
@@ -398,3 +399,15 @@ async def test_a_form_with_text_that_cannot_be_stored_is_refused(guarded: Caller
     for path, form in (("login", f"token=a{text}"), ("actions/pin", f"job=flight-delays&days=1&reason=a{text}")):
         answer = await guarded.http.post(f"/ui/{path}", content=form.encode(), headers=FORM)
         assert answer.status_code == 422, (path, answer.text)
+
+
+async def test_a_session_that_began_under_a_clock_that_was_ahead_ends_when_the_clock_is_right(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with calling(tmp_path, clock, authentication=True) as caller:
+        clock.jump(timedelta(days=60))
+        await logged_in(caller, Role.VIEWER)
+        await text_of(caller, "/ui/")
+        clock.jump(timedelta(minutes=-4))
+        await text_of(caller, "/ui/")
+        clock.jump(timedelta(days=-60))
+        await text_of(caller, "/ui/", 401)
