@@ -25,7 +25,7 @@ from sluice.core.deprecations import Kind, of_kind
 from sluice.core.errors import BadSettings
 from sluice.wire.body import Reply
 
-app = typer.Typer(no_args_is_help=True, help="Show the settings of this environment.")
+app = typer.Typer(no_args_is_help=True, help="Show the settings of this environment, and where each comes from.")
 
 CONFIG_FILE = "SLUICE_CONFIG"
 

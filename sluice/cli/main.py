@@ -70,6 +70,11 @@ COMMANDS = {
     "coordinator": Command("coordinator.cli.serve:coordinator", "Run the coordinator until SIGTERM or Ctrl-C.", PROCESSES),
     "container": Command("containers.cli.container:container", "Run one container of a run, under a watchdog.", PROCESSES),
     "audit-log": Command("sluice.cli.audit:audit_log", "Show who asked for which change and who was refused, newest first.", INSPECT),
+    "doctor": Command(
+        "sluice.cli.doctor:doctor",
+        "Check what a job needs: Java, Spark, the connector, settings, disks, the coordinator, streams, and rights in blob stores.",
+        INSPECT,
+    ),
     "logs": Command("containers.cli.logs:logs", "Print the logs of the processes that `sluice run` starts on this machine.", INSPECT),
     "config": Command("sluice.cli.config:app", "Show the settings of this environment, and where each comes from.", PROCESSES),
     "token": Command("sluice.cli.tokens:app", "Create, list and revoke the tokens of people and programs.", PROCESSES),
