@@ -64,7 +64,7 @@ class ContainerSettings(BaseSettings):
     )
     max_restarts: int = Field(5, ge=0, description="how often a failing query is restarted within ten minutes")
     restart_delay_seconds: float = Field(1.0, ge=0, description="pause before the first restart, doubled for each further one")
-    report_seconds: float = Field(1.0, gt=0, description="shortest time between two reports of progress")
+    report_seconds: float = Field(1.0, gt=0, description="shortest time between two reports of progress, and of watermarks")
     commit_interval_seconds: float = Field(
         10,
         ge=0,

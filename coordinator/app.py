@@ -164,10 +164,11 @@ def build(
     clock: Clock | None = None,
     usurped: Callable[[DatabaseInUse], None] = _ignore,
     store: Store | None = None,
+    pace: float = 1.0,
 ) -> Coordinator:
     """Create and connect all objects. Nothing is opened before the application's lifespan begins. `usurped` is called when another
     coordinator has taken over the database: this one must stop, because its memory is out of date. `store`: by default the one of the
-    settings. Raises BadSettings."""
+    settings. `pace`: what the intervals of chores are multiplied by. Raises BadSettings."""
     clock = clock or SystemClock()
     connections = Connections(connection_limit(settings.max_connections, file_limit()), settings.max_connections_per_peer, clock)
     store = store or open_store(settings.database)
@@ -240,6 +241,7 @@ def build(
             lost_blobs,
         ],
         clock,
+        pace,
     )
     watermarks = WatermarkCoordinator(
         store,

@@ -58,11 +58,12 @@ class KeepClaim:
 
 class ChoreScheduler:
     """An async context in which chores run, each at its own interval. A failure is counted, and logged unless it is the same as at the
-    previous run; the chore runs again at its next interval."""
+    previous run; the chore runs again at its next interval. `pace`: what all intervals are multiplied by."""
 
-    def __init__(self, chores: Sequence[Chore], clock: Clock) -> None:
+    def __init__(self, chores: Sequence[Chore], clock: Clock, pace: float = 1.0) -> None:
         self._chores = chores
         self._clock = clock
+        self._pace = pace
         self._loops: list[asyncio.Task[None]] = []
         self.done: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.turns: defaultdict[str, int] = defaultdict(int)
@@ -102,4 +103,4 @@ class ChoreScheduler:
                 log.exception("%s failed; it runs again in %s", chore.name, chore.every)
             self.turns[chore.name] += 1
             self.seconds[chore.name] += self._clock.elapsed() - began
-            await asyncio.sleep(chore.every.total_seconds())
+            await asyncio.sleep(chore.every.total_seconds() * self._pace)

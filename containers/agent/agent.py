@@ -26,7 +26,7 @@ from containers.agent.queries import Queries
 from containers.agent.slot import Slot
 from containers.agent.stage import StageContext
 from containers.agent.task import TaskContext
-from containers.agent.watermarks import INTERVAL as WATERMARKS_INTERVAL
+from containers.agent.watermarks import QUIET_INTERVAL as LONGEST_WATERMARKS_INTERVAL
 from containers.agent.watermarks import StageWatermarks, WatermarkReporter
 from containers.engine import Engine, StageStart
 from containers.errors import EXIT_REPEATED_FAILURE, DiskFull
@@ -322,7 +322,7 @@ class Agent:
             self._clock,
             queries.watermarks,
             queries.engine.limit_watermark,
-            min(WATERMARKS_INTERVAL, timedelta(seconds=self._settings.report_seconds)),
+            min(LONGEST_WATERMARKS_INTERVAL, timedelta(seconds=self._settings.report_seconds)),
         )
         await self._lifecycle.unless_exiting(self._open(queries))
         if self._lifecycle.exiting:

@@ -19,6 +19,9 @@ from tests.simulation.loop import Killed, Process, SimulatedLoop
 from tests.support.counting_engine import CountingEngine, write_whole
 from tests.support.engines import FakeQuery
 
+PAUSES = (0.5, 5)
+"""Seconds between two batches of a query, at least and at most. More batches cost more time than they find faults."""
+
 COMPACTED_EVERY = 6
 """After so many batches the sums are written in one file, and older files are deleted."""
 
@@ -50,7 +53,7 @@ class SimulatedEngine(CountingEngine):
     async def _run_query(self, query: FakeQuery) -> None:
         """As Spark: batch after batch; a batch that fails ends the query."""
         while not query.stopped:
-            await asyncio.sleep(self.chance.uniform(0.2, 2))
+            await asyncio.sleep(self.chance.uniform(*PAUSES))
             try:
                 await self.reads_on(query, self.chance.choice((3, 10, 30)))
             except Exception as error:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from math import inf
 
 from sluice.core.errors import SluiceError
-from tests.simulation.world import Container, World
+from tests.simulation.world import BLOB_STORES, Container, World
 from tests.support.faults import Fault
 
 
@@ -19,6 +19,16 @@ def _running(world: World) -> list[Container]:
 async def kill_container(world: World) -> None:
     if running := _running(world):
         world.kill(world.dice.choice(running), "by a fault")
+
+
+async def crash_loop(world: World) -> None:
+    """The containers of a slot are killed shortly after their start, one after another."""
+    slot = world.slots[world.dice.choice(sorted(world.slots))]
+    world.say(f"the containers of slot {slot.name} are killed again and again")
+    for _ in range(5):
+        if slot.container is not None and slot.container.running:
+            world.kill(slot.container, "by a fault")
+        await asyncio.sleep(8)
 
 
 async def kill_container_in_a_step(world: World) -> None:
@@ -66,7 +76,7 @@ async def stop_container(world: World) -> None:
 
 async def cut_container_off(world: World) -> None:
     slot = world.dice.choice(sorted(world.slots))
-    seconds = world.dice.choice((2, 15, 60))
+    seconds = world.dice.choice((2, 15, 60, 150))
     world.say(f"slot {slot} is cut off for {seconds} s")
     world.disturb(seconds, slot)
     world.network.cut.add(slot)
@@ -144,6 +154,13 @@ async def commit_without_answer(world: World) -> None:
     world.database.lose_commits = world.dice.choice((1, 1, 3))
 
 
+async def change_without_answer(world: World) -> None:
+    """What an operator does is committed, and the database reports an error."""
+    act = world.dice.choice((scale, deploy, grow_by_hand))
+    world.database.lose_commits = 1
+    await act(world)
+
+
 async def lose_index(world: World) -> None:
     world.lose_index()
 
@@ -158,6 +175,30 @@ async def unpin(world: World) -> None:
 
 async def grow_input(world: World) -> None:
     world.grow()
+
+
+async def grow_by_hand(world: World) -> None:
+    world.grow()
+    await world.check_inputs()
+
+
+async def roll_back(world: World) -> None:
+    await world.roll_back()
+
+
+async def look(world: World) -> None:
+    await world.look()
+
+
+async def collect(world: World) -> None:
+    await world.collect(world.dice.choice(("plan", "run", "audit")))
+
+
+async def move_blob_stores(world: World) -> None:
+    """The next runs back up elsewhere, and restore from either place."""
+    world.coordinator_settings["backup_stores"] = world.dice.choice((BLOB_STORES[:1], BLOB_STORES[1:], BLOB_STORES))
+    await _restart(world, world.dice.choice((0.5, 5)))
+    await world.deploy(world.dice.choice((1, 2)))
 
 
 async def scale(world: World) -> None:
@@ -194,16 +235,22 @@ async def stop_run(world: World) -> None:
     await world.deploy(world.dice.choice((1, 2)))
 
 
-async def _drain(world: World, mode: str) -> None:
+async def drain_and_restore(world: World) -> None:
+    await _drain(world, "KEEP_STATE", restore=True)
+
+
+async def _drain(world: World, mode: str, restore: bool = False) -> None:
     """An upgrade: other faults come meanwhile."""
     if world.draining is None or world.draining.done():
-        world.draining = asyncio.ensure_future(_drain_and_deploy(world, mode))
+        world.draining = asyncio.ensure_future(_drain_and_deploy(world, mode, restore))
 
 
-async def _drain_and_deploy(world: World, mode: str) -> None:
+async def _drain_and_deploy(world: World, mode: str, restore: bool) -> None:
     run = world.run_id
     phase = await world.drain(mode)
     if phase == "DRAINED" and world.run_id == run:
+        if restore:
+            await world.restore()
         await world.deploy(world.dice.choice((1, 2)))
 
 
@@ -211,6 +258,7 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[None]]] = {
     each.__name__: each
     for each in (
         kill_container,
+        crash_loop,
         kill_container_in_a_step,
         freeze_container,
         suspend_machine,
@@ -226,14 +274,21 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[None]]] = {
         blob_store_fails,
         database_away,
         commit_without_answer,
+        change_without_answer,
         lose_index,
         pin,
         unpin,
         grow_input,
+        grow_by_hand,
+        roll_back,
+        look,
+        collect,
+        move_blob_stores,
         scale,
         deploy,
         drain,
         drain_and_keep_state,
+        drain_and_restore,
         cancel_drain,
         stop_run,
     )

@@ -154,16 +154,9 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return self._timers.now
 
     def discard(self) -> None:
-        """Drop everything that has not ended. Its `finally` blocks run now, and nothing listens to them any more."""
-        former, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        """Drop everything that has not ended; see `collect_quietly`."""
         self._discarded = True
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self._kept.clear()
-                gc.collect()
-        finally:
-            sys.unraisablehook = former
+        self._kept.clear()
 
     def _check_closed(self) -> None:
         if not self._discarded:
@@ -274,6 +267,17 @@ def simulated(chance: Random) -> Iterator[SimulatedLoop]:
             loop.discard()
             asyncio.set_event_loop(None)
             loop.close()
+
+
+def collect_quietly() -> None:
+    """Collect what a loop that has ended has left. `finally` blocks of its coroutines run now, and nothing listens to them any more."""
+    former, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gc.collect()
+    finally:
+        sys.unraisablehook = former
 
 
 def main_process() -> Context:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import shutil
 import tempfile
 import time
+import warnings
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,13 +17,16 @@ from random import Random
 
 from sluice.randomness import drawn_from
 from tests.simulation.fault_injection import FAULTS, heal
-from tests.simulation.loop import main_process, simulated
+from tests.simulation.loop import collect_quietly, main_process, simulated
 from tests.simulation.world import World
 
 FAULTS_OF_A_SEED = 20
 
 PAUSES = (2, 4, 8)
 """How many seconds are between two faults of a seed, on average."""
+
+NO_ADDRESS = "192.0.2.1"
+"""Of no machine (RFC 5737): a container that cannot serve its metrics there runs without a server, whose threads are real."""
 
 SETTLES_WITHIN = 900
 """Virtual seconds in which, after the last fault, everything is read and drained."""
@@ -67,6 +72,20 @@ def run_seed(seed: int, faults: int = FAULTS_OF_A_SEED, only: Collection[int] | 
     shared_memory = Path("/dev/shm")
     directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=shared_memory if shared_memory.is_dir() else None))
     logging.disable(logging.CRITICAL)
+    if not gc.get_freeze_count():
+        gc.freeze()  # modules and classes stay; collections would look at all of them again and again
+    try:
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # coroutines of dead processes that were never awaited
+            _run_seed(chance, directory, outcome)
+            collect_quietly()
+    finally:
+        logging.disable(logging.NOTSET)
+        shutil.rmtree(directory, ignore_errors=True)
+    return outcome
+
+
+def _run_seed(chance: Random, directory: Path, outcome: Outcome) -> None:
+    """Leaves no reference to the world."""
     world: World | None = None
     try:
         with drawn_from(chance), simulated(chance) as loop:
@@ -74,21 +93,18 @@ def run_seed(seed: int, faults: int = FAULTS_OF_A_SEED, only: Collection[int] | 
                 "commit_interval_seconds": chance.choice((0, 1, 5, 3600)),
                 "max_replay": chance.choice((3, 8)),
                 "restart_delay_seconds": 1.0,
+                "report_seconds": 3.0,
+                "metrics_host": NO_ADDRESS,
             }
             world = World(loop, chance, directory, settings)
-            context = main_process()
-            task = loop.create_task(_live(world, outcome), context=context)
-            loop.run_until_complete(task)
+            loop.run_until_complete(loop.create_task(_live(world, outcome), context=main_process()))
     except Exception as error:
         outcome.broken.append(f"{type(error).__name__}: {error}")
     finally:
-        logging.disable(logging.NOTSET)
         if world is not None:
             outcome.trace, outcome.virtual_seconds = world.trace, world.loop.time()
             outcome.requests, outcome.drains = world.network.requests, world.checked_drains
             outcome.broken += [*world.ledger.faults, *world.broken, *world.network.broken]
-        shutil.rmtree(directory, ignore_errors=True)
-    return outcome
 
 
 async def _live(world: World, outcome: Outcome) -> None:
@@ -139,7 +155,7 @@ def fewest_faults(seed: int, kinds: Collection[str] = (), faults: int = FAULTS_O
 
 async def _produce(world: World) -> None:
     while True:
-        await asyncio.sleep(world.chance.expovariate(1 / 3))
+        await asyncio.sleep(world.chance.expovariate(1 / 6))
         world.produce(world.chance.randrange(1, 30))
 
 

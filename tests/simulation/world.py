@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -33,8 +33,8 @@ from sluice.deploy import deploy_request
 from sluice.streams.log import Headers, Log, Record, Writer
 from sluice.wire import drains as wire_drains
 from sluice.wire.body import DRAIN_RECORD_HEADER
-from sluice.wire.jobmodels import ChangeRequest
-from sluice.wire.snapshots import PinRequest, VerifyRequest
+from sluice.wire.jobmodels import ChangeRequest, PlanRequest, RollbackRequest
+from sluice.wire.snapshots import PinRequest, StoreBody, VerifyRequest
 from tests.simulation.database import DatabaseFaults, simulated_store
 from tests.simulation.engine import SimulatedEngine
 from tests.simulation.loop import Process, SimulatedLoop
@@ -50,9 +50,14 @@ MOST_PARTITIONS = 8
 HARD_DEADLINE = 600
 """Of a drain, in seconds, from its first container on."""
 
+BLOB_STORES = ("local", "remote")
+
 PIN = "kept"
 SURVIVED = 20
 """An absence of the coordinator, in seconds, that no container dies of, within the last LEASE seconds."""
+
+GIVEN_UP_WITHIN = 15
+"""Seconds after the grace period and `failover_after_seconds`, in which the coordinator has given up a slot."""
 
 LEASE = 40
 """The shortest lease of any coordinator, in seconds."""
@@ -84,6 +89,7 @@ class Container:
     process: Process
     agent: Agent
     life: asyncio.Task[ExitReason]
+    began: float
     engines: list[SimulatedEngine] = field(default_factory=list)
     lease_ends: float = float("inf")
     exit_code: int | None = None
@@ -150,7 +156,17 @@ class World:
         self.clocks: dict[str, Clock] = {}
         self.coordinator: Process | None = None
         self.coordinators = 0
-        self.coordinator_settings: dict[str, Any] = {"lease_seconds": LEASE, "failover_after_seconds": chance.choice((20, 300))}
+        blobs = {name: f"file://{directory / 'home' / name}" for name in BLOB_STORES}
+        self.coordinator_settings: dict[str, Any] = {
+            "lease_seconds": LEASE,
+            "failover_after_seconds": chance.choice((20, 300)),
+            "log_retention_seconds": chance.choice((5, 3600)),
+            "keep_last": chance.choice((1, 10)),
+            "blob_stores": blobs,
+            "backup_stores": BLOB_STORES[:1],
+        }
+        self.pace = chance.choice((1.0, 3.0, 3.0, 3.0))
+        """What the intervals of the coordinator's chores are multiplied by: they cost time also when they have nothing to do."""
         self.disturbances: list[Disturbance] = []
         self.log = Log(directory / "home" / "log")
         self.ledger = GrowingLedger(self.log)
@@ -192,12 +208,12 @@ class World:
         process = Process(f"coordinator {self.coordinators}")
         self.coordinator = process
         ready = asyncio.Event()
-        settings = read_settings(home=self.directory / "home", allowed_hosts=("c",))
+        settings = read_settings(home=self.directory / "home", allowed_hosts=("c",), **self.coordinator_settings)
         self.say(f"{process.name} starts")
 
         async def run() -> None:
             store = simulated_store(settings.database, process, self.database)
-            coordinator = build(settings, self.clock, store=store)
+            coordinator = build(settings, self.clock, store=store, pace=self.pace)
             async with coordinator.api.router.lifespan_context(coordinator.api):
                 self.network.server = Server(process, httpx.ASGITransport(coordinator.asgi))
                 ready.set()
@@ -283,7 +299,7 @@ class World:
             lambda url: wrapped(FaultyBlobs(open_blob_store(url, clock), self._blob_fault), Requests(), clock=clock),
         )
         life = process.context().run(lambda: self.loop.create_task(agent.run(), name=name))
-        container = Container(name, slot.run, slot.name, process, agent, life)
+        container = Container(name, slot.run, slot.name, process, agent, life, self.loop.time())
         made.append(container)
         self.containers.append(container)
         self.loop.create_task(self._watchdog(container), name=f"watchdog {name}")
@@ -401,18 +417,45 @@ class World:
 
     async def scale(self, containers: int) -> None:
         """Also while a container of a removed slot runs: it ends by itself."""
+        alive = {name for name, slot in self.slots.items() if self._answers(slot, for_seconds=30)}
+        gone = {name for name, slot in self.slots.items() if slot.container is not None and self._is_given_up(slot.container)}
         try:
-            await self.operator().change(self.run_id, ChangeRequest(containers=containers), None)
+            reply = await self.operator().change(self.run_id, ChangeRequest(containers=containers), None)
+            names = await self._slots_of(reply.version)
         except (Refused, CoordinatorUnreachable) as error:
             self.say(f"not scaled: {error}")
             return
-        self.say(f"scaled to {containers}")
-        for name in map(str, range(containers)):
+        self.say(f"scaled to {', '.join(names)}")
+        if alive and gone.issuperset(names):
+            self.broken.append(f"scaled to slots without container, {', '.join(names)}, although {', '.join(sorted(alive))} have one")
+        self._use_slots(names)
+
+    def _use_slots(self, names: Sequence[str]) -> None:
+        for name in names:
             if name not in self.slots:
                 slot = self.slots[name] = Slot(name, self.run_id, self.version, self.build)
                 slot.supervisor = self.loop.create_task(self.supervise(slot), name=f"supervisor {name}")
-        for name in [name for name in self.slots if int(name) >= containers]:
+        for name in [name for name in self.slots if name not in names]:
             self.slots.pop(name).removed = True
+
+    async def _slots_of(self, version: int) -> Sequence[str]:
+        """Asked for until it is answered, since the model has changed already. Raises Refused."""
+        detail = await self.until_answered(lambda: self.operator().version(self.job_name, version))
+        return sorted(detail.model["containers"], key=int)
+
+    def _answers(self, slot: Slot, for_seconds: float) -> bool:
+        """Its container runs and reaches the coordinator, and has done so for so long."""
+        container = slot.container
+        if container is None or not container.running or container.process.frozen or slot.name in self.network.cut:
+            return False
+        begin = self.loop.time() - for_seconds
+        disturbed = any(each.end > begin and each.machine in (None, slot.name) for each in self.disturbances)
+        return container.began < begin and not disturbed
+
+    def _is_given_up(self, container: Container) -> bool:
+        """Its lease has ended for so long that its tasks were given to others."""
+        after: float = self.coordinator_settings["failover_after_seconds"]
+        return self.now - container.lease_ends > 5 + after + GIVEN_UP_WITHIN
 
     def grow(self) -> None:
         """The input has twice as many partitions."""
@@ -420,6 +463,13 @@ class World:
         if partitions < MOST_PARTITIONS:
             self.log.grow("in", 2 * partitions)
             self.say(f"in has {2 * partitions} partitions")
+
+    async def check_inputs(self) -> None:
+        """Ask to adopt new partitions now."""
+        try:
+            await self.operator().change(self.run_id, ChangeRequest(grow=True), None)
+        except SluiceError as error:
+            self.say(f"not grown: {error}")
 
     async def drain(self, mode: str = "DEFAULT") -> str:
         """Its last phase. Checks the sums after a drain that has emptied everything."""
@@ -454,6 +504,52 @@ class World:
             self.build += 1
         return detail.phase.value
 
+    async def restore(self) -> None:
+        """A stage that was drained with its state is restored from the newest snapshot, which is all of its state."""
+        try:
+            heads = [each for each in (await self.operator().snapshots(self.job_name, None, None, None, 200)).snapshots if each.head]
+            if heads:
+                chosen = self.dice.choice(heads)
+                await self.operator().choose(self.job_name, chosen.checkpoint_id, StoreBody(task=chosen.task, stage=chosen.stage))
+                self.say(f"{chosen.task}/{chosen.stage} is to be restored from {chosen.checkpoint_id}")
+        except SluiceError as error:
+            self.say(f"not restored: {error}")
+
+    async def roll_back(self) -> None:
+        """To an earlier version of the job model, whose slots are started."""
+        try:
+            versions = (await self.operator().versions(self.job_name, None, 20)).models
+            earlier = [each.version for each in versions if each.run_id == self.run_id and not each.current]
+            if not earlier:
+                return
+            reply = await self.operator().roll_back(self.job_name, self.dice.choice(earlier), RollbackRequest(), None)
+            names = await self._slots_of(reply.version)
+        except SluiceError as error:
+            self.say(f"not rolled back: {error}")
+            return
+        self.say(f"rolled back to version {reply.version}, slots {', '.join(names)}")
+        self._use_slots(names)
+
+    async def look(self) -> None:
+        """All that an operator may read."""
+        operator, job = self.operator(), self.job_name
+        with suppress(SluiceError):
+            await operator.plan(PlanRequest(job=job, containers=2))
+            await operator.plan_drain(self.run_id)
+            await operator.drains(job)
+            versions = (await operator.versions(job, None, 20)).models
+            await operator.difference(job, versions[-1].version, versions[0].version)
+            for each in (await operator.snapshots(job, None, None, None, 3)).snapshots:
+                await operator.explain(f"jobs/{job}/{each.task}/{each.stage}/snapshots/{each.checkpoint_id}")
+                begun = await operator.verify(job, each.checkpoint_id, StoreBody(task=each.task, stage=each.stage))
+                await operator.completed(begun, lambda _: None)
+
+    async def collect(self, what: str) -> None:
+        """Garbage collection or its audit, by hand."""
+        with suppress(SluiceError):
+            ended = await self.operator().completed(await self.operator().collection(what), lambda _: None)
+            self.say(f"collection, {what}: {ended.state}")
+
     async def pin(self) -> None:
         """Keep what is newest now, until it is unpinned."""
         try:
@@ -466,13 +562,21 @@ class World:
         try:
             pins = (await self.operator().pins(self.job_name)).pins
             if pins:
-                await self.operator().unpin(self.job_name, self.dice.choice(pins).pin_id)
+                pin = self.dice.choice(pins).pin_id
+                await self.operator().unpin(self.job_name, pin)
+                drain = await self.operator().drain(self.drain_id) if self.drain_id and self.drain_id in pin else None
+                if drain is not None and not drain.phase.over:
+                    self.broken.append(f"pin {pin} of an active drain was deleted")
         except SluiceError as error:
             self.say(f"not unpinned: {error}")
 
     def lose_index(self) -> None:
         """The blob store loses the newest index of a stage."""
-        stages = sorted((self.directory / "home" / "blobs" / "blobs" / "jobs" / self.job_name).glob("*/*/snapshots"))
+        stages = [
+            each
+            for name in BLOB_STORES
+            for each in sorted((self.directory / "home" / name).glob(f"blobs/jobs/{self.job_name}/*/*/snapshots"))
+        ]
         indexes = sorted(self.dice.choice(stages).iterdir()) if stages else []
         if indexes:
             self.say(f"the blob store loses {indexes[-1].relative_to(self.directory)}")
