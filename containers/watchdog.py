@@ -21,27 +21,24 @@ from containers import scratch
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.driver import WATCHDOG_FD
 from containers.errors import signal_name
+from containers.exit_report import report_exit
 from containers.scratch import Scratch, session_members
 from containers.settings import ContainerSettings
-from sluice.client import CoordinatorClient
 from sluice.clock import Clock
-from sluice.core.errors import CoordinatorUnreachable, SluiceError
 from sluice.core.ids import Instant
 
 log = logging.getLogger(__name__)
 
 TICK = timedelta(seconds=0.2)
-"""How late the end of a lease is noticed at most."""
-
-REPORT_WITHIN = timedelta(seconds=8)
-"""How long the report of an exit is repeated while the coordinator does not answer."""
+"""The interval of checks. The end of a lease is noticed at most this late."""
 
 STOP_WITH_STDIN = "SLUICE_STOP_WITH_STDIN"
-"""Set by a launcher that holds the other end of standard input. The end of standard input is then a request to stop."""
+"""An environment variable that is set by a launcher that holds the other end of standard input. The end of standard input is then a request
+to stop."""
 
 DRIVER = (sys.executable, "-P", "-m", "containers.driver")
-"""With `-P`, as every Python that Sluice starts: otherwise the working directory is first on the path, and files in it shadow Sluice. The
-variable PYTHONSAFEPATH would be inherited by processes that user code starts."""
+"""The command of the driver. Sluice starts every Python with `-P`: otherwise the working directory is first on the path, and files in it
+shadow Sluice. The variable PYTHONSAFEPATH would be inherited by processes that user code starts."""
 
 
 class Watchdog:
@@ -97,7 +94,7 @@ class Watchdog:
             self._scratch.remove()
         exit_code, reason = self._verdict(code)
         if cleared:
-            await self._report_exit(exit_code, reason)
+            await report_exit(self._settings.coordinator_url, self._settings.id, exit_code, reason, self._token)
         await clearing
         return exit_code
 
@@ -110,8 +107,8 @@ class Watchdog:
             log.info("deleted the temporary files of %d dead containers: %s", len(left), ", ".join(left), extra=self._log_fields)
 
     def _read(self, fd: int) -> None:
-        """`lease T`: the driver may act until T on the clock of leases; `job NAME`, for the log; `token TOKEN`, to report the exit;
-        `end CODE REASON`."""
+        """Read lines of the driver: `lease T`, it may act until T on the clock of leases; `job NAME`, for the log; `token TOKEN`, to report
+        the exit; `end CODE REASON`."""
         read = os.read(fd, 65536)
         if not read:
             asyncio.get_running_loop().remove_reader(fd)
@@ -174,28 +171,10 @@ class Watchdog:
         why = f"its driver exited with code {code} without a reason: user code ended the process, or it could not start"
         return EXIT_FAILED, f"{why}{log_place}"
 
-    async def _report_exit(self, exit_code: int, reason: str) -> None:
-        """Report the exit, so that the tasks are free without waiting for the end of the lease. The report is repeated for a short time, in
-        case the coordinator is restarting."""
-        coordinator = CoordinatorClient(self._settings.coordinator_url)
-        coordinator.act_as(self._token)
-        try:
-            with suppress(SluiceError, TimeoutError):
-                async with asyncio.timeout(REPORT_WITHIN.total_seconds()):
-                    await self._report_until_answered(coordinator, exit_code, reason)
-        finally:
-            await coordinator.close()
-
-    async def _report_until_answered(self, coordinator: CoordinatorClient, exit_code: int, reason: str) -> None:
-        while True:
-            try:
-                return await coordinator.exited(self._settings.id, exit_code, reason)
-            except CoordinatorUnreachable:
-                await asyncio.sleep(1)
-
 
 def kill_session(session: int) -> int:
-    """Send SIGKILL to every process of a session; how many there were. Repeat it until there are none: a process may be forking."""
+    """Send SIGKILL to every process of a session. Returns how many there were. Repeat it until there are none, because a process may be
+    forking."""
     members = session_members(session)
     for pid in members:
         with suppress(ProcessLookupError):

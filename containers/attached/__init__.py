@@ -1,13 +1,13 @@
 """Commands that Sluice did not write: `sluice exec --job orders -- spark-submit orders.py`.
 
-The job is of the kind `attached`: one slot, one task, no streams. Its task decides who may run the command.
+The job is of the kind `attached`: one slot, one task, no streams. Only the owner of the task may run the command.
 
 * `claim` gets the task: it registers as slot 0 when the slot is free, and acquires the task when the former owner can no longer act.
-* `supervisor` starts the command, keeps the lease while its driver runs, passes signals on, and ends everything when the lease is lost.
-* `guardian` is a second process, which does the last when the supervisor itself is killed or stopped.
+* `supervisor` starts the command, keeps the lease while its driver runs, passes signals on, and ends all processes when the lease is lost.
+* `guardian` is a second process. It ends all processes if the supervisor itself is killed or stopped.
 * `processes` reads the process table and ends processes; `submit` checks the command.
 
-**What is ended** is the command and all its descendants, also those that left its session or whose parent has ended. Three things find
-them: the supervisor is the subreaper of its descendants (prctl(2)), so that a process whose parent ends becomes its child; the guardian
-remembers the descendants that it has seen, by pid and start time; and all inherit an environment variable with the id of the container.
+The command and all its descendants are ended, also those that left its session or whose parent has ended. They are found in three ways: the
+supervisor is the subreaper of its descendants (prctl(2)), so that a process whose parent ends becomes its child; the guardian remembers the
+descendants that it has seen, by pid and start time; and all of them inherit an environment variable with the id of the container.
 """

@@ -1,10 +1,10 @@
 """Getting the right to run a command: slot 0 of the job, and its task.
 
-The slot says whose turn it is; the task says when. A registration makes the former container of the slot invalid at once, but that one may
-act until its lease ends. The coordinator gives the task only when it no longer can.
+A registration makes the former container of the slot invalid immediately, but that container may act until its lease ends. So the right to
+run is the task: the coordinator gives it only when the former container can no longer act.
 
-Without `replace` the registration waits until the slot is free. It waits, too, while the job's last run has ended: `sluice stop` and a
-drain end it, and only `sluice start` makes the next one. The first run of a job is made here.
+Without `replace`, the registration waits until the slot is free. It also waits while the job's last run has ended: `sluice stop` and a
+drain end a run, and only `sluice start` makes the next one. The first run of a job is made here.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The command may be started. `ends`: how the lease ends, at some time."""
+    """The right to start the command. `ends` completes when the lease ends."""
 
     run: RunId
     epoch: Epoch
@@ -63,7 +63,7 @@ class Claim:
 
 
 class GatedHeartbeats(HeartbeatClient):
-    """Sends no heartbeat while there is a reason not to: the lease then expires, unless the reason vanishes before."""
+    """Sends no heartbeats while `not_now` returns a reason. The lease then expires, unless the reason ceases before."""
 
     def __init__(self, client: HeartbeatClient, not_now: Callable[[], str | None]) -> None:
         self._client = client
@@ -77,8 +77,8 @@ class GatedHeartbeats(HeartbeatClient):
 
 
 class Claims:
-    """`on_renewed` is called with the end of the lease at each renewal, `on_token` with the container's token; `not_now` says why no
-    heartbeat may be sent, if so."""
+    """`on_renewed` is called with the end of the lease at each renewal, `on_token` with the container's token. `not_now` returns why no
+    heartbeat may be sent now; None if one may."""
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class Claims:
         self.registered = False
 
     async def claim(self, request: Request) -> Claim:
-        """Returns when the command may be started. Raises LeaseLost if another container replaced this one while it waited, NotAttached,
-        and MustWait."""
+        """Wait until the command may be started. Raises LeaseLost if another container has replaced this one meanwhile, NotAttached, and
+        MustWait."""
         while True:
             try:
                 run = await self._run(request.job)
@@ -188,7 +188,7 @@ class Claims:
 
 
 class _Stopped(Exception):
-    """The job's run has ended, or is about to."""
+    """The job's run has ended, or is stopping."""
 
 
 def attached_request(job: JobName) -> wire_runs.RunRequest:

@@ -1,8 +1,8 @@
 """The second process of `sluice exec`: it ends the command when the supervisor cannot, because it was killed or is stopped.
 
-Standard input is a pipe from the supervisor. A line `lease T` says that the command may run until T on the clock of leases. A line
-`token TOKEN` has the container's token, to report the exit. The end of the pipe means that the supervisor was killed: after an orderly end
-it kills the guardian first. The guardian has a session of its own, and ignores the signals that ask a process to stop.
+Standard input is a pipe from the supervisor. With the line `lease T` the command may run until T on the clock of leases. The line `token
+TOKEN` has the container's token, which is needed to report the exit. The end of the pipe means that the supervisor was killed: after an
+orderly end it kills the guardian first. The guardian has a session of its own, and ignores the signals that request a process to stop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from containers.agent.lifecycle import EXIT_FAILED
 from containers.attached import processes
 from containers.attached.processes import Process, ProcessId, Table
-from containers.attached.report import report_exit
+from containers.exit_report import report_exit
 from sluice import logconfig
 from sluice.clock import Clock, SystemClock
 from sluice.core.ids import ExecutionContainerId, Instant
@@ -31,12 +31,12 @@ MARK = "EXECUTION_ENV_CONTAINER_ID"
 
 TICK_SECONDS = 0.2
 SCAN_SECONDS = 1.0
-"""How often the descendants are looked up, to be remembered."""
+"""How often the descendants are listed."""
 
 
 @dataclass
 class Descendants:
-    """The processes below the supervisor, as seen until now. A process that left the tree is still one of them."""
+    """The descendants of the supervisor that were seen so far, also those that have left its tree."""
 
     supervisor: int
     container: ExecutionContainerId

@@ -1,4 +1,4 @@
-"""The process table of Linux, and how processes are ended.
+"""Reads the process table of Linux, and ends processes.
 
 A process is identified by its pid and the time of its start: a pid alone may belong to another process later. Fields are those of
 /proc/<pid>/stat, see proc_pid_stat(5).
@@ -71,7 +71,7 @@ def process(pid: int) -> Process | None:
 
 
 def processes() -> Table:
-    """All processes that this one sees, also those that have ended and are not waited for."""
+    """All processes that this one can see, including zombies."""
     found = (process(int(each.name)) for each in PROC.iterdir() if each.name.isdigit())
     return {each.id.pid: each for each in found if each is not None}
 
@@ -93,8 +93,8 @@ def descendants(table: Table, roots: Collection[int]) -> list[Process]:
 
 
 def stopped_driver(table: Table, command: int, arguments: Callable[[int], str]) -> Process | None:
-    """The command, a JVM or a Python below it, if it is stopped. Spark's Python workers do not count: Spark starts them again.
-    `arguments`: the command line of a process, as text."""
+    """The first process among the command and the JVMs and Pythons below it that is stopped. Spark's Python workers are left out: Spark
+    restarts them. `arguments`: the command line of a process, as text."""
     candidates = ([table[command]] if command in table else []) + descendants(table, [command])
     for each in candidates:
         if each.state not in STOPPED:
@@ -141,7 +141,7 @@ def kill(victim: ProcessId) -> None:
 
 def end_all(find: Callable[[], Iterable[Process]], sleep: Callable[[float], None] = time.sleep) -> tuple[int, bool]:
     """Kill what `find` returns until it finds no more living processes: one may be forking. Returns how many were killed, and whether all
-    have ended. A process in an uninterruptible system call does not end."""
+    have ended. A process in an uninterruptible system call does not end immediately."""
     killed: set[ProcessId] = set()
     for _ in range(_ROUNDS):
         alive = [each.id for each in find() if not each.ended]
@@ -155,16 +155,16 @@ def end_all(find: Callable[[], Iterable[Process]], sleep: Callable[[float], None
 
 
 def become_subreaper() -> None:
-    """A descendant whose parent ends becomes a child of this process. Raises ClientError where Linux is missing."""
+    """Make descendants whose parent ends children of this process. Raises ClientError on a system other than Linux."""
     if not PROC.joinpath("self/stat").exists():
-        raise ClientError("sluice exec needs Linux with /proc: without it a driver that lost its lease could not be ended")
+        raise ClientError("sluice exec needs Linux with /proc, to end a driver that has lost its lease")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise ClientError(f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(ctypes.get_errno())}")
 
 
 def reap(table: Table, parent: int, others: Collection[int]) -> None:
-    """Wait for the children of this process that have ended, except `others`, for which somebody else waits."""
+    """Reap the children of this process that have ended, except `others`, which other code waits for."""
     for each in table.values():
         if each.parent == parent and each.ended and each.id.pid not in others:
             with suppress(ChildProcessError):

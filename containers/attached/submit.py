@@ -9,7 +9,7 @@ from sluice.core.errors import ClientError
 
 
 class ClusterDeployMode(ClientError):
-    """The driver would not run on this machine."""
+    """The driver of spark-submit would run on another machine."""
 
 
 def check_deploy_mode(command: Sequence[str]) -> None:
@@ -20,13 +20,13 @@ def check_deploy_mode(command: Sequence[str]) -> None:
     mode = _deploy_mode(command[names.index("spark-submit") + 1 :])
     if mode == "cluster":
         raise ClusterDeployMode(
-            "spark-submit with the deploy mode cluster starts the driver on another machine, where it could not be ended when the lease is "
+            "spark-submit with the deploy mode cluster starts the driver on another machine, where it cannot be ended when the lease is "
             "lost: use --deploy-mode client"
         )
 
 
 def _deploy_mode(arguments: Sequence[str]) -> str:
-    """The last one counts. The option wins over the property."""
+    """The deploy mode in the arguments, "" for none. The last one counts, and the option wins over the property."""
     option = prop = ""
     for n, each in enumerate(arguments):
         name, equals, value = each.partition("=")

@@ -1,8 +1,8 @@
 """`sluice exec`: starts a command when it may run, keeps its lease while it runs, and ends it when the lease is lost.
 
 The command keeps the session, the process group and the standard input of this process, so that a terminal treats both as one. A signal
-that the terminal sends reaches the command without us; one that a process sends to us is passed on. The lease is not renewed while the
-driver is stopped (SIGSTOP, Ctrl-Z): another container may take over, and the stopped one is killed before it does.
+from the terminal reaches the command directly; a signal from a process is passed on. The lease is not renewed while the driver is stopped
+(SIGSTOP, Ctrl-Z): another container may take over, and the stopped one is killed before it does.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from containers.attached import processes
 from containers.attached.claim import Claim, Claims, Request
 from containers.attached.guardian import MARK
 from containers.attached.processes import Process
-from containers.attached.report import report_exit
 from containers.errors import signal_name
+from containers.exit_report import report_exit
 from sluice.client import CoordinatorClient, Refused
 from sluice.clock import Clock
 from sluice.core.errors import LeaseLost, Unavailable
@@ -39,7 +39,7 @@ PASSED_ON = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQ
 GUARDIAN = (sys.executable, "-P", "-m", "containers.attached.guardian")
 
 LEFTOVERS = timedelta(seconds=10)
-"""How long processes may outlive the command that started them: a JVM ends a moment after its Python."""
+"""How long processes may outlive the command. A JVM ends a moment after its Python."""
 
 LONG_POLL = timedelta(seconds=20)
 
@@ -110,7 +110,7 @@ class Supervisor:
     # --- the command -----------------------------------------------------------------------------------------------
 
     async def _supervise(self, claim: Claim, coordinator: CoordinatorClient, unblocked: Collection[int]) -> tuple[int, str, bool]:
-        """Exit code, reason, and whether all processes have ended."""
+        """Run the command. Returns its exit code, the reason, and whether all processes have ended."""
         read_fd, errors = (None, None) if sys.stderr.isatty() else os.pipe()
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -148,7 +148,7 @@ class Supervisor:
         return code, self._reason(code), all_ended
 
     def _environment(self, claim: Claim) -> dict[str, str]:
-        """For the command. `MARK` also identifies its descendants."""
+        """Variables for the command. `MARK` also identifies its descendants."""
         return {
             MARK: self._request.container,
             "SLUICE_COORDINATOR_URL": self._url,
@@ -159,7 +159,8 @@ class Supervisor:
         }
 
     async def _end_leftovers(self, claim: Claim) -> bool:
-        """The lease is kept meanwhile. If it is lost, everything is killed at once."""
+        """Wait until the descendants have ended, and kill those that have not within LEFTOVERS; whether all have ended. The lease is kept
+        meanwhile. If it is lost, they are killed immediately."""
         until = self._clock.elapsed() + LEFTOVERS.total_seconds()
         while self._alive() and self._clock.elapsed() < until:
             done, _ = await asyncio.wait([claim.ends], timeout=0.1)
@@ -174,7 +175,7 @@ class Supervisor:
         return any(not each.ended for each in self._descendants())
 
     def _descendants(self) -> Iterable[Process]:
-        """All processes below this one, without the guardian. What has ended is reaped."""
+        """All descendants of this process except the guardian. Those that have ended are reaped."""
         table, own = processes.processes(), os.getpid()
         waited_for = {each.pid for each in (self._process, self._guardian) if each is not None}
         processes.reap(table, own, waited_for)
@@ -195,8 +196,8 @@ class Supervisor:
         return f"the command exited with code {code}{f': {last.strip()[:2000]}' if last else ''}"
 
     def _copy_errors(self, source: int | None) -> None:
-        """Pass standard error on as it is, and remember the last lines. `source`: None for a terminal, to which the command writes itself,
-        because many programs write differently to one."""
+        """Copy standard error unchanged, and keep the last lines. `source`: None if standard error is a terminal. The command then writes
+        to it directly, because many programs write differently to a terminal."""
         unfinished = b""
         while source is not None and (read := os.read(source, 65536)):
             _write_all(2, read)
@@ -219,7 +220,7 @@ class Supervisor:
             self._send(number)
 
     def _send(self, number: signal.Signals) -> None:
-        """A command that is being started gets the signal as soon as its process is known."""
+        """Send the signal to the command. If it is being started, it gets the signal as soon as its process is known."""
         if self._process is None:
             self._early_signals.append(number)
         elif self._process.returncode is None:
@@ -237,7 +238,7 @@ class Supervisor:
                 continue
             seq = max([seq, *(each.seq for each in found)])
             if any(each.kind in ("STOP", "ENDED") for each in found):
-                log.info("the job is to stop: SIGTERM to the command")
+                log.info("the job is being stopped: sending SIGTERM to the command")
                 self._send(signal.SIGTERM)
                 await asyncio.sleep(self._stop_timeout.total_seconds())
                 log.warning("the command did not stop within %g s and is killed", self._stop_timeout.total_seconds())
@@ -261,7 +262,7 @@ class Supervisor:
             guardian.stdin.write(f"{line}\n".encode())
 
     async def _keep_guardian(self) -> None:
-        """Start it, and start it again when it ends."""
+        """Start the guardian, and restart it when it ends."""
         environment = {name: value for name, value in os.environ.items() if name != MARK}
         while True:
             self._guardian = await asyncio.create_subprocess_exec(
@@ -300,6 +301,6 @@ def _lost(end: Replaced | RunEnded | LeaseExpired) -> str:
 
 
 def _write_all(fd: int, data: bytes) -> None:
-    with suppress(OSError):  # nobody reads it any more
+    with suppress(OSError):  # the reader has closed it
         while data:
             data = data[os.write(fd, data) :]

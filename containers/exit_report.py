@@ -1,4 +1,4 @@
-"""The report that a command has ended, which frees its slot without waiting for the end of the lease."""
+"""Reports the exit of a container, which frees its tasks before the lease ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ REPORT_WITHIN = timedelta(seconds=8)
 
 
 async def report_exit(url: str, container: ExecutionContainerId, exit_code: int, reason: str, token: str) -> None:
-    """Report it only after the last process has ended: the slot is free then. `token`: that of the container."""
+    """Report the exit; errors are ignored, since the lease expires anyway. Call it only after the last process has ended, because the tasks
+    are free from then on. `token`: that of the container. The report is repeated for a short time, because the coordinator may be
+    restarting."""
     coordinator = CoordinatorClient(url)
     coordinator.act_as(token)
     try:
