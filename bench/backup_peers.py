@@ -24,7 +24,7 @@ from containers.state.commits.upload import CommitSettings, Marker, Uploader
 from containers.state.context import DISK_THREADS, commit_id
 from containers.state.meters import Transfers
 from containers.state.recovery.restore import Restorer, RestoreSettings
-from containers.state.transfer import in_parallel
+from containers.state.transfer import TransferContext, in_parallel
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.clock import SystemClock
@@ -101,9 +101,9 @@ async def sluice(gateway: Gateway, directory: Path, scratch: Path) -> AsyncItera
         try:
             await blobs.open(create=True)
             settings = CommitSettings(concurrency=AT_ONCE)
-            uploader = Uploader(blobs, KEY, settings, clock, lambda: uuid4().hex, Transfers(), in_thread=in_thread)
+            uploader = Uploader(TransferContext(blobs, KEY, Transfers(), in_thread=in_thread), settings, clock, lambda: uuid4().hex)
             await uploader.begin(None)
-            restorer = Restorer(blobs, KEY, RestoreSettings(concurrency=AT_ONCE), Transfers(), in_thread=in_thread)
+            restorer = Restorer(TransferContext(blobs, KEY, Transfers(), in_thread=in_thread), RestoreSettings(concurrency=AT_ONCE))
             made = Sluice(uploader, restorer, requests, directory, scratch)
             yield made
             await made.cleared()

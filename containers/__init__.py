@@ -4,10 +4,10 @@
 * `driver` loads the job file and runs the agent on a thread of its own.
 * `agent` talks to the coordinator: registration, lease, tasks, drains, metrics.
 * `spark` is everything that uses PySpark. The agent reaches it through the port `engine`.
-* `state` is the checkpoint directories on this disk, their backup and their restore.
-* `local` runs a coordinator and containers on one machine, `cli` has the commands.
+* `state` has the checkpoint directories on this disk, their backup and their restore.
+* `local` runs a coordinator and containers on one machine. `cli` has the commands.
 
-Job files import `sluice`; that `from containers import Job` still works is for one release.
+Job files import `sluice`. `from containers import Job` is deprecated and works for one more release.
 """
 
 from __future__ import annotations

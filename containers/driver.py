@@ -46,22 +46,22 @@ class WatchdogPipe:
             os.set_blocking(fd, False)
 
     def job(self, job: JobName) -> None:
-        """The watchdog does not import the job file, and needs the name for its log."""
+        """Pass on the job's name for the watchdog's log. The watchdog does not import the job file."""
         self._write(f"job {job}")
 
     def token(self, token: str) -> None:
-        """The watchdog needs it to report the exit."""
+        """Pass on the token, which the watchdog needs to report the exit."""
         self._write(f"token {token}")
 
     def renewed(self, ends_at: Instant) -> None:
         self._write(f"lease {ends_at!r}")
 
     def exiting(self, reason: ExitReason) -> None:
-        """Report the exit to the watchdog, which otherwise assumes that user code has ended the process."""
+        """Pass on the exit. Otherwise the watchdog assumes that user code has ended the process."""
         self._write(f"end {reason.exit_code} " + reason.reason.replace("\n", "\0"))
 
     def _write(self, line: str) -> None:
-        """Never blocks: a watchdog that is suspended must not delay heartbeats."""
+        """Write a line without blocking: a suspended watchdog must not delay heartbeats."""
         if self._fd is not None:
             try:
                 os.write(self._fd, line.encode(errors="replace")[: PIPE_BUF - 1] + b"\n")
@@ -139,8 +139,8 @@ class Driver:
             await coordinator.close()
 
     def _follow_watchdog(self) -> None:
-        """Standard input is a pipe from the watchdog that carries nothing. Its end means that the watchdog has ended; this process then
-        stops too."""
+        """Stop when the watchdog has ended. Standard input is a pipe from the watchdog, on which nothing is sent, and is closed when the
+        watchdog ends."""
         while os.read(0, 1024):
             pass
         log.warning("the watchdog has ended: stopping, because nothing would kill this process when its lease expires")
@@ -174,7 +174,8 @@ def main(job_file: Path) -> int:
 
 
 def _claim_scratch(settings: ContainerSettings) -> None:
-    """What the watchdog does elsewhere. The JVM may outlive this process, so the next container deletes this one's temporary files."""
+    """Claim the temporary directories, as the watchdog otherwise does. The JVM may outlive this process, so the next container deletes this
+    one's temporary files."""
     claimed = scratch.claim(settings.home, settings.id, sockets=False)
     if claimed is not None:
         claimed.started(os.getsid(0))

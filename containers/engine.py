@@ -20,7 +20,7 @@ from sluice.core.watermarks import FeederProgress, WatermarkStep
 from sluice.job import DeclaredStage
 
 STARTING = os.cpu_count() or 1
-"""How many queries start at a time. Each starts a Python process that needs up to a second of a core, and Spark waits ten seconds for
+"""How many queries start concurrently. Each starts a Python process that needs up to a second of a core, and Spark waits ten seconds for
 it."""
 
 
@@ -38,10 +38,9 @@ class BatchHooks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StageStart:
-    """How a stage of a task starts: what the acquire of the task said, and what the preparation of the checkpoint added.
-
-    `reported`: the last batch that was reported to the coordinator, None for none. `starts`: the offsets at which a new checkpoint begins,
-    of all partitions that the stage reads. `first_run`: the run in which the history of the checkpoint began."""
+    """How a stage of a task starts, from the answer to the acquire of the task and from the preparation of the checkpoint. `reported`: the
+    last batch that was reported to the coordinator; None if there is none. `starts`: the offsets at which a new checkpoint begins, of all
+    partitions that the stage reads. `first_run`: the run in which the history of the checkpoint began."""
 
     declared: DeclaredStage
     task: TaskName
@@ -57,19 +56,19 @@ class StageStart:
     restored: bool = False
     """Whether the checkpoint was made ready on this disk. It may then be older than `reported`."""
     drain: str = ""
-    """The drain under which the stage is flushed. All that the stage then writes, the rest of its input and the output of the flush, is
-    marked with it. "" while the stage runs."""
+    """The drain in which the stage is flushed; "" while the stage runs normally. Everything that the stage writes during the drain is
+    marked with it: the output of its remaining input and of the flush."""
     failed_drains: Sequence[str] = ()
-    """Readers of intermediate streams skip what was written under these drains."""
+    """Readers of intermediate streams skip records that were written during these drains."""
     kept_operators: Sequence[str] | None = None
     """The stateful operators whose state a drain has kept for this start; None if there is no such drain."""
     continuation: Mapping[str, Any] | None = None
-    """What the index of each snapshot says for a rebuild (`sluice.wire.snapshots.Continuation`)."""
+    """Data for a rebuild, which the index of each snapshot contains (`sluice.wire.snapshots.Continuation`)."""
     confirm_owner: Callable[[], None] = lambda: None
-    """Request from the coordinator whether the task is still owned under `generation`. Blocks until it answers. Raises LeaseLost, and
+    """Confirm with the coordinator that the task is still owned under `generation`. Blocks until it answers. Raises LeaseLost, and
     Unavailable if the container exits first."""
     snapshot: Snapshot | None = None
-    """What its checkpoint is restored from when this disk has none that is as new."""
+    """The snapshot to restore the checkpoint from if this disk has none that is as new."""
 
     @property
     def query(self) -> str:
@@ -89,7 +88,7 @@ class StateSize:
 
 @dataclass(frozen=True, slots=True)
 class StatefulOperator:
-    """An operator, named as in the DataFrame API, what a flush does to its state, and why it cannot empty it, if it cannot."""
+    """An operator with its name in the DataFrame API, what a flush does to its state, and why a flush cannot empty it ("" if it can)."""
 
     operator: str
     effect: Effect
@@ -116,7 +115,7 @@ class Batch:
     unflushable: Sequence[str] | None = None
     """The query's operators whose state a flush could not empty; None if that is not known."""
     progress: FeederProgress | None = None
-    """How far the query has come as a feeder of the intermediate streams that it writes; None if it writes none."""
+    """The progress of the query as a feeder of the intermediate streams that it writes; None if it writes none."""
     delays: Mapping[StreamId, timedelta] = field(default_factory=dict)
     """The largest delay of a `withWatermark` above each stream that the query reads."""
     operators: Sequence[StatefulOperator] | None = None
@@ -145,8 +144,8 @@ class Emptied:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A stage that has read the rest of its input and keeps its state: the last batch (-1 for none), and its stateful operators as text,
-    from the sink to the sources."""
+    """The result of a drain of a stage that keeps its state: the last batch (-1 for none), and the stateful operators as text, from the
+    sink to the sources."""
 
     batch: int
     operators: Sequence[str] = ()
@@ -154,7 +153,7 @@ class Kept:
 
 class Engine(Protocol):
     def open(self, callbacks: Callbacks) -> None:
-        """Start the session; seconds. Called once, first."""
+        """Start the session, which takes seconds. Called once, before all other methods."""
         ...
 
     def start(self, start: StageStart) -> tuple[str, Any]:
@@ -170,9 +169,9 @@ class Engine(Protocol):
         ...
 
     def pause(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
-        """Pause the query: let the running batch finish, and wait before the next one. The query then reads nothing and its checkpoint does
-        not change, until `resume`, `empty` or `stop`. False if it cannot be paused, or did not get there by `deadline` or before `forced`
-        was set; it then keeps running."""
+        """Pause the query: let the running batch finish, and wait before the next one. Until `resume`, `empty` or `stop`, the query reads
+        nothing and its checkpoint does not change. False if it cannot be paused, or if the batch did not finish by `deadline` or before
+        `forced` was set; it then keeps running."""
         ...
 
     def resume(self, query: Any) -> None:
@@ -180,7 +179,7 @@ class Engine(Protocol):
         ...
 
     def finish(self, start: StageStart) -> None:
-        """Run the batch that is planned in the stage's checkpoint and not committed, if there is one. The query is stopped or paused.
+        """Run the batch that is planned in the stage's checkpoint and not committed, if there is one. The query must be stopped or paused.
         Raises what `start` raises."""
         ...
 
@@ -189,31 +188,31 @@ class Engine(Protocol):
         ...
 
     def empty(self, start: StageStart, ends: Mapping[Ssp, int]) -> Emptied:
-        """Flush the stage under `start.drain`: read up to these ends, close all windows and fire all timers. The query is stopped or
-        paused, and stays so. May be interrupted anywhere and repeated; afterwards `start` refuses the checkpoint. Raises what `start`
+        """Flush the stage under `start.drain`: read up to these ends, close all windows and fire all timers. The query must be stopped or
+        paused, and remains so. May be interrupted anywhere and repeated; afterwards `start` rejects the checkpoint. Raises what `start`
         raises."""
         ...
 
     def limit_watermark(self, query: str, steps: Mapping[StreamId, Sequence[WatermarkStep]] | None) -> None:
-        """How far the watermark of the query `<task>/<stage>` may rise: the steps of each intermediate stream that it reads, in place of
-        those of the call before. Until the first call, and for a stream without a step that the query has passed, the watermark stays at
-        that of the last planned batch. None: the coordinator knows no caps, and nothing limits the watermark. Also for a query that has
-        not started. Any thread; does not block."""
+        """Set how far the watermark of the query `<task>/<stage>` may rise: the steps of each intermediate stream that it reads. They
+        replace those of the previous call. Until the first call, and for a stream without a step that the query has passed, the watermark
+        stays at that of the last planned batch. None: the coordinator knows no caps, and the watermark is not limited. The query need not
+        have started. Thread-safe; does not block."""
         ...
 
     def keep(self, start: StageStart, ends: Mapping[Ssp, int]) -> Kept:
-        """Read up to these ends, and leave the state as it is. The query is stopped or paused, and stays so; it may continue afterwards.
-        May be interrupted anywhere and repeated. Raises what `start` raises."""
+        """Read up to these ends, and leave the state unchanged. The query must be stopped or paused, and remains so; it may continue
+        afterwards. May be interrupted anywhere and repeated. Raises what `start` raises."""
         ...
 
     def progress(self, query: str) -> FeederProgress | None:
-        """How far the query `<task>/<stage>` has come as a feeder; after its start, what its checkpoint says. None if it has not started.
-        Any thread; does not block."""
+        """The progress of the query `<task>/<stage>` as a feeder; after its start, the progress in its checkpoint. None if it has not
+        started. Thread-safe; does not block."""
         ...
 
     def check(self) -> None:
-        """Return once the JVM has answered, within milliseconds unless it hangs. Raises SparkStopped when there is no session any more. Any
-        thread."""
+        """Return once the JVM has answered, within milliseconds unless it hangs. Raises SparkStopped if the session has ended.
+        Thread-safe."""
         ...
 
     def close(self) -> None: ...

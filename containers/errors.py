@@ -8,8 +8,8 @@ from sluice.core.errors import ClientError, CorruptData, Unavailable
 from sluice.disks import NO_ROOM
 
 EXIT_REPEATED_FAILURE = 4
-"""The exit code of a container in which a batch has failed again and again with the same error, or that an error has ended which every
-start of the same code meets. A launcher that restarts containers should wait, or stop. The other codes are in
+"""The exit code of a container in which a batch has repeatedly failed with the same error, or which has ended with an error that would
+recur at every start of the same code. A launcher that restarts containers should wait, or stop. The other codes are in
 `containers/agent/lifecycle.py`."""
 
 
@@ -80,7 +80,7 @@ class CheckpointUnreadable(CorruptData):
 
 
 def disk_error(error: OSError, message: str) -> DiskUnwritable:
-    """DiskFull if that is why, else DiskUnwritable."""
+    """DiskFull if the error is a lack of space, else DiskUnwritable."""
     return DiskFull(message) if error.errno in NO_ROOM else DiskUnwritable(message)
 
 

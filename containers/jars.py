@@ -102,7 +102,7 @@ BROKER = JarSet(
     "broker",
     (
         Artefact("org.apache.kafka", "kafka_2.13", "4.1.0"),
-        Artefact("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),  # without it a broker logs nothing, not even why it exits
+        Artefact("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),  # without it a broker does not log, not even why it exits
     ),
 )
 

@@ -1,15 +1,15 @@
 """Temporary directories of containers on this machine: one set for each incarnation, deleted when its last process has ended.
 
 <home>/spark/<id>          Spark's temporary files and its JVM's
-<home>/spark/<id>.lock     locked (flock) while the watchdog or the driver lives; has the driver's session and the path of the sockets
+<home>/spark/<id>.lock     locked (flock) while the watchdog or the driver runs; contains the driver's session and the path of the sockets
 <TMPDIR>/sluice-<token>    sockets between Spark and its Python workers: their paths must be short
 
 The watchdog deletes them after an orderly end. If it was killed, the next container that starts on this machine does. An incarnation is
 dead if no process holds its lock and no process of its session is left: the JVM does not inherit the lock, and may outlive Python, for
-example while it is frozen. A frozen process keeps its lock. The lock file is created first and deleted last, so that a crash leaves a lock
-file without directories, never directories that no lock file names.
+example while it is frozen. A frozen process keeps its lock. The lock file is created first and deleted last, so a crash may leave a lock
+file without directories, but no directories without a lock file.
 
-A pid and a start time would not do: a container with a pid namespace of its own that shares the home does not see the process.
+A pid and a start time are not sufficient: a container that shares the home and has a pid namespace of its own does not see the process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PAUSE_SECONDS = 0.05
 
 
 def session_members(session: int) -> list[int]:
-    """The processes of a session that are alive."""
+    """The processes of a session that have not ended."""
     members = []
     for pid in psutil.pids():
         with suppress(OSError, psutil.Error):
@@ -51,8 +51,8 @@ def session_members(session: int) -> list[int]:
 
 @dataclass
 class Scratch:
-    """The temporary directories of one incarnation, which this process has locked. `lock`: a file descriptor; a child that inherits it
-    holds the lock, too. `sockets`: None if the directory cannot be created, and Spark then works without it."""
+    """The temporary directories of one incarnation, which this process has locked. `lock`: a file descriptor; a child that inherits it also
+    holds the lock. `sockets`: None if the directory cannot be created; Spark then works without it."""
 
     directory: Path
     lock: int
@@ -60,7 +60,7 @@ class Scratch:
     session: int | None = field(default=None, init=False)
 
     def started(self, session: int) -> None:
-        """Record the driver's session: the directories are in use as long as one of its processes lives."""
+        """Record the driver's session: the directories are in use while one of its processes is running."""
         self.session = session
         try:
             self._record()
@@ -74,7 +74,7 @@ class Scratch:
         os.close(self.lock)
 
     def create_sockets(self) -> None:
-        """Create the directory of the sockets, which other users cannot access. It is recorded first."""
+        """Record the directory of the sockets, then create it. Other users cannot access it."""
         sockets = Path(tempfile.gettempdir()) / f"{_PREFIX}{token_hex(4)}"
         try:
             self.sockets = sockets
@@ -91,10 +91,8 @@ class Scratch:
 
 
 def claim(home: Path, container: ExecutionContainerId, *, sockets: bool = True) -> Scratch | None:
-    """Lock the directories of an incarnation, and create that of its sockets if there is to be one.
-
-    None, with a warning, if another process has this id, or the home cannot be written. The container then starts without, and says so
-    itself if it cannot work."""
+    """Lock the directories of an incarnation, and with `sockets` create the directory of its sockets. None, with a warning, if another
+    process has this id, or the home cannot be written. The container then starts without them, and reports an error if it cannot work."""
     directory = scratch_directory(home, container)
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +101,7 @@ def claim(home: Path, container: ExecutionContainerId, *, sockets: bool = True) 
         log.warning("the directory for temporary files cannot be locked: %s", error)
         return None
     if lock is None:
-        log.warning("another process of this machine has the id %s: a container needs an id that was never used", container)
+        log.warning("another process on this machine has the id %s: a container needs an id that was never used", container)
         return None
     _removed(directory, _read(lock).sockets)  # of a dead incarnation with the same id
     scratch = Scratch(directory, lock)
@@ -118,8 +116,8 @@ def scratch_directory(home: Path, container: ExecutionContainerId) -> Path:
 
 
 def clear(home: Path, members: Callable[[int], Sequence[int]] = session_members) -> Sequence[str]:
-    """Delete what dead incarnations left; the names of their directories. Directories without a lock file are those of former releases, and
-    stay. `members`: the living processes of a session."""
+    """Delete the directories of dead incarnations. Returns their names. Directories without a lock file are of former releases, and are
+    kept. `members`: returns the running processes of a session."""
     cleared = []
     for file in sorted((home / "spark").absolute().glob(f"*{_SUFFIX}")):
         try:
@@ -136,7 +134,7 @@ def clear(home: Path, members: Callable[[int], Sequence[int]] = session_members)
             finally:
                 os.close(lock)
         except OSError as error:
-            log.warning("what a dead container left cannot be deleted: %s", error)
+            log.warning("the temporary files of a dead container cannot be deleted: %s", error)
     return cleared
 
 
@@ -147,7 +145,7 @@ class _Record:
 
 
 def _read(lock: int) -> _Record:
-    """What a lock file says; nothing if it was not completed."""
+    """The contents of a lock file; an empty record if it was not completed."""
     try:
         read = json.loads(os.pread(lock, 10_000, 0))
         session, sockets = read["session"], read["sockets"]

@@ -83,7 +83,7 @@ class ContainerSettings(BaseSettings):
     log_file: str = Field(
         "", max_length=1000, description="where this container's log can be read, as shown with its failures; default: its standard error"
     )
-    disk_low_bytes: int = Field(1 << 30, ge=0, description="a disk with less free space is named with failures and in metrics; 0: none")
+    disk_low_bytes: int = Field(1 << 30, ge=0, description="a disk with less free space is reported with failures and in metrics; 0: none")
     metrics_host: str = Field("127.0.0.1", max_length=255, description="address on which this container serves its metrics")
     metrics_port: int = Field(0, ge=0, le=65535, description="port of the metrics; 0: a free one")
     secrets_dir: Path = Field(
@@ -110,7 +110,7 @@ class ContainerSettings(BaseSettings):
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """What every log record of this container carries. The job is added when its file has been read."""
+        """Fields of every log record of this container. The job is added when its file has been read."""
         return {"run": self.run_id, "processor": self.processor_id, "container": self.execution_container_id}
 
     @property
@@ -188,9 +188,9 @@ def read_container_settings() -> ContainerSettings:
 
 @dataclass(frozen=True, slots=True)
 class CommitPolicy:
-    """When to commit: after `interval`, or after `max_replay` batches if that is sooner. With an interval of zero: after every batch, and
-    before the next one starts if its sink can wait. Batches wait for a commit that is `max_delay` late, and the container exits when it is
-    late by `timeout` more."""
+    """When to commit: after `interval`, or after `max_replay` batches if that is sooner. With an interval of zero: after every batch, and,
+    if the sink can wait, before the next one starts. Batches wait for a commit that is late by `max_delay`. The container exits when the
+    commit is late by another `timeout`."""
 
     interval: timedelta
     max_replay: int

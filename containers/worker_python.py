@@ -1,8 +1,9 @@
-"""The Python program that Spark starts on this machine for data sources and user functions: a shell script around this Python.
+"""Makes the Python program that Spark starts on this machine for data sources and user functions: a shell script around this Python.
 
 Spark starts it with `-m`, for which Python puts the working directory first on the path. With `-P` it is not on the path. The job file's
-directory is last. So neither shadows a module of Sluice, of PySpark or of the standard library. The variable PYTHONSAFEPATH has the same
-effect as `-P`, but programs that user functions start would inherit it, and Python scripts among them could not import modules beside them.
+directory is last. So neither directory shadows a module of Sluice, of PySpark or of the standard library. The variable PYTHONSAFEPATH has
+the same effect as `-P`, but programs that user functions start would inherit it, and Python scripts among them could not import modules
+beside them.
 
 Spark puts its zip of PySpark first on the path of each such process. Python does not cache compiled modules of a zip: it compiles them, 0.4
 s of CPU time, in each of about six processes before a container's first batch, and in one for each source of each query that starts. The
@@ -60,8 +61,8 @@ def plain_environment(job_directory: Path | None) -> Mapping[str, str]:
 
 
 def worker_python(directory: Path, job_directory: Path | None = None) -> str:
-    """The program, in `directory` if files may be executed there, else plain Python. `job_directory`: the directory of the job file, from
-    which helper modules are imported."""
+    """Write the program into `directory`, and return its path. If files may not be executed there, return plain Python. `job_directory`:
+    the directory of the job file, from which helper modules are imported."""
     run = "".join(f"{shlex.quote(each)} " for each in last_on_path(job_directory)) if job_directory is not None else ""
     spark = find_spec("pyspark")
     for home in (spark.submodule_search_locations or ()) if spark else ():

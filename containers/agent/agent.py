@@ -1,7 +1,7 @@
 """The agent: one event loop on a thread of its own inside the driver, from registration to exit code.
 
 It reads the run, registers (heartbeats are sent from then on), opens Spark and runs the slot's tasks (`containers/agent/slot.py`), until
-there is a reason to exit: a stop (SIGTERM or a notice), the end of the lease, or a failure that restarts could not mend.
+there is a reason to exit: a stop (SIGTERM or a notice), the end of the lease, or a failure that persisted after restarts.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ REPORT_EXIT_WITHIN = timedelta(seconds=5)
 
 
 def _ignore(_: str) -> None:
-    """Without a watchdog."""
+    """Used where there is no watchdog."""
 
 
 class Agent:
@@ -107,7 +107,7 @@ class Agent:
         self._metrics_server: MetricsServer | None = None
 
     def stop_requested(self) -> None:
-        """SIGTERM: stop between two batches. The second one interrupts running batches."""
+        """Handle SIGTERM: stop between two batches. A second call interrupts running batches."""
         if self._lifecycle.exiting:
             log.warning("second stop request: running batches are interrupted")
             if self._queries is not None:
@@ -152,7 +152,7 @@ class Agent:
     # --- metrics ---------------------------------------------------------------------------------------------------
 
     async def _serve_metrics(self) -> None:
-        """A container whose metrics cannot be served runs without them."""
+        """Start the metrics server. If it cannot be started, the container runs without it."""
         host, port, name = self._settings.metrics_host, self._settings.metrics_port, self._settings.host
         collector = ContainerCollector(
             self._meters, self._settings.trigger, self._lease_left, lambda: len(self._owned), self._clock, self._more_metrics
@@ -254,7 +254,7 @@ class Agent:
                 try:
                     self._drains.advance(wire_drains.DrainNotice.model_validate(notice.detail))
                 except ValidationError:
-                    log.warning("a notice of a drain is not understood: %s", str(notice.detail)[:200])
+                    log.warning("ignoring an invalid notice of a drain: %s", str(notice.detail)[:200])
             case "MODEL":
                 self._on_version(notice.detail.get("version"))
             case "BACKUP" if "lost" in notice.detail:
@@ -283,10 +283,10 @@ class Agent:
             try:
                 queries.upload_again(TaskName(each["task"]), StageName(each["stage"]), BlobStoreName(each["blobStore"]))
             except (TypeError, KeyError):
-                log.warning("a notice of lost blobs is not understood: %s", str(each)[:200])
+                log.warning("ignoring an invalid notice of lost blobs: %s", str(each)[:200])
 
     async def _adopt_blob_stores(self) -> None:
-        """Use the blob stores that the run names now. While one cannot be used, the container keeps those that it has, and tries again."""
+        """Use the blob stores that the run names now. While one of them cannot be used, keep the former ones, and retry."""
         async with self._adopting:
             last = ""
             while not self._lifecycle.exiting:
@@ -295,7 +295,7 @@ class Agent:
                     return
                 except SluiceError as error:
                     if str(error) != last:
-                        log.error("the run's new blob stores are not used yet, and are tried again: %s %s", error.title(), error)
+                        log.error("the run's new blob stores cannot be used yet; retrying: %s %s", error.title(), error)
                     last = str(error)
                 await self._lifecycle.pause(RETRY)
 
@@ -347,7 +347,7 @@ class Agent:
             self._lifecycle.in_background(self._standby.run(), "standby")
 
     async def _open(self, queries: Queries) -> None:
-        """Start Spark, as soon as the disks have room for its files."""
+        """Start Spark as soon as the disks have room for its files."""
         while not self._lifecycle.exiting:
             try:
                 await queries.open()
@@ -357,7 +357,7 @@ class Agent:
                 await self._lifecycle.pause(RETRY)
 
     async def _open_blob_stores(self, run: wire_runs.BasicRun) -> None:
-        """Wait for a blob store that does not answer, as long as for the coordinator."""
+        """Open the run's blob stores. One that does not answer is retried for `connect_timeout_seconds`."""
         give_up = self._clock.elapsed() + self._settings.connect_timeout_seconds
         while not self._lifecycle.exiting:
             try:
@@ -373,7 +373,8 @@ class Agent:
         self._lifecycle.exit(ExitReason(EXIT_FAILED, await queries.until_spark_stops(self._settings.spark_timeout)))
 
     def _new_aligner(self, run: wire_runs.BasicRun) -> Callable[[StageStart], Aligner | None]:
-        """Stages that write an intermediate stream are aligned, in a run that limits the skew of event times."""
+        """Returns a function that makes the aligner of a stage; None for a stage that is not aligned. Stages that write an intermediate
+        stream are aligned, if the run limits the skew of event times."""
         intermediate = {stream.name for stream in run.streams if stream.role == "intermediate"}
 
         def new_aligner(start: StageStart) -> Aligner | None:
@@ -384,7 +385,8 @@ class Agent:
         return new_aligner
 
     def _new_watermarks(self, run: wire_runs.BasicRun) -> Callable[[StageStart], StageWatermarks | None]:
-        """For stages that write or read an intermediate stream."""
+        """Returns a function that makes the watermarks of a stage; None for a stage that neither writes nor reads an intermediate
+        stream."""
         intermediate = {stream.name for stream in run.streams if stream.role == "intermediate"}
 
         def report_soon() -> None:
@@ -404,8 +406,8 @@ class Agent:
     # --- exit ------------------------------------------------------------------------------------------------------
 
     async def _shut_down(self) -> bool:
-        """Stop every query between two batches, report the last progress, and release the tasks whose queries have ended. Nothing of that
-        after a lost lease. Whether the exit may be reported: not while a query may still act."""
+        """Stop every query between two batches, report the last progress, and release the tasks whose queries have ended. After a lost
+        lease, do nothing. Returns whether the exit may be reported: it may not while a query may still act."""
         if self._lifecycle.exit_reason.result().exit_code == EXIT_LEASE_LOST:
             return False
         acting = await self._queries.stop(self._settings.stop_timeout) if self._queries is not None else set()
@@ -421,7 +423,7 @@ class Agent:
         return not acting
 
     async def _report_exit(self, reason: ExitReason) -> None:
-        """If this fails, the watchdog reports the exit when the process has ended, or the lease expires."""
+        """Report the exit. If this fails, the watchdog reports it after the process has ended, or the lease expires."""
         try:
             async with asyncio.timeout(REPORT_EXIT_WITHIN.total_seconds()):
                 await self._coordinator.exited(self._settings.id, reason.exit_code, reason.reason)

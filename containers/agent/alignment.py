@@ -1,7 +1,7 @@
 """Watermark alignment: a stage that runs ahead of the same stage of other tasks waits for them (`sluice/core/watermarks.py`).
 
 The query keeps running. Each of its batches waits before it computes, until the coordinator has received the event time of the batch before
-and answered that the stage need not wait. So a task is ahead by more than the limit for one batch at most.
+and answered that the stage need not wait. So a task exceeds the limit by at most one batch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Aligner:
         self._report_now.set()
 
     def open(self) -> None:
-        """Hold back no batch from now on: the query is stopping, and a batch that has begun must finish."""
+        """Let every batch pass from now on: the query is stopping, and a batch that has begun must finish."""
         self._open = True
         self._report_now.set()
 
@@ -69,7 +69,7 @@ class Aligner:
         asyncio.run_coroutine_threadsafe(self._pass(batch), self._loop).result()
 
     def before_write(self, batch: int) -> None:
-        """The batch has passed already."""
+        """Do nothing: the batch has passed already."""
 
     async def _pass(self, batch: int) -> None:
         if self._passed == batch - 1:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 THREADS = 64
-"""Most of the time each of them waits for Spark."""
+"""The number of threads that call the engine. They wait for Spark most of the time."""
 
 
 class UserCodeEnded(Exception):
@@ -43,7 +43,7 @@ class AsyncEngine:
     async def open(
         self, on_batch: Callable[[Batch], None], on_idle: Callable[[str], None], on_lease_lost: Callable[[LeaseLost], None]
     ) -> None:
-        """Start the engine; seconds. The callbacks are called on the loop."""
+        """Start the engine, which takes seconds. The callbacks are called on the loop."""
         callbacks = Callbacks(
             on_batch=lambda batch: self._from_thread(on_batch, batch),
             on_idle=lambda query: self._from_thread(on_idle, query),
@@ -66,7 +66,7 @@ class AsyncEngine:
         return self._ends.setdefault(token, self._loop.create_future())
 
     async def call(self, work: Callable[[Engine], T]) -> T:
-        """Run blocking work on the threads of the engine. The default pool also resolves host names, and heartbeats need it."""
+        """Run blocking work on the threads of the engine. The default pool stays free: heartbeats need it to resolve host names."""
         in_context = partial(copy_context().run, _contained, partial(work, self._engine))  # log records of the thread name task and stage
         return await self._loop.run_in_executor(self._threads, in_context)
 
@@ -84,11 +84,11 @@ class AsyncEngine:
 
     @property
     def work(self) -> Mapping[asyncio.Future[Any], TaskName]:
-        """What `run_for` has started and not ended, by task."""
+        """The work that `run_for` has started and that has not ended, with its task."""
         return self._work
 
     def busy_tasks(self) -> Collection[TaskName]:
-        """The tasks for which work is running. Callbacks of a future run after it is done, hence the look at the future itself."""
+        """The tasks for which work is running. The futures themselves are checked, because their callbacks run later."""
         return {task for doing, task in self._work.items() if not doing.done()}
 
     def limit_watermark(self, query: str, steps: Mapping[StreamId, Sequence[WatermarkStep]] | None) -> None:
@@ -105,8 +105,8 @@ class AsyncEngine:
 
 
 def _contained(blocking: Callable[[], T]) -> T:
-    """Call it, and raise only what is safe to raise on an event loop. SystemExit would end the loop, and StopIteration (before Python 3.12)
-    would never reach the waiting coroutine. Raises UserCodeEnded for such."""
+    """Call `blocking`, and raise only what is safe to raise on an event loop. SystemExit would end the loop, and StopIteration (before
+    Python 3.12) would never reach the waiting coroutine. Raises UserCodeEnded instead of these."""
     try:
         return blocking()
     except BaseException as error:

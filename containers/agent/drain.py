@@ -1,5 +1,5 @@
-"""The container's part in drains. The coordinator moves a drain from phase to phase; each stage stops, flushes and commits when the phase
-says so, and reports each step.
+"""The container's part in drains. The coordinator moves a drain from phase to phase. Each stage stops, flushes and commits in the phase for
+it, and reports each step.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class DrainEnded(Exception):
 
 
 class Drain:
-    """One drain, as this container knows it. `mode`: whether it empties the state or keeps it. `flushed`: the stages that every task has
-    flushed; None until that is known, in FLUSHING. `catch_up`: offsets up to which stages must read before they flush. Waits raise
+    """One drain, as far as this container knows it. `mode`: whether it empties the state or keeps it. `flushed`: the stages that every task
+    has flushed; None until that is known, in FLUSHING. `catch_up`: offsets up to which stages must read before they flush. Waits raise
     DrainEnded when the drain ends."""
 
     def __init__(self, uuid: str, phase: Phase, mode: Mode) -> None:
@@ -89,7 +89,8 @@ class DrainParticipant:
     """This container's part in the drains of its run, one at a time: stop, flush and commit each stage as the coordinator advances the
     phase.
 
-    Created and used on the agent's loop. `on_begin`: the queries are to pause; `on_end`: a drain is over, and the container continues.
+    Created and used on the agent's loop. `on_begin` is called to pause the queries, `on_end` when a drain is over and the container
+    continues.
     """
 
     def __init__(
@@ -115,11 +116,11 @@ class DrainParticipant:
 
     @property
     def active(self) -> bool:
-        """Whether the run is under a drain: its queries are paused, or are about to be."""
+        """Whether the run is being drained: its queries are paused, or are about to be."""
         return self._drain is not None
 
     def begin(self, drain: wire_runs.DrainOfRun | None) -> None:
-        """Take part in the drain that the run is under, if there is one."""
+        """Take part in the run's drain, if there is one."""
         if drain is not None and not drain.phase.over and self._drain is None:
             log.info("drain %s, mode %s: %s", drain.uuid, drain.mode, drain.phase)
             self._drain = Drain(drain.uuid, drain.phase, Mode(drain.mode))
@@ -136,7 +137,7 @@ class DrainParticipant:
             self._lifecycle.in_background(self._join(notice), "drain")
 
     async def _join(self, notice: wire_drains.DrainNotice) -> None:
-        """Take part in the drain of the notice if the run is under it."""
+        """Take part in the drain of the notice if it is the run's."""
         while not self._lifecycle.exiting:
             try:
                 drain = (await self._coordinator.basic_run(self._run_id)).drain
@@ -179,7 +180,7 @@ class DrainParticipant:
         return False
 
     async def _participate(self, drain: Drain, queries: Queries, stages: Sequence[Stage]) -> None:
-        """Steps whose phase has passed were taken before this container started again."""
+        """Take the steps of the drain. Steps of a phase that has passed were taken before this container restarted, and are skipped."""
         await drain.phase_at_least(Phase.STOPPING)
         await _all(self._stop(drain, queries, stage) for stage in stages)
         await drain.phase_at_least(Phase.FLUSHING)
@@ -256,8 +257,8 @@ class DrainParticipant:
         return found.committed, positions_in(read_offset_log(directory, found.committed), self._state.reads(start))
 
     async def _retry(self, drain: Drain, call: Callable[[], Awaitable[T]], stage: Stage | None = None) -> T:
-        """Repeat the call until it succeeds. That `stage` waits for it is reported, so that `sluice status` shows why the drain takes long.
-        Raises DrainEnded when the drain ends first."""
+        """Repeat the call until it succeeds. Each failure is reported as one of `stage`, so that `sluice status` shows what delays the
+        drain. Raises DrainEnded when the drain ends first."""
         failures = 0
         while True:
             drain.check()
@@ -277,7 +278,7 @@ class DrainParticipant:
     # --- reading the drain -----------------------------------------------------------------------------------------
 
     async def _read_flushed(self, drain: Drain) -> None:
-        """What notices and answers of a newer coordinator carry."""
+        """Read which stages are flushed. Newer coordinators send this in notices and answers."""
         try:
             detail = await self._retry(drain, lambda: self._coordinator.drain(drain.uuid))
         except (DrainEnded, Refused):
@@ -285,19 +286,19 @@ class DrainParticipant:
         drain.advance(detail.phase, _flushed_in(detail), wire_body.offsets_of(detail.catch_up))
 
     async def _reread(self, drain: Drain) -> None:
-        """Read the state of the drain, also if its phase has moved back, as in a database that was restored. A drain that the coordinator
-        does not know is cancelled."""
+        """Read the state of the drain. Its phase may have moved back, if the database was restored. A drain that the coordinator does not
+        know counts as cancelled."""
         changes = drain.changes
         try:
             detail = await self._retry(drain, lambda: self._coordinator.drain(drain.uuid))
         except Refused:
             drain.set(Phase.CANCELLED, None, {})
             return
-        if drain.changes == changes:  # otherwise a notice has come meanwhile, which is newer
+        if drain.changes == changes:  # otherwise a newer notice has arrived meanwhile
             drain.set(detail.phase, _flushed_in(detail), wire_body.offsets_of(detail.catch_up))
 
     async def _emptied_anything(self, drain: Drain) -> bool:
-        """Whether a drain that empties state had begun with that when it failed."""
+        """Whether a failed drain that empties state had started to do so."""
         if drain.mode is Mode.KEEP_STATE:
             return False
         while True:
@@ -312,7 +313,7 @@ class DrainParticipant:
 
 
 async def _all(works: Iterable[Awaitable[None]]) -> None:
-    """Concurrently, each to its end; then the first error is raised, and DrainEnded only if there is no other."""
+    """Await all concurrently, each to its end. Then raise the first error; DrainEnded only if there is no other."""
     errors = [error for error in await asyncio.gather(*works, return_exceptions=True) if error is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, DrainEnded)):
         raise error

@@ -16,7 +16,7 @@ from pathlib import Path
 from containers.errors import StateIncompatible
 
 WINDOW = timedelta(minutes=10)
-"""Failures are counted over this long: a query that fails once a day is restarted for ever."""
+"""Failures are counted over this period: a query that fails once a day is always restarted."""
 
 LONGEST_PAUSE = timedelta(minutes=1)
 
@@ -24,12 +24,12 @@ LONGEST_WAIT_FOR_ROOM = timedelta(seconds=15)
 """The longest pause before a batch that failed on a full disk is tried again."""
 
 SAME = 2
-"""After so many failures in a row with the same error, a batch is tried once more."""
+"""After this many failures in a row with the same error, a batch is tried once more."""
 
 LONGEST_LINE = 1000
 
 NO_PYTHON_WORKER = "Python worker failed to connect back"
-"""An error of Spark on a machine that is too busy to start a process in time. It says nothing of the batch."""
+"""Spark's error on a machine that is too busy to start a process in time. The batch is not the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,18 @@ class RestartPolicy:
     pause: timedelta
 
     def pause_after(self, failures: int) -> timedelta:
-        """The pause before the restart that follows so many failures: `pause`, doubled with each."""
+        """The pause before the restart after `failures` failures: `pause`, doubled with each."""
         return min(LONGEST_PAUSE, self.pause * float(2 ** (failures - 1)))
 
     def last_pause(self, failures: int) -> timedelta:
-        """The pause before the last attempt at a batch that fails with the same error again and again: as long as the restarts that are
-        left would take. A short outage of another system ends meanwhile."""
+        """The pause before the last attempt at a batch that repeatedly fails with the same error: as long as the remaining restarts would
+        take. A short outage of another system may end in this time."""
         return sum((self.pause_after(each) for each in range(failures, self.limit + 1)), timedelta(0))
 
 
 class StageFailed(Exception):
-    """A stage has failed too often. The message begins with its last error. `repeated`: it was the same error each time, so that another
-    process of the same code would probably fail, too."""
+    """A stage has failed too often. The message begins with its last error. `repeated`: it was the same error each time, so another process
+    with the same code would probably fail, too."""
 
     def __init__(self, message: str, *, repeated: bool) -> None:
         super().__init__(message)
@@ -80,22 +80,22 @@ class Failures:
 
     @property
     def recent(self) -> int:
-        """How many there were within WINDOW, at the last one."""
+        """The number of failures within WINDOW, as of the last failure."""
         return len(self._times)
 
     def committed(self) -> None:
-        """A batch has succeeded: the next failure is one of another batch."""
+        """Record that a batch has succeeded: the next failure is of another batch."""
         self._same, self._last, self._without_room = 0, "", 0
 
     def without_room(self, error: str) -> StageFailure:
-        """The query failed because a disk is full. It is tried again until there is room. This is no failure of the user's code, and does
-        not count as one."""
+        """Record that the query failed because a disk is full. It is retried until there is room. This does not count as a failure of the
+        user's code."""
         self._without_room += 1
         doublings = min(self._without_room - 1, 10)
         return StageFailure(error[:LONGEST_LINE], self._without_room, min(LONGEST_WAIT_FOR_ROOM, self._policy.pause * float(2**doublings)))
 
     def failed(self, query: str, error: str, now: float) -> StageFailure:
-        """Count a failure; `error` is a headline. Raises StageFailed if the query is not to be restarted."""
+        """Count a failure; `error` is a headline. Raises StageFailed if the query must not be restarted."""
         recent = [each for each in self._times if each >= now - WINDOW.total_seconds()]
         again = bool(recent) and similar(error) == self._last and NO_PYTHON_WORKER not in error
         self._same = self._same + 1 if again else 1

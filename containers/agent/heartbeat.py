@@ -47,7 +47,7 @@ class RunEnded:
 
 @dataclass(frozen=True, slots=True)
 class LeaseExpired:
-    """The coordinator was not reached during a whole lease."""
+    """The coordinator was unreachable for a whole lease."""
 
     last_error: str
 
@@ -90,7 +90,7 @@ class LeaseKeeper:
         return timedelta(seconds=max(0.0, self.trust.ends_at - self._clock.elapsed()))
 
     async def run(self) -> LeaseEnd:
-        """Returns how the lease ended. The first heartbeat is sent one interval after the registration."""
+        """Send heartbeats until the lease ends; how it ended. The first heartbeat is sent one interval after the registration."""
         pause = next_heartbeat(self._interval, self._chance())
         error = "no heartbeat was sent"
         while True:

@@ -43,7 +43,7 @@ class ExitReason:
 
 
 class ContainerLifecycle:
-    """The lifecycle of one container, on the agent's loop. `connect_timeout`: how long requests are repeated while nothing else bounds
+    """The lifecycle of one container, on the agent's loop. `connect_timeout`: how long requests are repeated where nothing else limits
     that. `on_lease_lost` ends the process."""
 
     def __init__(self, clock: Clock, connect_timeout: timedelta, on_lease_lost: Callable[[str], None]) -> None:
@@ -59,13 +59,13 @@ class ContainerLifecycle:
         return self.exit_reason.done()
 
     def exit(self, reason: ExitReason) -> None:
-        """Exit in order. The first reason counts."""
+        """Exit in an orderly way. Only the first reason counts."""
         if not self.exiting:
             log.info("exiting: %s", reason.reason)
             self.exit_reason.set_result(reason)
 
     def lose_lease(self, reason: str) -> None:
-        """End the process. Nothing may be written any more, so nothing is stopped in order."""
+        """End the process immediately, because it may not write any more."""
         self._on_lease_lost(reason)
         self.exit(ExitReason(EXIT_LEASE_LOST, reason))
 
@@ -100,7 +100,7 @@ class ContainerLifecycle:
             await asyncio.wait(self._background, timeout=RETRY.total_seconds())
 
     async def pause(self, duration: timedelta) -> None:
-        """Wait, but not once there is a reason to exit."""
+        """Wait for the duration, or until there is a reason to exit."""
         await asyncio.wait([self.exit_reason], timeout=duration.total_seconds())
 
     async def unless_exiting(self, work: Awaitable[T]) -> None:

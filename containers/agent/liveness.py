@@ -20,7 +20,7 @@ SLICES = 10
 
 
 class LivenessProbe:
-    """`check` returns when Spark has answered, and raises when there is no session any more."""
+    """`check` returns when Spark has answered, and raises an error when the session has ended."""
 
     def __init__(self, check: Callable[[], Awaitable[None]], timeout: timedelta, interval: timedelta = INTERVAL) -> None:
         self._check = check
@@ -28,7 +28,7 @@ class LivenessProbe:
         self._interval = interval
 
     async def run(self) -> str:
-        """Probe until Spark does not answer in time or has ended; the reason."""
+        """Probe until Spark does not answer in time or has ended. Returns the reason."""
         while True:
             answer = asyncio.ensure_future(self._check())
             if not await self._in_time(answer):

@@ -1,4 +1,4 @@
-"""The container's metrics: what its stages and their backups do. docs/operating.md lists them, and `metrics_server` shows them."""
+"""The container's metrics, of its stages and their backups. docs/operating.md lists them, and `metrics_server` serves them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 
 class Meter:
-    """What one stage of one task has done since this container acquired it. `restarts` returns how often its query was restarted after a
+    """The metrics of one stage of one task since this container acquired it. `restarts` returns how often its query was restarted after a
     failure; `trigger` is the shortest time from one batch to the next."""
 
     def __init__(self, start: StageStart, restarts: Callable[[], int], trigger: timedelta, clock: Clock) -> None:
@@ -44,7 +44,7 @@ class Meter:
         self.event_time_max: datetime | None = None
         self.behind: int | None = None
         self.progress_at: datetime | None = None
-        """When a batch was committed, or the query found nothing to read."""
+        """When a batch was last committed, or the query last found nothing to read."""
         self._trigger = trigger
         self._clock = clock
         self._recent: deque[tuple[float, float, int]] = deque()
@@ -172,7 +172,7 @@ def _counters(stages: Iterable[Meter]) -> Iterable[Metric]:
 
 
 def _gauges(stages: Iterable[Meter], now: datetime) -> Iterable[Metric]:
-    """Gauges, as of the last batch. There is no series for what a stage does not have, such as state."""
+    """Gauges, as of the last batch. A stage without state has no series of state."""
     behind = GaugeMetricFamily("sluice_stage_lag_records", "Records that the sources had beyond the last batch.", labels=LABELS)
     rows = GaugeMetricFamily("sluice_stage_state_rows", "Rows in the state stores.", labels=LABELS)
     memory = GaugeMetricFamily("sluice_stage_state_bytes", "Memory that the state stores use.", labels=LABELS)
@@ -183,7 +183,7 @@ def _gauges(stages: Iterable[Meter], now: datetime) -> Iterable[Metric]:
     )
     progress = GaugeMetricFamily(
         "sluice_stage_last_progress_timestamp_seconds",
-        "When a batch was committed last, or the query found nothing to read.",
+        "When a batch was last committed, or the query last found nothing to read.",
         labels=LABELS,
     )
     for each in stages:

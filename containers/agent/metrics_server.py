@@ -1,4 +1,4 @@
-"""The HTTP server that shows a container's metrics to Prometheus. It is in the driver's process, so clients get few threads and little
+"""The HTTP server that serves a container's metrics to Prometheus. It runs in the driver's process, so clients get few threads and little
 memory."""
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from sluice.wire import body as wire_body
 log = logging.getLogger(__name__)
 
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104
-"""Hosts that stand for every address of the machine: other machines need its name instead."""
+"""Hosts that mean every address of the machine. Other machines need its name instead."""
 
 MAX_CONNECTIONS = 8
-"""Each has a thread. A new connection beyond takes the place of the oldest."""
+"""Each connection has a thread. A new connection beyond this number replaces the oldest one."""
 
 MAX_HEAD_BYTES = 16 * 1024
 
 TIMEOUT = timedelta(seconds=10)
-"""For a whole scrape: request and answer."""
+"""The time limit for a scrape: request and answer."""
 
 
 class _Request(WSGIRequestHandler):
-    """Reads at most MAX_HEAD_BYTES, and answers one request."""
+    """Reads a request head of at most MAX_HEAD_BYTES, and answers it."""
 
     def handle(self) -> None:
         head = b""
@@ -60,7 +60,7 @@ class _Request(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A thread for each connection, of which there are at most MAX_CONNECTIONS."""
+    """Serves each connection on a thread of its own, at most MAX_CONNECTIONS at a time."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -70,7 +70,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self._clock = SystemClock()
         self._timeout = timeout
         self._open: dict[socket.socket, Instant] = {}
-        """Since when, the oldest first."""
+        """Open connections and when they were opened, the oldest first."""
         self._lock = threading.Lock()
         super().__init__((host, port), _Request)
 
@@ -82,7 +82,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """The server calls this after each connection, and at least twice a second."""
+        """End connections that are too old. The server calls this after each connection, and at least twice a second."""
         late = self._clock.elapsed() - self._timeout.total_seconds()
         with self._lock:
             for request in [each for each, since in self._open.items() if since <= late]:
@@ -97,7 +97,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         log.debug("a scrape failed", exc_info=True)
 
     def _end(self, request: socket.socket) -> None:
-        """Wake the thread that reads or writes there; it closes the socket."""
+        """End a connection: this wakes its thread, which closes the socket."""
         del self._open[request]
         with suppress(OSError):  # the client has closed it
             request.shutdown(socket.SHUT_RDWR)
@@ -115,7 +115,7 @@ class MetricsServer:
         return int(self.server.server_port)
 
     def close(self) -> None:
-        """Stop the server, within half a second, without waiting for that."""
+        """Stop the server within half a second. Returns immediately."""
         threading.Thread(target=self._end, name="sluice-metrics-end", daemon=True).start()
 
     def _end(self) -> None:
@@ -124,7 +124,7 @@ class MetricsServer:
 
 
 def serve_metrics(collector: Collector, host: str, port: int, known_as: str, timeout: timedelta = TIMEOUT) -> MetricsServer:
-    """Serve on the address; port 0 takes a free one. If the host stands for every address of the machine, the server's address has the name
+    """Serve on the address; port 0 takes a free one. If the host means every address of the machine, the server's address has the name
     `known_as`. Blocks while the machine's name is looked up. Raises OSError when the address cannot be used."""
     registry = CollectorRegistry()
     registry.register(collector)

@@ -30,7 +30,7 @@ class ProgressReport:
 
 @dataclass(frozen=True, slots=True)
 class FailureReport:
-    """A failure of a stage, see `StageFailure`; with 0 failures, the end of one. `log`: where the container's log is."""
+    """A failure of a stage, see `StageFailure`. With 0 failures, the stage has recovered. `log`: where the container's log is."""
 
     task: TaskName
     stage: StageName
@@ -66,7 +66,7 @@ class ProgressReporter:
         self._sending = asyncio.Lock()
 
     def put(self, report: ProgressReport) -> None:
-        """Progress ends the failures of a stage, also for the coordinator."""
+        """Queue progress. It replaces the failures of its stage, here and in the coordinator."""
         self._unsent[report.task, report.stage] = report
         self._failures.pop((report.task, report.stage), None)
         self._new.set()
@@ -90,13 +90,13 @@ class ProgressReporter:
             await asyncio.sleep(self._interval.total_seconds())
 
     async def flush(self) -> None:
-        """Send what was not sent yet. Raises LeaseLost, CoordinatorUnreachable."""
+        """Send all queued reports. Raises LeaseLost, CoordinatorUnreachable."""
         async with self._sending:
             try:
                 await self._send_progress()
             except CoordinatorUnavailable:
-                # Its database cannot be written, perhaps for the same full disk. It keeps failures in memory, until the next progress: so
-                # they are sent again after that.
+                # Its database cannot be written, perhaps because of the same full disk. It keeps failures in memory, and forgets them at
+                # the next progress. So # they stay queued and are sent again after that.
                 for failure in list(self._failures.values()):
                     await self._send_failure(failure)
                 raise

@@ -36,7 +36,7 @@ class Queries:
         self._deadline = ShutdownDeadline()
 
     async def open(self) -> None:
-        """Start the engine; seconds."""
+        """Start the engine, which takes seconds."""
         await self.engine.open(self._on_batch, self._on_idle, lambda lost: self._on_lease_lost(str(lost)))
 
     def _on_batch(self, batch: Batch) -> None:
@@ -56,7 +56,7 @@ class Queries:
         return [stage.watermarks for stage in self._stages.values() if stage.watermarks is not None]
 
     def upload_again(self, task: TaskName, stage: StageName, blob_store: BlobStoreName) -> None:
-        """The blob store has lost something of the stage's newest snapshot. Nothing happens if the stage is not here."""
+        """Handle that the blob store has lost blobs of the stage's newest snapshot. Does nothing if the stage does not run here."""
         for each in self._stages.values():
             if (each.start.task, each.start.declared.stage.name) == (task, stage) and each.backup is not None:
                 each.backup.upload_again(blob_store)
@@ -64,7 +64,7 @@ class Queries:
     # --- one stage -------------------------------------------------------------------------------------------------
 
     def add(self, start: StageStart) -> Stage:
-        """The stage that starts so; the known one, extended, if the task was acquired before."""
+        """The stage for this start. If the task was acquired before, its existing stage is extended."""
         stage = self._stages.get(start.query)
         if stage is None:
             stage = self._stages[start.query] = Stage(start, self.engine, self._context)
@@ -73,13 +73,13 @@ class Queries:
         return stage
 
     async def run(self, stage: Stage) -> None:
-        """See `Stage.run`. Nothing once the container stops."""
+        """See `Stage.run`. Does nothing once the container stops."""
         if not self._stopping:
             self._hold_batches([stage])
             await stage.run()
 
     async def prepare(self, stages: Collection[Stage]) -> bool:
-        """Make the checkpoints of these ready without starting their queries; False when the container stops first."""
+        """Prepare the checkpoints of these stages without starting their queries; False when the container stops first."""
         return not self._stopping and all(await asyncio.gather(*(stage.prepare() for stage in stages)))
 
     async def concurrently_with_commits(self, stages: Collection[Stage], work: Awaitable[T]) -> T:
@@ -91,7 +91,7 @@ class Queries:
         return doing.result()
 
     def _hold_batches(self, stages: Iterable[Stage]) -> None:
-        """Resume the stages, except after the deadline was cut short: then no batch may wait any more."""
+        """Let batches of these stages wait for commits again, except after the deadline was cut short."""
         if not self._deadline.forced.is_set():
             for stage in stages:
                 stage.hold_batches()
@@ -106,8 +106,8 @@ class Queries:
         await pause_all(stages, within, self._deadline)
 
     async def stop_stages(self, stages: Collection[Stage], within: timedelta) -> Collection[Stage]:
-        """Stop these between two batches, so that their `run` returns; those that have not ended in time, and may still act. They may be
-        run again, with more to read."""
+        """Stop these stages between two batches, so that their `run` returns. Returns those that have not ended in time and may still act.
+        Stages may be run again, with more to read."""
         for stage in stages:
             stage.interrupt()
             stage.started.clear()
@@ -115,8 +115,8 @@ class Queries:
         return await stop_all(stages, within, self._deadline)
 
     async def stop(self, within: timedelta) -> set[TaskName]:
-        """Stop every query between two batches, for good, and make the last commits. The tasks that have not ended in time, and may still
-        act."""
+        """Stop every query permanently, between two batches, and make the last commits. Returns the tasks that have not ended in time and
+        may still act."""
         self._stopping = True
         stages = list(self._stages.values())
         for stage in stages:
@@ -129,15 +129,15 @@ class Queries:
         return acting
 
     async def _work_ended(self, within: timedelta) -> set[TaskName]:
-        """Wait for the work of drains on the engine; the tasks for which it has not ended. A batch that runs at the deadline waits for no
-        commit any more."""
+        """Wait for the work of drains on the engine. Returns the tasks whose work has not ended. A batch that still runs at the deadline no
+        longer waits for commits."""
         late = asyncio.get_running_loop().call_later(within.total_seconds(), lambda: _release_batches(self._stages.values()))
         await self._deadline.wait(lambda: self.engine.work, within)
         late.cancel()
         return set(self.engine.busy_tasks())
 
     async def release(self, stages: Collection[Stage], within: timedelta) -> None:
-        """Make the last commits of these, whose queries have ended, and forget them: another container may run them."""
+        """Make the last commits of these stages, whose queries have ended, and remove them. Another container may then run them."""
         await finish(stages, within, self._deadline)
         for stage in stages:
             if stage.backup is not None:
@@ -150,7 +150,7 @@ class Queries:
         self._deadline.cut_short()
 
     async def until_spark_stops(self, within: timedelta) -> str:
-        """Wait until Spark has not answered for `within`, or has ended; the reason. After that `stop` waits for nothing."""
+        """Wait until Spark has not answered for `within`, or has ended. Returns the reason. After that, `stop` does not wait."""
         reason = await LivenessProbe(self.engine.check, within).run()
         self._deadline.spark_stopped = True
         self.interrupt_batches()
@@ -160,14 +160,14 @@ class Queries:
 # --- deadlines -------------------------------------------------------------------------------------------------------
 
 FORCED_STOP_WITHIN = timedelta(seconds=3)
-"""How long a stop still waits once it was cut short: user code that blocks cannot be interrupted."""
+"""How long a stop still waits after it was cut short. User code that blocks cannot be interrupted."""
 
 BEYOND_TIMEOUT = timedelta(seconds=10)
 """How long a stop waits for Spark after a batch was interrupted at the deadline."""
 
 
 class ShutdownDeadline:
-    """How long stops and pauses wait. `forced` is for the engine's threads. `spark_stopped`: there is nothing to wait for."""
+    """How long stops and pauses wait. `forced` is for the engine's threads. With `spark_stopped` there is no wait."""
 
     def __init__(self) -> None:
         self.forced = threading.Event()
@@ -180,7 +180,8 @@ class ShutdownDeadline:
         self._cut_short.set()
 
     async def wait(self, works: Callable[[], Iterable[asyncio.Future[Any]]], within: timedelta) -> None:
-        """Wait until all works have ended, for `within` and a little at most, and for a moment only once it was cut short."""
+        """Wait until all works have ended, at most for `within` plus BEYOND_TIMEOUT, or for FORCED_STOP_WITHIN after the deadline was cut
+        short."""
         expired = asyncio.create_task(self._expire(within))
         while not expired.done() and (left := {work for work in works() if not work.done()}):
             await asyncio.wait({expired, *left}, return_when=asyncio.FIRST_COMPLETED)
@@ -197,8 +198,8 @@ StopOrPause: TypeAlias = Callable[[StageRunner, timedelta, threading.Event], Cor
 
 
 async def stop_all(stages: Collection[Stage], within: timedelta, deadline: ShutdownDeadline) -> Collection[Stage]:
-    """Stop all queries concurrently, within a deadline that a second signal cuts short; those that may still act after it. A batch that
-    still runs then is interrupted and waits for no commit any more."""
+    """Stop all queries concurrently, within a deadline that a second signal cuts short. Returns those that may still act after it. A batch
+    that still runs then is interrupted and no longer waits for commits."""
     return await _stop_or_pause_all(StageRunner.stop, stages, within, deadline)
 
 
@@ -223,7 +224,7 @@ async def _stop_or_pause_all(
 
 
 def _has_ended(stop: asyncio.Task[bool]) -> bool:
-    """Whether a query has ended, according to its stop. One whose stop failed may still act."""
+    """Whether a query has ended. One whose stop failed may still act."""
     if not stop.done():
         log.warning("%s did not stop in time", stop.get_name())
         return False
@@ -236,8 +237,8 @@ def _has_ended(stop: asyncio.Task[bool]) -> bool:
 
 
 async def finish(stages: Collection[Stage], within: timedelta, deadline: ShutdownDeadline) -> None:
-    """Make the last commits of stages whose queries have ended. What cannot be committed stays on this disk, and can be replayed from the
-    offset log."""
+    """Make the last commits of stages whose queries have ended. Batches that cannot be committed stay on this disk, and can be replayed
+    from the offset log."""
     commits = [asyncio.create_task(stage.backup.finish()) for stage in stages if stage.backup is not None]
     await deadline.wait(lambda: commits, within)
     for commit in commits:

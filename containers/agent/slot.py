@@ -1,7 +1,7 @@
 """The tasks of a container's slot, at each version of the run's job model.
 
-A notice of a version only starts a new look at the current model, so a version that comes while another is adopted needs no handling of its
-own. During a drain nothing that runs is changed; the look after the drain finds the rest.
+A notice of a version only makes the slot read the current model again. So a version that arrives while another one is being adopted is no
+special case. During a drain, running tasks are not changed; the slot reads the model again after the drain.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from sluice.wire import runs as wire_runs
 log = logging.getLogger(__name__)
 
 RETRY_CHECK = timedelta(seconds=0.3)
-"""The pause before the model is read again that was just changing."""
+"""The pause before a model that was changing is read again."""
 
 REASSIGNED = (TaskNotYours.slug, UnknownTask.slug)
-"""How a request for a task is refused that the model now gives to another slot."""
+"""Errors of requests for a task that the model now assigns to another slot."""
 
 
 class Slot:
-    """On the agent's loop. `version`: the one that the answer to the registration named."""
+    """Used on the agent's loop. `version`: the version in the answer to the registration."""
 
     def __init__(self, context: TaskContext, processor: ProcessorId, version: int) -> None:
         self._context = context
@@ -45,12 +45,12 @@ class Slot:
         return {task: run.generation for task, run in self._tasks.items() if run.generation is not None}
 
     def on_version(self, version: int) -> None:
-        """The run has that version."""
+        """Handle a notice that the run has this version."""
         if version > self._seen:
             self._check_now.set()
 
     def check_again(self) -> None:
-        """What kept a version from being adopted has ended."""
+        """Read the model again, because what prevented its adoption has ended."""
         self._check_now.set()
 
     async def follow(self) -> None:
@@ -124,7 +124,7 @@ class Slot:
             self._check_soon()
 
     def _on_acquired(self, task: TaskName) -> None:
-        """The acquire may have been answered under an older version than the one that was read since."""
+        """Read the model again if the acquire was answered under an older version than the one that this slot has read since."""
         if self._wanted.get(task, frozenset()) - self._tasks[task].reads:
             self._check_now.set()
 
@@ -134,7 +134,7 @@ class Slot:
             self._tasks.pop(task, None)
 
     async def _report(self, version: int) -> None:
-        """Report that everything here runs as the version says."""
+        """Report that this slot runs the version."""
         context = self._context
         reply = await context.lifecycle.until_answered(
             lambda: context.coordinator.adopted(context.run_id, context.execution_id, context.epoch, version)
@@ -147,7 +147,7 @@ class Slot:
 
 
 async def _all(works: Iterable[Awaitable[None]]) -> None:
-    """Concurrently, each to its end; then the first error is raised."""
+    """Await all concurrently, each to its end. Then raise the first error."""
     for error in await asyncio.gather(*works, return_exceptions=True):
         if error is not None:
             raise error
@@ -155,9 +155,10 @@ async def _all(works: Iterable[Awaitable[None]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What a new version of the job model changes for a slot. `release`: tasks that the slot no longer has, owned or waited for; `extend`:
-    owned ones, with the partitions that are new; `keep`: those that stay as they are, of which `beyond` read more than the version says;
-    `acquire`: those that are new to the slot. `slot_removed`: the run has so few containers that this slot no longer exists."""
+    """What a new version of the job model changes for a slot. `release`: tasks that the slot no longer has, whether it owns them or waits
+    for them. `extend`: owned tasks with their new partitions. `keep`: tasks that stay as they are; those in `beyond` read more than the
+    version says. `acquire`: tasks that are new to the slot. `slot_removed`: the run has fewer containers now, and this slot no longer
+    exists."""
 
     version: int
     release: frozenset[TaskName] = frozenset()
@@ -169,7 +170,7 @@ class Adoption:
 
     @property
     def nothing(self) -> bool:
-        """Whether nothing has to be done but to report that the version runs."""
+        """Whether the version only has to be reported as adopted."""
         return not (self.release or self.extend or self.acquire or self.slot_removed)
 
     def __str__(self) -> str:
@@ -189,9 +190,9 @@ def adoption(
     runs: Mapping[TaskName, frozenset[Ssp]],
     waits: frozenset[TaskName],
 ) -> Adoption:
-    """What the container of `slot` has to do to run this version, of a run with these `slots`. `runs`: the tasks that it owns, and what
-    they read; `waits`: those that it is acquiring, which come as the model then says. A container without tasks stays: they may be given
-    back to it."""
+    """What the container of `slot` must do to run this version, in a run with these `slots`. `runs`: the tasks that it owns, and what they
+    read. `waits`: the tasks that it is acquiring; the acquire will give them the partitions of the model. A container without tasks keeps
+    running, because tasks may be assigned to it again."""
     if slot not in slots:
         return Adoption(version, release=frozenset(runs) | waits, slot_removed=True)
     wanted = {task.name: task.ssps for task in model.containers.get(slot, ContainerModel(slot, {})).tasks.values()}

@@ -39,10 +39,10 @@ LAST_PROGRESS_WITHIN = timedelta(seconds=5)
 
 class StageRunner:
     """Keeps one streaming query running: starts it, waits for its end, and starts it again after a pause that doubles, up to a limit. A
-    batch that fails again with the same error is tried once more, and not up to the limit.
+    batch that fails again with the same error is tried only once more.
 
-    `on_started` is called each time the query has started, `on_failure` each time it has failed. `disks`: those
-    whose lack of room explains a failure."""
+    `on_started` is called each time the query has started, `on_failure` each time it has failed. `disks`: the disks to check for a lack of
+    room after a failure."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class StageRunner:
         self._failures.committed()
 
     async def run(self) -> None:
-        """Run until `stop` or `pause`. Raises StageFailed, LeaseLost, and every error that a restart cannot mend."""
+        """Run until `stop` or `pause`. Raises StageFailed, LeaseLost, and every error that a restart cannot correct."""
         with about(task=self.start.task, stage=self.start.declared.stage.name, generation=self.start.generation):
             if self.paused:
                 self._stopping.clear()
@@ -92,7 +92,7 @@ class StageRunner:
             await self._wait(self._after_failure(error or "the query ended by itself"))
 
     async def _wait(self, duration: timedelta) -> None:
-        """Wait, but not beyond `stop`."""
+        """Wait for the duration, or until `stop`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(duration.total_seconds()):
                 await self._stopping.wait()
@@ -123,7 +123,7 @@ class StageRunner:
         return await self._end()
 
     async def _end(self) -> str | None:
-        """The error with which the query ended; None also when it is paused instead."""
+        """Wait for the end of the query, and return its error. None if it ended without one, or is paused."""
         end, paused = self._engine.end_of(self._token), asyncio.ensure_future(self._paused.wait())
         either: set[asyncio.Future[Any]] = {end, paused}
         try:
@@ -163,8 +163,8 @@ class StageRunner:
         return pause
 
     async def pause(self, within: timedelta, forced: threading.Event) -> bool:
-        """Have the query wait between two batches, so that `run` returns; a further `run` resumes it. A query that cannot be paused is
-        stopped. False if a batch had to be interrupted."""
+        """Pause the query between two batches, so that `run` returns. Another `run` resumes it. A query that cannot be paused is stopped.
+        False if a batch had to be interrupted."""
         self._stopping.set()
         until = self._clock.elapsed() + within.total_seconds()
         async with self._changing:
@@ -175,7 +175,7 @@ class StageRunner:
         return await self.stop(timedelta(seconds=max(0.0, until - self._clock.elapsed())), forced)
 
     async def stop(self, within: timedelta, forced: threading.Event) -> bool:
-        """Stop the query between two batches, also one that is just starting, or is paused. False if a batch had to be interrupted."""
+        """Stop the query between two batches, even if it is starting or paused. False if a batch had to be interrupted."""
         self._stopping.set()
         async with self._changing:
             self._paused.clear()
@@ -211,7 +211,7 @@ class Stage:
     """One stage of one task, from the acquire of the task to its release. Created and used on the agent's loop.
 
     `start`: how its query starts the next time; `prepare` and `extend` change it. `backup`: None until the checkpoint is ready, and in a
-    run without backups. `started` is set while the query has started since it was stopped last.
+    run without backups. `started` is set while the query has been started and not stopped.
     """
 
     def __init__(self, start: StageStart, engine: AsyncEngine, context: StageContext) -> None:
@@ -236,7 +236,7 @@ class Stage:
         return self.start.query
 
     def extend(self, start: StageStart) -> None:
-        """The task was acquired again, and the stage may have more to read. A query that runs is not changed."""
+        """Record that the task was acquired again, and that the stage may have more to read. A running query does not change."""
         if self.backup is None:
             self.start = start
         else:
@@ -246,7 +246,7 @@ class Stage:
     # --- running ---------------------------------------------------------------------------------------------------
 
     async def prepare(self) -> bool:
-        """Make the checkpoint ready on this disk, which is done once; False if `cancel_preparing` came first."""
+        """Prepare the checkpoint on this disk, once. False if `cancel_preparing` was called first."""
         if self.backup is not None or (backup := self._context.new_backup(self.start)) is None:
             return True
         preparing = self._preparing = asyncio.ensure_future(self._prepare_when_there_is_room(backup))
@@ -284,8 +284,8 @@ class Stage:
             await asyncio.wait({self._preparing})
 
     async def run(self) -> None:
-        """Start the query, or resume the one that is paused, and keep it running until it is stopped or paused. Commit and align it
-        meanwhile. Raises what `StageRunner.run`, `Backup.run` and `Aligner.run` raise."""
+        """Start the query, or resume the one that is paused, and keep it running until it is stopped or paused. Its state is committed and
+        its batches are aligned meanwhile. Raises what `StageRunner.run`, `Backup.run` and `Aligner.run` raise."""
         interruptions = self._interruptions
         if self.runner is None or not self.runner.paused:
             if not await self.prepare() or self._interruptions != interruptions:
@@ -308,13 +308,13 @@ class Stage:
             self.watermarks.started(self._engine.progress(self.name), len(self.runner.start.starts))
 
     def interrupt(self) -> None:
-        """The query is about to be stopped or paused: start none that is not started yet, and hold back no batch for alignment."""
+        """Prepare to stop or pause the query: a query that has not started yet is not started, and no batch waits for alignment."""
         self._interruptions += 1
         if self.aligner is not None:
             self.aligner.open()
 
     def release_batches(self) -> None:
-        """Let no batch wait for a commit; see `Backup.release_batches`."""
+        """Let batches pass without waiting for commits; see `Backup.release_batches`."""
         if self.backup is not None:
             self.backup.release_batches()
 
@@ -336,7 +336,7 @@ class Stage:
         )
 
     def recovered(self) -> None:
-        """What was reported by `failed` is over. A batch that is committed says the same."""
+        """Report that the failure is over. A committed batch has the same effect."""
         self.failed(StageFailure("", 0, None))
 
     def on_batch(self, batch: Batch) -> None:
@@ -353,7 +353,8 @@ class Stage:
         self._report(batch.batch, batch.offsets, metrics if self.running else None)
 
     def on_idle(self) -> None:
-        """The query has nothing to read. Report the last batch again, with metrics of now; before the first batch there is none."""
+        """Report the last batch again, with current metrics, because the query has nothing to read. Before the first batch, report only a
+        recovery."""
         metrics, last = self.meter.idle() if self.running else None, self._last_report
         if last is not None:
             self._report(last.batch, last.offsets, metrics)
@@ -370,7 +371,7 @@ class Stage:
 
 
 async def first_of(*works: Awaitable[object]) -> None:
-    """Wait until the first of these has ended. The others are cancelled, and its error is raised."""
+    """Wait until the first of these ends, and raise its error, if any. The others are cancelled."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         for done in (await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED))[0]:

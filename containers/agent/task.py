@@ -27,7 +27,7 @@ from sluice.wire import runs as wire_runs
 log = logging.getLogger(__name__)
 
 ACQUIRE_WAIT, ACQUIRE_PAUSE = timedelta(seconds=2), timedelta(seconds=0.2)
-"""How long the coordinator holds a request for a task that another container owns, and the longest pause before it is repeated."""
+"""How long the coordinator holds a request for a task that another container owns, and the longest pause before the request is repeated."""
 
 
 class StillActing(Exception):
@@ -55,8 +55,8 @@ class TaskContext:
 
 
 class AssignedTask:
-    """On the agent's loop. `on_acquired` is called when this container owns the task; `reads` then says what the task reads. `generation`:
-    None while this container does not own it."""
+    """A task that is assigned to this slot. Used on the agent's loop. `on_acquired` is called when this container owns the task; `reads` is
+    known from then on. `generation`: None while this container does not own the task."""
 
     def __init__(self, context: TaskContext, task: TaskName, on_acquired: Callable[[TaskName], None]) -> None:
         self.task = task
@@ -72,7 +72,7 @@ class AssignedTask:
 
     @property
     def reads(self) -> frozenset[Ssp]:
-        """The partitions that its queries read, or will when the drain has ended."""
+        """The partitions that its queries read, or will read after the drain."""
         return frozenset(ssp for stage in self._stages.values() for ssp in stage.start.starts)
 
     @property
@@ -98,7 +98,7 @@ class AssignedTask:
                 self._ended.set()
 
     async def _acquire(self) -> wire_agents.AcquireReply | None:
-        """Wait for the task as long as necessary; None when it is not wanted any more."""
+        """Wait for the task as long as necessary; None when it is no longer needed."""
         context = self._context
 
         async def request() -> wire_agents.AcquireReply | wire_agents.WaitReply:
@@ -131,7 +131,7 @@ class AssignedTask:
         return [replace(start, confirm_owner=self._confirm_owner_of(start.generation)) for start in starts]
 
     def _confirm_owner_of(self, generation: Generation) -> Callable[[], None]:
-        """For `StageStart.confirm_owner`, which threads of Spark call."""
+        """A function for `StageStart.confirm_owner`, which Spark's threads call."""
         context, loop = self._context, asyncio.get_running_loop()
 
         async def confirm() -> bool | None:
@@ -143,7 +143,7 @@ class AssignedTask:
 
         def confirm_owner() -> None:
             if not asyncio.run_coroutine_threadsafe(confirm(), loop).result():
-                raise Unavailable(f"the container exits before the coordinator has confirmed that it holds task {self.task}")
+                raise Unavailable(f"the container exits before the coordinator has confirmed that it owns task {self.task}")
 
         return confirm_owner
 
@@ -159,7 +159,7 @@ class AssignedTask:
                     return
 
     async def _run_stages(self) -> None:
-        """Each on its own: one may restart while the others run. After an error they run until the container stops them."""
+        """Run each stage separately: one may restart while the others run. After an error the others run until the container stops them."""
         running: dict[str, asyncio.Task[None]] = {}
         try:
             while running or self._may_run:
@@ -184,8 +184,8 @@ class AssignedTask:
     # --- adopting versions -----------------------------------------------------------------------------------------
 
     async def extend(self) -> None:
-        """Acquire the task again, which this container owns, and restart those of its queries that have more to read now. Returns when they
-        run, or the container exits. Raises StillActing, and Refused when the task belongs to another slot now."""
+        """Acquire the task again, although this container owns it, and restart those of its queries that have more to read now. Returns
+        when they run, or the container exits. Raises StillActing, and Refused when the task belongs to another slot now."""
         with about(task=self.task):
             self._stable.clear()
             try:
@@ -200,7 +200,7 @@ class AssignedTask:
                 await self._context.lifecycle.unless_exiting(stage.started.wait())
 
     async def _stop_extended(self, acquired: wire_agents.AcquireReply) -> Collection[Stage]:
-        """Stop the stages that read less than the acquire says, and note how they start; they are run again by `_run_stages`."""
+        """Stop the stages that read less than the acquire says, and set how they start. `_run_stages` runs them again."""
         self._context.drains.begin(acquired.drain)
         starts = {start.query: start for start in self._starts(acquired)}
         longer = {query for query, start in starts.items() if query not in self._stages or start.starts != self._stages[query].start.starts}
@@ -236,7 +236,7 @@ class AssignedTask:
 
 
 def stage_starts(job: Job, run: wire_runs.BasicRun, task: TaskName, acquired: wire_agents.AcquireReply) -> Sequence[StageStart]:
-    """The starts of the stages, in the order of the chain."""
+    """How each stage starts, in the order of the chain."""
     by_name: dict[str, wire_agents.StageStart] = {stage.stage: stage for stage in acquired.stages}
     return [
         StageStart(

@@ -1,4 +1,4 @@
-"""Watermark caps: reports how far the container's stages have come, and passes on how far their watermarks may rise.
+"""Watermark caps: reports the progress of the container's stages, and passes on how far their watermarks may rise.
 
 `StageWatermarks` is what one stage has to report. `WatermarkReporter` sends one request for all stages of the container that write or read
 an intermediate stream, and gives the steps in the answer to the engine (`sluice/core/watermarks.py`). While the coordinator does not
@@ -38,8 +38,8 @@ Limit = Callable[[str, Mapping[StreamId, Sequence[WatermarkStep]] | None], None]
 
 
 class StageWatermarks:
-    """What a stage that writes or reads an intermediate stream has to report. `reads`: whether it reads one. `on_change` is called when
-    there is something new."""
+    """What a stage that writes or reads an intermediate stream reports. `reads`: whether it reads one. `on_change` is called when the
+    report has changed."""
 
     def __init__(self, start: StageStart, *, reads: bool, on_change: Callable[[], None]) -> None:
         self.reads = reads
@@ -77,7 +77,7 @@ class StageWatermarks:
 
 
 class WatermarkReporter:
-    """`stages`: what there is to report now; `limit`: the engine's. On the agent's loop."""
+    """`stages` returns what to report; `limit` is the engine's. Used on the agent's loop."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class WatermarkReporter:
 
     def _limit_nothing(self, stages: Iterable[StageWatermarks]) -> None:
         if not self._unknown:
-            log.warning("the coordinator is of a release that does not limit watermarks: rows of slow tasks may be dropped as late")
+            log.warning("the coordinator is from a release that does not limit watermarks: rows of slow tasks may be dropped as late")
         self._unknown = True
         for stage in stages:
             if stage.reads:

@@ -18,7 +18,7 @@ def container(job_file: Annotated[Path, typer.Argument(metavar="JOBFILE", help="
     """Run one container of a run, under a watchdog.
 
     Settings come from the environment: SLUICE_COORDINATOR_URL, SLUICE_RUN_ID, SLUICE_PROCESSOR_ID and EXECUTION_ENV_CONTAINER_ID. Exit
-    codes: 0 stopped in order, 1 failure, 3 lease lost, 4 a failure that every start would meet.
+    codes: 0 stopped cleanly, 1 failure, 3 lease lost, 4 a failure that would recur at every start.
     """
     stamp = logconfig.configure(logconfig.read_log_settings())
     settings = read_container_settings()

@@ -47,7 +47,7 @@ def execute(
     stamp.fields["job"] = job
     check_deploy_mode(command)
     if without_coordinator and not _reachable(coordinator):
-        typer.echo(f"sluice: NO LEASE: {coordinator} cannot be reached; a second copy of {job} may run elsewhere", err=True)
+        typer.echo(f"sluice: NO LEASE: {coordinator} cannot be reached; another copy of {job} may run elsewhere", err=True)
         os.execvp(command[0], command)  # noqa: S606 - it takes the place of this process
     request = Request(
         JobName(job), ExecutionContainerId(f"container-{new_uuid().hex}"), host=socket.gethostname(), replace=replace, wait=wait

@@ -44,7 +44,7 @@ def up(
     directory = home / "kafka"
     before = Broker(directory).running()
     if before is None:
-        broker_jars()  # not below, where it could not be interrupted
+        broker_jars()  # here, because it cannot be interrupted on the event loop
     wanted = port if port is not None else before.port if before else _PORT
     broker = Broker(directory, port=wanted or None, sasl=dict(map(_credentials, user or [])), tls=tls)
     try:

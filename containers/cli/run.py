@@ -27,11 +27,10 @@ def run(
     ] = None,
     restarts: Annotated[int, typer.Option(min=0, metavar="N", help="How often to restart a crashing container within ten minutes.")] = 5,
 ) -> None:
-    """Run a job on this machine: a coordinator and its containers.
-
-    They are processes that are restarted when they crash. Ctrl-C stops the job between two batches.
+    """Run a job on this machine: a coordinator and its containers. They are processes, which are restarted when they crash. Ctrl-C stops
+    the job between two batches.
     """
-    logconfig.read_log_settings()  # the processes read them, too: refuse bad ones before any is started
+    logconfig.read_log_settings()  # the processes read them, too: reject bad ones before any process is started
     logconfig.configure(logconfig.LogSettings(log_format="text", log_level="WARNING"))
     options = run_options(job_file, containers, home, port, start, system, config or [], bind or [], master)
     raise typer.Exit(asyncio.run(LocalRun(options, restarts).run()))

@@ -1,4 +1,4 @@
-"""`sluice snapshots restore --into DIRECTORY`: copy a snapshot to a directory. It restores as a container does, so it is in this
+"""`sluice snapshots restore --into DIRECTORY`: copy a snapshot to a directory. It uses the container's restore code, so it is in this
 package."""
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from containers.state.recovery.restore import Restored, Restorer, RestoreSettings
+from containers.state.transfer import TransferContext
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.cli.client import OperatorClient
@@ -26,7 +27,7 @@ PINNED_FOR = timedelta(days=1)
 def copy_snapshot(url: str, job: str, task: str, stage: str, checkpoint: str, into: Path, blob_store: str | None) -> None:
     """Raises BadSettings if the directory exists, and what a restore raises."""
     if into.exists():
-        raise BadSettings(f"{into} exists: name a directory that does not")
+        raise BadSettings(f"{into} exists: name a directory that does not exist")
     restored = call(url, lambda client: _copied(client, job, task, stage, checkpoint, into.absolute(), blob_store))
     Screen(sys.stdout).say(f"{into}: {restored}")
 
@@ -56,7 +57,8 @@ async def _copied(client: OperatorClient, job: str, task: str, stage: str, check
         into.parent.mkdir(parents=True, exist_ok=True)
         with Bars("restoring", unit="bytes") as bars:
             key = StageKey(JobName(job), TaskName(task), StageName(stage))
-            return await Restorer(blobs, key, RestoreSettings(), _Progress(bars)).restore(BlobId(found.markers[name].index), into, None)
+            restorer = Restorer(TransferContext(blobs, key, _Progress(bars)), RestoreSettings())
+            return await restorer.restore(BlobId(found.markers[name].index), into, None)
     finally:
         await blobs.close()
         await client.unpin(job, pin.pin_id)

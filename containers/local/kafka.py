@@ -126,7 +126,7 @@ class Broker:
             return found
 
     async def down(self) -> bool:
-        """Stop the broker, and kill it if it does not stop in order. False if it was not running."""
+        """Stop the broker, and kill it if it does not stop in time. False if it was not running."""
         if not self.directory.is_dir():
             return False
         async with self._locked():
@@ -255,7 +255,7 @@ async def _end(process: Process) -> None:
 
 
 async def _await_end(process: Process) -> None:
-    """Wait until the process has ended, by polling: it is not our child, or a zombie of another parent."""
+    """Wait until the process has ended, by polling, because it may not be a child of this process."""
     while process.is_alive():  # noqa: ASYNC110 — see above
         await asyncio.sleep(_POLL.total_seconds())
 

@@ -23,7 +23,7 @@ appender.out.name = out
 appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %d{ISO8601} %p %c: %m%n
 """
-"""To standard output, which goes to the same file as the messages of the Java runtime."""
+"""Logs to standard output, which goes to the same file as the messages of the Java runtime."""
 
 _SIZES: Mapping[str, str] = {
     "num.network.threads": "2",
@@ -49,7 +49,7 @@ _ONE_NODE: Mapping[str, str] = {
 }
 _BEHAVIOUR: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
-    "log.retention.ms": "-1",  # retention goes by the times of records: a replayed year would be deleted within minutes
+    "log.retention.ms": "-1",  # retention uses the timestamps of records: a replayed year would be deleted within minutes
 }
 _ACLS: Mapping[str, str] = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

@@ -22,7 +22,7 @@ from sluice.core.errors import BadSettings
 _BLOCK = 1 << 20
 _TAIL = 1 << 16
 KEPT_RUNS = 20
-"""The logs of so many runs are kept, those that were written last."""
+"""The number of runs whose logs are kept: those that were written last."""
 
 
 class RotationSettings(BaseSettings):
@@ -42,10 +42,10 @@ def read_rotation_settings() -> RotationSettings:
 
 
 def rotate(file: Path, settings: RotationSettings) -> bool:
-    """Rotate the file if it is too large; whether it was. Its writers must have opened it for appending.
+    """Rotate the file if it is too large. Returns whether it was rotated. Its writers must have opened it for appending.
 
     Lines that are written between the end of the copy and the truncation are lost. Without room for a copy, the oldest rotated file is
-    deleted at each call, and the file is truncated when there is none left: a log must not keep a full disk full."""
+    deleted at each call, and the file is truncated when there is none left: on a full disk, the log must free space."""
     try:
         if not settings.log_max_bytes or file.stat().st_size <= settings.log_max_bytes:
             return False
@@ -99,7 +99,7 @@ def last_line(file: Path) -> str:
 
 
 def runs_by_age(logs: Path) -> Sequence[Path]:
-    """The directories of the logs of runs; that which was written last is the last one."""
+    """The directories of the logs of runs, in the order in which they were last written."""
     try:
         return sorted((each for each in logs.iterdir() if each.is_dir()), key=_last_written)
     except FileNotFoundError:
@@ -107,7 +107,7 @@ def runs_by_age(logs: Path) -> Sequence[Path]:
 
 
 def delete_old_runs(logs: Path, kept: int = KEPT_RUNS) -> None:
-    """Delete the logs of runs but those that were written last."""
+    """Delete the logs of all runs except the `kept` ones that were written last."""
     by_age = runs_by_age(logs)
     for each in by_age[: max(0, len(by_age) - kept)]:
         shutil.rmtree(each, ignore_errors=True)

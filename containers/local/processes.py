@@ -28,7 +28,7 @@ from sluice.core.jobmodels.placement import slots
 from sluice.randomness import new_uuid
 
 ROTATE_EVERY = timedelta(seconds=1)
-"""A log file may be larger than its limit by what is written in this time."""
+"""The interval of rotation. A log file may exceed its limit by what is written in this time."""
 
 CRASH_WINDOW = timedelta(minutes=10)
 RESTARTS = 5
@@ -69,7 +69,7 @@ class Slot:
 
 
 class RestartLimitReached(Exception):
-    """A process ended too often. The message says how."""
+    """A process has ended too often. The message says how."""
 
     def __init__(self, slot: Slot) -> None:
         times = "once" if len(slot.crashes) == 1 else f"{len(slot.crashes)} times within {CRASH_WINDOW}"
@@ -102,7 +102,7 @@ class Processes:
             self._rotation = asyncio.create_task(self._rotate())
 
     def _prepare(self, log: Path) -> None:
-        """Create the directory of a log file. That of another run is deleted if there are too many."""
+        """Create the directory of a log file. If there are too many of them, delete the oldest ones."""
         if not log.parent.exists():
             log.parent.mkdir(parents=True)
             logs.delete_old_runs(self._logs)
@@ -148,7 +148,7 @@ async def ended(slots: Sequence[Slot], within: timedelta) -> None:
 
 
 FINAL = frozenset({EXIT_REPEATED_FAILURE})
-"""After such an exit of a container, the same code would meet the same error."""
+"""Exit codes of a container that would fail again with the same error."""
 
 STOP_WITHIN = timedelta(seconds=150)
 
@@ -199,7 +199,7 @@ class LocalContainers:
         return list(self._slots.values())
 
     def scale(self, wanted: Sequence[ProcessorId]) -> None:
-        """The run now has these slots. Containers of removed slots end by themselves, and are not restarted."""
+        """Set the slots of the run. Containers of removed slots end by themselves, and are not restarted."""
         self._wanted = list(wanted)
 
     def _slot(self, slot: str) -> Slot:
@@ -222,7 +222,8 @@ class LocalContainers:
                 await self._processes.start(slot)
 
     async def cause(self, often: RestartLimitReached) -> str:
-        """Why a container ended, how, and where its log is: first the reason that it reported, or the last line of its log."""
+        """Why and how a container ended, and where its log is. The text begins with the reason that the container reported, or has the last
+        line of its log."""
         last, log = often.slot.environment.get("EXECUTION_ENV_CONTAINER_ID"), f"log: {self._processes.log_of(often.slot)}"
         with suppress(SluiceError):
             for each in (await self._client.run(self._run_id)).incarnations:
@@ -231,7 +232,7 @@ class LocalContainers:
         return f"{often}: its log ends: {self._processes.last_line(often.slot)}\n{log}"
 
     def failed(self, orderly: Sequence[int]) -> str:
-        """How a container ended that had another exit code than these; "" if there is none."""
+        """How a container ended with an exit code other than these; "" if none did."""
         for slot in self.slots:
             code = next((code for code in slot.codes if code not in orderly), None)
             if code is not None:

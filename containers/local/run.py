@@ -64,7 +64,7 @@ def run_options(
     bind: Sequence[str] = (),
     master: str | None = None,
 ) -> RunOptions:
-    """Check everything that can be checked before a process is started. Raises BadJobFile, BadSettings, BadPlacement."""
+    """Check the options, as far as possible before a process is started. Raises BadJobFile, BadSettings, BadPlacement."""
     request = job_request(job_file, containers, start, system, config, bind)
     try:
         checked_path(home)
@@ -76,8 +76,8 @@ def run_options(
 
 
 def coordinator_environment(options: RunOptions) -> dict[str, str]:
-    """This process's environment, and defaults: Kafka is the broker that `sluice kafka up` starts, and the grouper that the job names is
-    allowed, since the job file runs with the same rights anyway."""
+    """This process's environment, with defaults: Kafka is the broker that `sluice kafka up` starts. The grouper of the job is allowed,
+    because the job file runs with the same rights anyway."""
     kafka = {"SLUICE_KAFKA_BOOTSTRAP": LOCAL_KAFKA} if any(each.system == "kafka" for each in options.request.streams) else {}
     grouper = options.request.grouper
     if ":" not in grouper:
@@ -234,7 +234,7 @@ class LocalRun:
                     give_up = self._clock.elapsed() + NEXT_WITHIN.total_seconds()
                 if current.current_run != announced:
                     announced = RunId(current.current_run)
-                    print(f"the coordinator stays up for run {announced}", flush=True)
+                    print(f"the coordinator keeps running for run {announced}", flush=True)
             await self._pause(TICK)
 
     async def _why(self, often: RestartLimitReached) -> str:
@@ -260,7 +260,7 @@ class LocalRun:
             await self._containers.ended()
 
     async def _end_coordinator(self) -> None:
-        """After the containers, which need it in order to stop."""
+        """Stop the coordinator, after the containers, which need it in order to stop."""
         if self._coordinator.up:
             self._coordinator.signal(signal.SIGTERM)
             await ended([self._coordinator], START_WITHIN)

@@ -1,4 +1,4 @@
-"""`sluice upgrade --local` (deprecated): the containers of the new version, or after a rollback of the old one, as local processes."""
+"""`sluice upgrade --local` (deprecated): runs the containers of the new version, or of the old one after a rollback, as local processes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LocalUpgrade:
         return self._containers.failed(ORDERLY_CODES)
 
     async def await_exit(self) -> None:
-        """Wait for the containers of a run that is being stopped."""
+        """Wait until the containers of a run that is being stopped have ended."""
         if self._containers is not None:
             await self._containers.ended()
 
@@ -69,7 +69,7 @@ class LocalUpgrade:
             await self._containers.ended()
 
     async def run_until_stopped(self) -> str:
-        """Stay as `sluice run` does: until Ctrl-C, the end of the run, or a failure, which is returned."""
+        """Run, as `sluice run` does, until Ctrl-C, the end of the run, or a failure, which is returned."""
         assert self._containers is not None
         assert self._run_id is not None
         stopping = asyncio.Event()

@@ -10,5 +10,5 @@
     cds         an archive of Spark's classes, with which the JVM starts faster
 
 This file and `systems/__init__.py` import nothing: Spark's Python workers import `systems.log_source` for every source of every query, and
-would pay for it.
+each import would delay them.
 """

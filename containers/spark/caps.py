@@ -1,4 +1,4 @@
-"""What limits the watermark of one query, and how far the query has come as a feeder of others (`sluice.core.watermarks`)."""
+"""Limits the watermark of one query, and reports the query's progress as a feeder of others (`sluice.core.watermarks`)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from sluice.core.ids import Ssp, StreamId
 from sluice.core.watermarks import Cap, FeederProgress, NoCap, ProgressSource, WatermarkStep, cap_at, cap_of_partitions, capped, later
 
 UNREAD = timedelta(seconds=10)
-"""Without an event-time column, unread records of a partition hold the watermark once they have been there for longer than this."""
+"""Without an event-time column, records of a partition that are unread for longer than this hold the watermark."""
 
 Steps = Mapping[StreamId, Sequence[WatermarkStep]]
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedBatch:
-    """What a committed batch says about its query's progress. `written`: the newest event time that it wrote, of a write that names the
-    column; `partitions`: the newest event time that it read from each partition, of inputs that name theirs."""
+    """What a committed batch tells about its query's progress. `written`: the newest event time that it wrote, if the write names an
+    event-time column. `partitions`: the newest event time that it read from each partition of the inputs that name an event-time column."""
 
     watermark: datetime | None
     state: StateSize | None
@@ -59,10 +59,10 @@ class StageCaps:
         writes_event_time: bool,
         clock: Clock,
     ) -> None:
-        """`directory`: the checkpoint. `intermediate`: the intermediate streams among those that the query `reads`; `starts`: its
-        partitions, and where they start; `timed`: inputs that name their event-time column, of which it reads several partitions.
-        `steps`: those of the coordinator, by intermediate stream; None if it knows no caps. `writes_event_time`: its write names the
-        event-time column."""
+        """`directory`: the checkpoint. `intermediate`: the intermediate streams among those that the query `reads`. `starts`: its
+        partitions and where they start. `timed`: inputs that name an event-time column and of which the query reads several partitions.
+        `steps` returns those of the coordinator, by intermediate stream; None if it knows no caps. `writes_event_time`: whether the write
+        names an event-time column."""
         self._directory = directory
         self._watermarks = watermarks
         self._reads = sorted(reads, key=str)
@@ -81,7 +81,7 @@ class StageCaps:
 
     @property
     def limited(self) -> bool:
-        """Whether the watermark of the query has caps at all."""
+        """Whether the watermark of the query has caps."""
         return self._watermarks.delay is not None and any(stream in self._delays for stream in [*self._intermediate, *self._several])
 
     @property
@@ -124,7 +124,7 @@ class StageCaps:
             return cap_of_partitions({ssp: self._partitions.get(ssp) for ssp in unread(positions, newest)}, delay)
 
     def _positions(self) -> Mapping[Ssp, int]:
-        """Up to where the committed batches have read."""
+        """The offsets up to which the committed batches have read."""
         entry = self._entry(committed=True)
         return dict(self._starts) | ({} if entry is None else entry.positions(self._reads))
 
@@ -143,11 +143,11 @@ class StageCaps:
 
     @property
     def progress(self) -> FeederProgress:
-        """After the last batch; at the start, what is known from the checkpoint."""
+        """The progress after the last batch; before the first batch of this start, the progress in the checkpoint."""
         return self._progress
 
     def committed(self, batch: CommittedBatch) -> FeederProgress:
-        """A batch was committed; the progress after it."""
+        """Record a committed batch. Returns the progress after it."""
         with self._lock:
             for ssp, at in batch.partitions.items():
                 self._partitions[ssp] = max(at, self._partitions.get(ssp, at))
@@ -173,8 +173,8 @@ class StageCaps:
         return FeederProgress(at, self._watermarks.delay or timedelta(0), ProgressSource.COLUMN, pending)
 
     def _least(self, ends: Mapping[Ssp, int]) -> datetime | None:
-        """The newest event time that was written, but no newer than what was read from a partition that has unread records. While that is
-        not known, as before."""
+        """The newest event time that was written, limited by the newest one that was read from each partition with unread records. If that
+        is not known, the last result."""
         positions = self._positions()
         caps = [self._cap_of(stream, positions, ends, timedelta(0)) for stream in self._several]
         return self._progress.event_time if NoCap.HOLD in caps else capped(self._newest, caps, None)
@@ -189,7 +189,7 @@ class StageCaps:
 
 
 class UnreadSince:
-    """Remembers the ends of some partitions, to know since when there are records that were not read."""
+    """Records the ends of partitions over time, to determine how old unread records are."""
 
     def __init__(self, clock: Clock, limit: timedelta) -> None:
         self._clock = clock
@@ -197,7 +197,8 @@ class UnreadSince:
         self._seen: deque[tuple[float, Mapping[Ssp, int]]] = deque()
 
     def is_old(self, positions: Mapping[Ssp, int], ends: Mapping[Ssp, int]) -> bool:
-        """Whether a record that was not read is older than the limit. As long as the ends of that time are not known, every record is."""
+        """Whether an unread record is older than the limit. While the ends at that time are not known, every unread record counts as
+        older."""
         now = self._clock.elapsed()
         self._seen.append((now, ends))
         while len(self._seen) > 1 and self._seen[1][0] <= now - self._limit:

@@ -7,11 +7,11 @@ valid. `sluice class-archive` makes it once, for example in the build of an imag
     DIRECTORY/lock                                locked while an archive is made
     DIRECTORY/classes-<where>-<what>.jar          its class path, a pathing jar; made before the archive
     DIRECTORY/classes-<where>-<what>-<bytes>.jsa  a complete archive: it gets this name last
-    DIRECTORY/building-*                          an archive in the making; garbage if the lock is free, as with jars
+    DIRECTORY/building-*                          an incomplete archive; garbage if the lock is free, as with jars
 
-`<where>` is a hash of the paths of Java and the jars, `<what>` one of their sizes and dates and of the class path. A new archive replaces
-that of a former installation at the same paths. An archive whose jar is missing or damaged is not used. A jar without an archive is
-garbage.
+`<where>` is a hash of the paths of Java and the jars. `<what>` is a hash of their sizes, their dates and the class path. A new archive
+replaces that of a former installation at the same paths. An archive whose jar is missing or damaged is not used. A jar without an archive
+is garbage.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TIMEOUT = timedelta(minutes=10)
 _LAST_LINES = 12
 
 QUIET = "-Xlog:cds*=off"
-"""Otherwise the JVM writes to its standard output what it cannot use of an archive, and each class that it cannot put into one."""
+"""Without it, the JVM writes to standard output which parts of an archive it cannot use, and which classes it cannot archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Installation:
         since it is valid for no class path."""
         for file in self.directory.glob(f"classes-{self.where}-{self.what}-*.jsa"):
             if file.stem.rsplit("-", 1)[1] != str(file.stat().st_size):
-                log.warning("%s is truncated, and is not used: remove it, or make it again", file)
+                log.warning("%s is truncated and is not used: remove it, or make it again", file)
             elif problem := self._problem_of_jar():
                 log.warning("%s %s, and the archive of classes beside it is not used: make it again", self.jar, problem)
             else:
@@ -152,8 +152,7 @@ def ensure_archive(environment: Mapping[str, str], train: Train | None = None) -
 
 
 def _make(installed: Installation, lock: int, train: Train) -> ClassArchive:
-    """Make the archive, in a new directory: a JVM whose training was interrupted may write its archive later, and must not find a directory
-    for it."""
+    """Make the archive in a new directory, because a JVM whose training was interrupted may still write its archive later."""
     clear_unfinished(installed.directory)
     _clear(installed)
     log.info("making an archive of Spark's classes in %s from a short job, once", installed.directory)
@@ -186,8 +185,8 @@ def _clear(installed: Installation) -> None:
 
 
 def _write_jar(contents: bytes, part: Path, jar: Path) -> None:
-    """Written before the archive, which records the jar's path, size and date. A JVM compares them when it starts, but not a date of 0: so
-    the archive is also valid where the dates of files were not preserved."""
+    """Write the jar before the archive, which records the jar's path, size and date. A JVM compares them when it starts, except a date of
+    0. So the archive is also valid where the dates of files were not preserved."""
     part.write_bytes(contents)
     os.utime(part, (0, 0))
     _publish(part, jar)
@@ -205,7 +204,7 @@ def _train(archive: ClassArchive, lock: int) -> tuple[int, str]:
 
 
 def _has_class_path(environment: Mapping[str, str]) -> bool:
-    """Whether Spark's file of defaults sets the class path, which the archive's would replace."""
+    """Whether Spark's default settings have a class path, which that of the archive would replace."""
     given = environment.get("SPARK_CONF_DIR")
     places = [Path(given)] if given else [home / "conf" for home in _spark_homes(environment)]
     files = [file for place in places if (file := place / "spark-defaults.conf").is_file()]
@@ -213,7 +212,7 @@ def _has_class_path(environment: Mapping[str, str]) -> bool:
 
 
 def _spark_homes(environment: Mapping[str, str]) -> Sequence[Path]:
-    """Where PySpark's JVM has its jars from: SPARK_HOME, else PySpark."""
+    """The directories with the jars of PySpark's JVM: SPARK_HOME, else PySpark."""
     if home := environment.get("SPARK_HOME"):
         return [Path(home).absolute()]
     spark = find_spec("pyspark")

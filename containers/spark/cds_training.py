@@ -32,7 +32,7 @@ from sluice.streams.log import Log, Record, Writer
 
 RECORDS = 600
 SHORT_LIVED = "-XX:TieredStopAtLevel=1"
-"""Optimised compilation would be half of the CPU time, and an archive has no compiled code."""
+"""Optimised compilation would take half of the CPU time, and an archive has no compiled code."""
 
 JVM_ENDS_WITHIN = timedelta(minutes=5)
 
@@ -66,7 +66,7 @@ def _feed(log: Log) -> None:
 
 
 def _train(spark: SparkSession, root: Path) -> None:
-    """Run each stage until it has read all there is; the second in two batches, of which the last closes windows."""
+    """Run each stage until it has read all its input. The second stage takes two batches, of which the last closes windows."""
     spark.streams.addListener(Listener(_ignore_batch, _ignore_end, _ignore_idle))
     log = Log(root / "log")
     _feed(log)

@@ -1,8 +1,7 @@
 """The engine on Spark: starts, pauses, flushes and stops the queries of a container's stages.
 
-The work is done elsewhere, from what the container and a stage's start say: in `session` for the JVM, `replay` for the batches that run
-again before a query starts, `query` for a running query, `watermark` and `caps` for the limits of its watermark, `gate` for a paused one,
-and `flush` for a drain.
+It delegates the work: to `session` for the JVM, `replay` for the batches that run again before a query starts, `query` for a running query,
+`watermark` and `caps` for the limits of its watermark, `gate` for a paused query, and `flush` for a drain.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ SOURCES_WITHIN = timedelta(seconds=15)
 
 @dataclass(slots=True)
 class StageQuery:
-    """What the engine knows of one stage's query. `task` is that of the running query; `flushed`: a drain has begun to empty its state.
-    `steps`: see `Engine.limit_watermark`."""
+    """The query of one stage. `task` is that of the running query. `flushed`: whether a drain has begun to empty its state. `steps`: see
+    `Engine.limit_watermark`."""
 
     reads: Sequence[StreamId] = ()
     task: StageTask | None = None
@@ -172,7 +171,7 @@ class SparkEngine:
     def start(self, start: StageStart) -> tuple[str, Any]:
         stage = start.declared.stage
         task = self._task(start)
-        writer = self._writer(start, task)  # which says how it writes
+        writer = self._writer(start, task)  # before `fence`, which needs the delivery
         appended = task.fence(stage.writes, lambda: unfinished_batches(self._directory(start), start.lineage, start.replay))
         directory = self._checkpoint(start)
         check_not_emptied(directory)
@@ -180,7 +179,7 @@ class SparkEngine:
         if found is not None and max([found.planned, *start.replay]) < appended:
             raise StateNotLocal(
                 f"stage {stage.name} of task {start.task} has written batch {appended}, but {directory} ends at batch {found.planned}: "
-                "its disk was set back; start on the disk that has the newer state, or deploy with an explicit start"
+                "the disk was reset to an older state; start on the disk that has the newer state, or deploy with an explicit start"
             )
         natural = natural_watermark(directory)
         self._replay(start, directory)
@@ -298,9 +297,9 @@ class SparkEngine:
             raise
 
     def _flusher(self, start: StageStart) -> Flusher:
-        """For a checkpoint on which no query runs. Runs the batches first that must run again."""
+        """A flusher for a checkpoint on which no query runs. The batches that must run again are run first."""
         task, writing = self._task(start), self._task(start)
-        self._writer(start, writing)  # which says how it writes
+        self._writer(start, writing)  # before `fence`, which needs the delivery
         writing.fence(start.declared.stage.writes, lambda: unfinished_batches(self._directory(start), start.lineage, start.replay))
         directory = self._checkpoint(start)
         check_not_emptied(directory, start.drain)
@@ -350,7 +349,7 @@ class SparkEngine:
         )
 
     def _writer(self, start: StageStart, task: StageTask) -> DataStreamWriter:
-        """What the stage's function returns."""
+        """Call the stage's function. Raises BadJobFile if it returns something else than a DataStreamWriter."""
         writer = start.declared.function(task)
         if not isinstance(writer, DataStreamWriter):
             name = start.declared.stage.name
@@ -378,7 +377,7 @@ def _kept(batch: int, operators: Sequence[Operator]) -> Kept:
 
 
 def _check_kept(start: StageStart, operators: Sequence[Operator]) -> None:
-    """Before the first batch on state that a drain has kept. Raises OperatorsDiffer."""
+    """Check the operators of a query before its first batch on state that a drain has kept. Raises OperatorsDiffer."""
     if start.kept_operators is None:
         return
     differ = operators_differ(start.kept_operators, [each.identity for each in operators])

@@ -125,7 +125,7 @@ class SharedPaths:
         self._checking: Future[None] | None = None
 
     def check(self, requested: int) -> None:
-        """Wait until `requested` executors have registered, and check each. At the end of the timeout, fewer are sufficient.
+        """Wait until `requested` executors have registered, and check each. After the timeout, fewer are sufficient.
 
         Raises PathNotShared, ExecutorsMissing.
         """
@@ -140,8 +140,8 @@ class SharedPaths:
         self._check_all()
 
     def check_new_executors(self) -> None:
-        """Start to check new executors on a separate thread, or raise what that check has found. An executor that was busy with a batch is
-        checked again. Raises PathNotShared."""
+        """Start to check new executors on a separate thread, or raise the error of the previous check. An executor that was busy with a
+        batch is checked again. Raises PathNotShared."""
         if self._checking is not None and self._checking.done():
             checked, self._checking = self._checking, None
             try:

@@ -1,7 +1,7 @@
 """A drain of a stage: finish the interrupted batch, run the rest of the input, flush the state.
 
 Every step is a batch that is planned here (`containers.state.offsets.offsetlog`) and run by Spark from its offset log. So a crash at any
-line leaves an ordinary checkpoint: the planned batch runs again, and the batches before it do not. After a flush a query would drop all
+line leaves an ordinary checkpoint: the planned batch runs again, and the batches before it do not. After a flush, a query would drop all
 later input as late, so no query may start on the checkpoint again.
 """
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 ROUNDS = 20
-"""The largest number of batches of a flush: timers may set new timers without end."""
+"""The maximum number of batches of a flush. Timers may set new timers endlessly."""
 
 ENDS_WITHIN = timedelta(seconds=30)
-"""More than enough time to stop a query that runs no batch."""
+"""The time limit for stopping a query that runs no batch."""
 
 KINDS: Mapping[str, str] = {
     "stateStoreSave": "aggregation",
@@ -81,8 +81,8 @@ class Flusher:
         paused: PausedQuery | None = None,
     ) -> None:
         """`name` is the query's; `writer_of` calls the stage's function, once; `starts` has the partitions that it reads, and where it
-        started. A batch of the rest reads about `max_rows` rows. `paused` saves a start of the query for each batch; it is stopped where it
-        cannot be used."""
+        started. A batch of the rest reads about `max_rows` rows. `paused`: a paused query, in which batches need no start of a query. It is
+        stopped where it cannot be used."""
         self._spark = spark
         self.directory = directory
         self._name = name
@@ -105,7 +105,8 @@ class Flusher:
         return operators_of(self._writer) if self._paused is None else self._paused.operators()
 
     def empty(self, drain: str, ends: Mapping[Ssp, int]) -> Emptied:
-        """All steps of a drain, in order. The checkpoint is marked first: after a crash no query starts on it. May be run again."""
+        """Run all steps of a drain, in order. The checkpoint is marked first, so that after a crash no query starts on it. May be run
+        again."""
         found = inspect(self.directory)
         mark_emptied(self.directory, drain, -1 if found is None else found.committed)
         self.finish_interrupted()
@@ -114,15 +115,15 @@ class Flusher:
         return Emptied(flushed.batch, flushed.rows_left, flushed.operators_left)
 
     def keep(self, ends: Mapping[Ssp, int]) -> int:
-        """The steps of a drain that keeps the state, in order; the last batch, -1 for none. The checkpoint is not marked, because every
-        batch is one that the query could have run itself. May be run again."""
+        """Run the steps of a drain that keeps the state, in order. Returns the last batch, -1 for none. The checkpoint is not marked,
+        because the query could have run every batch itself. May be run again."""
         self.finish_interrupted()
         self.advance(ends)
         found = inspect(self.directory)
         return -1 if found is None else found.committed
 
     def finish_interrupted(self) -> bool:
-        """Run the batch that is planned and not committed; whether there was one."""
+        """Run the batch that is planned and not committed. Returns whether there was one."""
         found = inspect(self.directory)
         if found is None or found.planned <= found.committed:
             return False
@@ -130,8 +131,8 @@ class Flusher:
         return True
 
     def advance(self, ends: Mapping[Ssp, int]) -> int:
-        """Read up to these ends, in bounded batches; the number of batches. They keep the watermark of the last batch, so that rows of a
-        slower feeder are not late. Partitions that are not in `ends` are not read. An interrupted batch must be finished before."""
+        """Read up to these ends, in bounded batches. Returns the number of batches. They keep the watermark of the last batch, so that rows
+        of a slower feeder are not late. Partitions that are not in `ends` are not read. Call `finish_interrupted` before."""
         found = inspect(self.directory)
         assert found is not None
         last = self._plan(found.committed) if found.committed >= 0 else self._before_the_first()
@@ -147,7 +148,7 @@ class Flusher:
         if found is None or found.committed < 0 or not self.operators:
             return Flushed(-1 if found is None else found.committed)
         if self._paused is not None and any(each.empties is Empties.PROCESSING_TIME for each in self.operators):
-            self._paused.end(ENDS_WITHIN, Event())  # a batch of a running query always has the present time
+            self._paused.end(ENDS_WITHIN, Event())  # a batch of a running query always uses the present time
             self._paused = None
         plan = offsetlog.flush_entry(self._plan(found.committed), self._clock.now())
         rounds = 1
@@ -198,8 +199,8 @@ _TICK = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class PendingTimers:
-    """The first and the last of all timers, and the first and the last expiry time of state with a time to live. `before` is the last timer
-    before the first expiry. None if there is none."""
+    """The first and the last timer, and the first and the last expiry time of state with a time to live; None if there is none. `before` is
+    the last timer before the first expiry."""
 
     first: datetime | None = None
     last: datetime | None = None
@@ -209,7 +210,7 @@ class PendingTimers:
 
 
 def next_batch_time(waiting: PendingTimers) -> datetime | None:
-    """The time of the next batch that fires timers, or in which the remaining state expires; None if there is neither."""
+    """The time of the next batch in which timers fire or the remaining state expires; None if there are no timers and no expiry times."""
     if waiting.first is not None and waiting.last is not None:
         fire_all = waiting.expires_first is None or waiting.last < waiting.expires_first
         return (waiting.last if fire_all else waiting.before or waiting.first) + _TICK
@@ -217,7 +218,7 @@ def next_batch_time(waiting: PendingTimers) -> datetime | None:
 
 
 def pending_timers(spark: SparkSession, directory: Path) -> PendingTimers:
-    """Read from the last committed batch of the checkpoint."""
+    """The timers and expiry times in the last committed batch of the checkpoint."""
     timers = [_Range.of(times) for times in _timers(spark, directory)]
     expiries = [_Range.of(times) for times in _expiries(spark, directory)]
     first, last = _first(timers), _last(timers)

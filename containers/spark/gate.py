@@ -48,14 +48,14 @@ NO_ENTRIES = "scala.collection.immutable.Map$"
 NONE = "scala.None$"
 
 RAN = "addBatch"
-"""In the durations of a trigger, that of its batch."""
+"""The key of the batch in the durations of a trigger."""
 
 STEP = timedelta(milliseconds=10)
 POLL = timedelta(milliseconds=200)
-"""How often a wait for a query checks whether the query has failed."""
+"""How often to check whether a query has failed while waiting for it."""
 
 SOON_MILLIS = 1
-"""The interval between triggers of a paused query: its batches need not wait for the next second."""
+"""The interval between triggers of a paused query, so that its batches start immediately."""
 
 
 class Gate:
@@ -72,7 +72,7 @@ class Gate:
         self._answers.release()
 
     def latestOffset(self) -> Any:
-        """Called on the query's thread, between batches. Returns None, no offset: what to read was set in the meantime."""
+        """Called on the query's thread, between batches. Returns None, which is no offset, because `PausedQuery` sets what to read."""
         self.reached.set()
         self._answers.acquire()
 
@@ -91,7 +91,7 @@ class PausedQuery:
     """A query between two batches. `run` runs one and pauses the query again, `resume` resumes the query, `end` stops it."""
 
     def __init__(self, spark: SparkSession, query: StreamingQuery) -> None:
-        """Use `pause`."""
+        """Call `pause` instead of this."""
         self._spark = spark
         self._query = query
         self._execution = query._jsq.streamingQuery()
@@ -112,7 +112,7 @@ class PausedQuery:
 
     @property
     def waits(self) -> bool:
-        """Whether the query is in no batch. If it waits for its next trigger, it meets the gate then."""
+        """Whether the query runs no batch. If it waits for its next trigger, it reaches the gate then."""
         return self.gate.reached.is_set() or not self._query.status["isTriggerActive"]
 
     def resume(self) -> None:
@@ -158,7 +158,7 @@ class PausedQuery:
             raise self._query.exception() or RuntimeError("the query was stopped")
 
     def _interval(self, millis: int | None) -> int:
-        """Set the time between triggers, unless it is 0; the time before."""
+        """Set the time between triggers, unless it is 0. Returns the former time."""
         interval = field(self._spark, TRIGGERS, "intervalMs")
         executor = self._execution.triggerExecutor()
         before = int(interval.getLong(executor))
@@ -179,7 +179,7 @@ class PausedQuery:
 
 def pause(spark: SparkSession, query: StreamingQuery, deadline: timedelta, forced: threading.Event) -> PausedQuery | None:
     """Let the running batch finish, and pause the query before the next one. None if the query has ended, or if the batch did not finish
-    by `deadline` or before `forced` was set: then the query continues. Blocks while a batch runs."""
+    by `deadline` or before `forced` was set: the query then continues. Blocks while a batch runs."""
     over = monotonic() + deadline.total_seconds()
     await_initialised(query, deadline)  # which sets the sources
     paused = PausedQuery(spark, query)

@@ -1,4 +1,4 @@
-"""Objects of Spark and Scala in the JVM, by name: what the gates need. Each call is a round trip."""
+"""Access to objects of Spark and Scala in the JVM by name, for the gates. Each call is a round trip."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ EVERY_BATCH = 2**62
 
 
 def java(spark: SparkSession, name: str) -> Any:
-    """A class."""
-    return getattr(spark._jvm, name)  # in one call: each part of a dotted path would be another one
+    """The Java class with this name."""
+    return getattr(spark._jvm, name)  # one call: each part of a dotted path would be another call
 
 
 def scala_object(spark: SparkSession, name: str) -> Any:
@@ -51,7 +51,7 @@ def each_of(iterator: Any) -> Iterator[Any]:
 
 
 def watermark_propagator(spark: SparkSession, execution: Any) -> Any:
-    """What computes the watermarks of a query's operators. If there was nothing to read, it has already done so for a batch without data,
-    and fails if the watermark changes. After `purge(EVERY_BATCH)` it computes them again, as after a restart. Call that on the query's
-    thread, or while the query waits in a gate."""
+    """The object that computes the watermarks of a query's operators. If there was nothing to read, it has already computed them for a
+    batch without data, and fails if the watermark changes. After `purge(EVERY_BATCH)` it computes them again, as after a restart. Call
+    `purge` on the query's thread, or while the query waits in a gate."""
     return private(spark, EXECUTION, "watermarkPropagator", execution)

@@ -25,10 +25,10 @@ from pyspark.sql.streaming.listener import (
 from containers.engine import StateSize
 
 WHOLE_BATCH = "triggerExecution"
-"""In the durations of a batch, the sum of all others."""
+"""The key of the whole batch in the durations of its parts."""
 
 INDEXED = "rocksdbNumInternalColFamiliesKeys"
-"""In the metrics of a state store, the entries of Spark's internal indexes."""
+"""The key of the entries of Spark's internal indexes in the metrics of a state store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class EventProxy:
 
 
 class Listener(StreamingQueryListener):
-    """Calls back for each event of a query. Runs on a thread of Py4J, so the callbacks must not block, except `on_started`."""
+    """Calls back for each event of a query. Runs on a thread of Py4J, so only `on_started` may block."""
 
     def __init__(
         self,
@@ -127,8 +127,8 @@ class Listener(StreamingQueryListener):
         on_idle: Callable[[str], None] = lambda run_id: None,
         on_started: Callable[[str | None, str], None] = lambda name, id_: None,
     ) -> None:
-        """`on_idle` gets Spark's id of the query's run. `on_started` gets a query's name and Spark's id of it, on the thread of the query
-        and before the query initialises its sources; it may block."""
+        """`on_idle` gets Spark's id of the query's run. `on_started` gets a query's name and Spark's id of the query. It is called on the
+        thread of the query, before the query initialises its sources, and may block."""
         self._on_batch = on_batch
         self._on_end = on_end
         self._on_idle = on_idle

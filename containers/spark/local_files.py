@@ -1,9 +1,9 @@
-"""Permissions of local files without a process for each.
+"""Sets permissions of local files without starting a process for each file.
 
 Without its native library, Hadoop's file system for local paths starts `chmod` for each file and directory that it creates: several for
 each batch of a query, because its checkpoint is on a local disk. `install` replaces that file system in the JVM of the driver by a subclass
-that sets permissions with `java.nio.file`. Everything else is Hadoop's: how files are written, renamed and listed, and that they are not
-forced to the disk.
+that sets permissions with `java.nio.file`. Everything else remains Hadoop's: how files are written, renamed and listed, and that they are
+not synchronized to the disk.
 
 The subclass is compiled by Janino, the compiler of Spark's own generated code, so that no jar is needed. Hadoop keeps one file system for
 local paths, whatever the configuration; the subclass takes the place of the raw file system in it. The JVMs of executors keep Hadoop's.
@@ -64,8 +64,8 @@ public class LocalFiles extends RawLocalFileSystem {
 
 
 def install(spark: SparkSession) -> bool:
-    """Replace the raw file system of local paths in the driver's JVM; it keeps nothing, so that this may be done at any time. Returns
-    False, and leaves Hadoop's own, where this version of Spark or Hadoop does not allow it."""
+    """Replace the raw file system of local paths in the driver's JVM. It has no state, so this is possible at any time. Returns False, and
+    leaves Hadoop's own, if this version of Spark or Hadoop does not allow it."""
     jvm: Any = spark._jvm
     gateway: Any = spark.sparkContext._gateway
     try:

@@ -42,7 +42,7 @@ class Empties(Enum):
 @dataclass(frozen=True, slots=True)
 class Operator:
     """`kind` is its name in the DataFrame API. `why`: what is missing, if nothing empties it. `flushed`: what a flush does to its state, if
-    something empties it. `identity`: what it computes and keeps, as text: operators with equal texts can use each other's state."""
+    something empties it. `identity`: a text of what it computes and keeps; operators with equal texts can use each other's state."""
 
     kind: str
     empties: Empties
@@ -85,7 +85,7 @@ def unflushable(operators: Sequence[Operator]) -> tuple[str, ...]:
 
 
 def stateful(operators: Sequence[Operator]) -> tuple[StatefulOperator, ...]:
-    """All, and what a flush does to each."""
+    """All operators, and what a flush does to each."""
     return tuple(StatefulOperator(each.kind, each.effect, each.why) for each in operators)
 
 
@@ -93,9 +93,7 @@ def check_stateless(stage: Stage, operators: Sequence[Operator]) -> None:
     """Raises BadJobFile for a stage with stateful operators that is declared to have none."""
     if operators and not stage.stateful:
         kinds = ", ".join(each.kind for each in operators)
-        raise BadJobFile(
-            f"stage {stage.name} is declared with stateful=False, and its query keeps state ({kinds}): leave stateful=False out"
-        )
+        raise BadJobFile(f"stage {stage.name} is declared with stateful=False, but its query keeps state ({kinds}): remove stateful=False")
 
 
 def sources_of(writer: DataStreamWriter) -> tuple[str | None, ...]:
@@ -106,9 +104,9 @@ def sources_of(writer: DataStreamWriter) -> tuple[str | None, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """The calls of `withWatermark` in a query. `delay`: the largest of their delays, None without any; `above`: the largest of those above
-    each stream that the query reads, by the stream's name. `stateful`: whether the query has stateful operators; `emits_state`: whether
-    one of them appends rows from its state when the watermark rises, as windows do. A deduplication keeps state and appends none of it."""
+    """The calls of `withWatermark` in a query. `delay`: the largest delay, None without a call. `above`: the largest delay above each
+    stream that the query reads, by the stream's name. `stateful`: whether the query has stateful operators. `emits_state`: whether one of
+    them appends rows from its state when the watermark rises, as windows do; a deduplication does not."""
 
     delay: timedelta | None
     above: Mapping[str, timedelta]
@@ -238,9 +236,9 @@ def _short(text: str) -> str:
 
 
 def _identity(node: Any, mode: str) -> str:
-    """What must not change if the operator is to continue with its state: that which Spark documents so ("Recovery Semantics after Changes
-    in a Streaming Query"), and the length of windows and what is aggregated, which Spark does not compare. Not the code of user functions,
-    nor projections, filters and watermark delays before it."""
+    """What must not change if the operator continues with its state: what Spark documents ("Recovery Semantics after Changes in a Streaming
+    Query"), and the length of windows and the aggregates, which Spark does not compare. The code of user functions is not part of it, nor
+    are projections, filters and watermark delays before the operator."""
     match node.getClass().getSimpleName():
         case "Aggregate":
             by = [_key(each, node) for each in _each(node.groupingExpressions())]

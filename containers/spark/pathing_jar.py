@@ -1,4 +1,5 @@
-"""A pathing jar: a jar with only a manifest, which names other jars (`Class-Path`). So a class path of many jars is one file."""
+"""Makes a pathing jar: a jar with only a manifest, which names other jars (`Class-Path`). It replaces a class path of many jars by one
+file."""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ def pathing_jar(directory: Path, jars: Sequence[Path]) -> bytes | None:
     """The contents of a jar in `directory` that names these jars: the same bytes for the same names. None if a name would have to be
     escaped.
 
-    The names are relative, with links resolved as Java does, so that a jar that the class path names again is not on it twice. They are not
+    The names are relative, with links resolved as Java does. So a jar that the class path also names is not on it twice. Names are not
     escaped: a JVM that makes an archive of classes appends each name unchanged to the directory."""
     here = os.path.realpath(directory)
     names = [os.path.relpath(os.path.realpath(jar), here) for jar in jars]
     if not all(_PLAIN.fullmatch(name) for name in names):
         return None
     made = BytesIO()
-    entry = zipfile.ZipInfo(MANIFEST)  # of 1980, and not compressed: zlib's versions differ
+    entry = zipfile.ZipInfo(MANIFEST)  # dated 1980, and not compressed, because versions of zlib differ
     entry.create_system = 3
     entry.external_attr = 0o644 << 16
     with zipfile.ZipFile(made, "w") as file:
@@ -43,7 +44,7 @@ def manifest(names: Sequence[str]) -> bytes:
 
 
 def _folded(line: str) -> bytes:
-    """The text in lines; each but the first begins with a space, which marks a continuation."""
+    """The text in lines. Each line after the first begins with a space, which marks a continuation."""
     rest = line.encode()
     lines = [rest[:LONGEST_LINE]]
     for start in range(LONGEST_LINE, len(rest), LONGEST_LINE - 1):

@@ -45,8 +45,8 @@ def await_initialised(query: StreamingQuery, within: timedelta) -> None:
 
 
 def run_planned_batch(spark: SparkSession, writer: DataStreamWriter, name: str, checkpoint: Path) -> tuple[OperatorState, ...]:
-    """Run the one batch that is planned and not committed in the checkpoint, and nothing newer; the state after it. Blocks. Raises what the
-    batch raises.
+    """Run the one batch that is planned and not committed in the checkpoint, and no newer one. Returns the state after it. Blocks. Raises
+    what the batch raises.
 
     The trigger `availableNow` would also read new input.
     """
@@ -69,8 +69,8 @@ def offset_metadata(spark: SparkSession, now: datetime) -> str:
 
 
 def stop_between_batches(spark: SparkSession, query: StreamingQuery, deadline: timedelta, forced: threading.Event) -> bool:
-    """Let the running batch finish and commit, then stop; True if so. After `deadline`, or once `forced` is set, interrupt the batch: it
-    runs again at the next start. Blocks.
+    """Let the running batch finish and commit, then stop, and return True. After `deadline`, or once `forced` is set, interrupt the batch
+    and return False; it runs again at the next start. Blocks.
 
     `StreamingQuery.stop()` alone always interrupts. The loop of the query ends by itself between two batches when its state is TERMINATED.
     """
@@ -91,15 +91,15 @@ def terminate(spark: SparkSession, query: StreamingQuery) -> None:
 
 
 LONGEST = 0.05
-"""The most by which an interval is prolonged, as a fraction of it."""
+"""The maximum by which an interval is prolonged, as a fraction of it."""
 
 MILLISECOND = timedelta(milliseconds=1)
 
 
 def spread(interval: timedelta, index: int) -> timedelta:
-    """The interval of the `index`-th query (>= 0), in whole milliseconds. The first query has the interval itself; each further one the
-    middle of the widest remaining gap (van der Corput sequence), as long as there are milliseconds in between. So queries that start
-    together do not keep starting their batches at the same time."""
+    """The interval of the `index`-th query (>= 0), in whole milliseconds. The first query has the interval itself. Each further query has
+    the middle of the widest remaining gap (van der Corput sequence), as long as there are milliseconds in between. So queries that start at
+    the same time do not keep starting their batches at the same time."""
     longer, part = 0.0, 0.5
     while index:
         longer += part * (index & 1)
@@ -108,7 +108,7 @@ def spread(interval: timedelta, index: int) -> timedelta:
 
 
 class Triggers:
-    """The trigger intervals of queries; a query keeps its interval over restarts. Thread-safe."""
+    """The trigger intervals of queries. A query keeps its interval when it restarts. Thread-safe."""
 
     def __init__(self, interval: timedelta) -> None:
         self._interval = interval

@@ -2,8 +2,8 @@
 
 Spark's Kafka source starts a partition that is not in its checkpoint at the partition's first record. If that is not record 0, the source
 takes the missing records for lost data, and with `failOnDataLoss` the query fails for good. So a batch is added to the checkpoint that
-reads nothing and ends at the old offsets and at the starts of the new partitions. It runs with a source that tolerates missing records;
-after it, the query runs with one that does not.
+reads nothing, and that ends at the old offsets and at the starts of the new partitions. It runs with a source that tolerates missing
+records. After it, the query runs with a source that does not.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Replay:
         reads: Sequence[StreamId],
         writer_of: Callable[[bool], DataStreamWriter],
     ) -> None:
-        """`name` is the query's. `starts` has the partitions that it is to read, and where they start; `reads` the streams whose new
-        partitions must be added. `writer_of` makes the query; with True, one whose sources tolerate missing records."""
+        """`name` is the query's. `starts` has the partitions that the query will read, and where they start. `reads` has the streams whose
+        new partitions must be added. `writer_of` makes the query; with True, one whose sources tolerate missing records."""
         self._spark = spark
         self._directory = directory
         self._name = name

@@ -80,8 +80,8 @@ class Session:
         return cls(spark)
 
     def check_shared_paths(self, settings: ContainerSettings, connections: Connections, clock: Clock) -> None:
-        """Check, unless the driver is the executor, what executors read or write at paths of the driver. Raises PathNotShared,
-        ExecutorsMissing."""
+        """Check that executors share the paths of the driver that they read or write, unless the driver is the only executor. Raises
+        PathNotShared, ExecutorsMissing."""
         master = str(self.spark.sparkContext.master)
         if is_local(master):
             return
@@ -119,8 +119,8 @@ def spark_conf(own: Mapping[str, str], connections: Connections, config: Mapping
 
 class BatchFunction(ForeachBatchFunction):
     """A user's foreachBatch function, as the JVM calls it. Py4J returns an Exception to the JVM. Anything else that is raised (sys.exit)
-    would end the Py4J thread without an answer, and the query would wait forever; so it is turned into an Exception. Records that are
-    logged on that thread get the log context of the stage's function, which created this object."""
+    would end the Py4J thread without an answer, and the query would wait forever. So it is raised as an Exception. Records that are logged
+    on that thread get the log context of the stage's function, which created this object."""
 
     def __init__(self, session: SparkSession, func: Callable[[DataFrame, int], None]) -> None:
         super().__init__(session, func)
@@ -165,8 +165,8 @@ def start_session(
     java_permissions: bool = True,
     secret: Collection[str] = (),
 ) -> SparkSession:
-    """The driver's session; see `session_settings`. `job_directory`: the directory of the job file, from which the Python processes of a
-    local master can import. `log_place`: where the container's log is, for error messages. `java_permissions`: see
+    """Start the driver's session; see `session_settings`. `job_directory`: the directory of the job file, from which the Python processes
+    of a local master can import. `log_place`: where the container's log is, for error messages. `java_permissions`: see
     `containers.spark.local_files`. `secret`: names of settings that the JVM gets in a file, because PySpark passes settings as arguments,
     which every user of the machine can read. Blocks for some seconds while the JVM starts, and for a minute if no master answers. Raises
     SparkNotStarted, BadSettings."""
@@ -218,12 +218,12 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
 
 
 SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
-"""A variable with arguments of the spark-submit by which PySpark starts its JVM; "pyspark-shell", the program, is the last."""
+"""A variable with the arguments of spark-submit, by which PySpark starts its JVM. The last one is the program, "pyspark-shell"."""
 
 
 @contextmanager
 def _properties_file(settings: Mapping[str, str], directory: Path) -> Iterator[None]:
-    """The JVM that is started in the block reads these settings from a file that only this user can read. Raises BadSettings."""
+    """Make the JVM that is started in the block read these settings from a file that only this user can read. Raises BadSettings."""
     if not settings:
         yield
         return
@@ -243,7 +243,7 @@ def _properties_file(settings: Mapping[str, str], directory: Path) -> Iterator[N
 
 
 def property_text(text: str) -> str:
-    """A name or value in a file of Java properties (java.util.Properties.load). Every other character than letters and digits is escaped.
+    """A name or value in a file of Java properties (java.util.Properties.load). All characters except letters and digits are escaped.
     Spark removes blanks at both ends of a value."""
     units = text.encode("utf-16-be")
     codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
@@ -251,8 +251,8 @@ def property_text(text: str) -> str:
 
 
 def _write_no_checksums(spark: SparkSession) -> None:
-    """Switch off Hadoop's hidden checksum files. Hadoop writes one for every file on a local disk, and starts a process (chmod) for each:
-    without them a small batch takes a fifth less time. Spark's own checksums of its state are kept, and a backup hashes everything."""
+    """Disable Hadoop's hidden checksum files. Hadoop writes one for every file on a local disk, and starts a process (chmod) for each.
+    Without them a small batch takes a fifth less time. Spark's own checksums of its state are kept, and a backup hashes everything."""
     jvm: Any = spark._jvm
     jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark.sparkContext._jsc.hadoopConfiguration()).setWriteChecksum(False)
 
@@ -270,7 +270,7 @@ def _start_error(error: Exception) -> str:
 
 
 def check_alive(spark: SparkSession) -> None:
-    """A call into the JVM. Blocks while it hangs. Raises SparkStopped if it has ended, or the session was stopped."""
+    """Call the JVM. Blocks while it hangs. Raises SparkStopped if it has ended, or the session was stopped."""
     try:
         context = spark.sparkContext._jsc
         stopped = context is None or bool(context.sc().isStopped())
@@ -360,7 +360,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Settings that were tried (docs/spark-facts.md). A job's own settings take precedence."""
+"""Settings that were tested (docs/spark-facts.md). A job's own settings take precedence."""
 
 LOCAL_CHECKPOINTS: Mapping[str, str] = {
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -369,16 +369,16 @@ LOCAL_CHECKPOINTS: Mapping[str, str] = {
 }
 """Checkpoints are on a local disk. For each file that it writes there, Spark's default file manager starts processes (chmod, readlink), and
 this one only chmod, which `containers.spark.local_files` avoids: 34 ms or 8 ms per file on two cores. Its rename does not exclude other
-writers; a checkpoint has one, the task's owner."""
+writers. A checkpoint has only one writer, the task's owner."""
 
 EXIT_ON_OUT_OF_MEMORY = "-XX:+ExitOnOutOfMemoryError"
-"""A JVM that continues after an OutOfMemoryError may have lost threads that others then wait for forever. The option is one of the JVM's
-defaults, to which Spark adds the job's own `spark.driver.extraJavaOptions`."""
+"""A JVM that continues after an OutOfMemoryError may have lost threads, for which other threads then wait forever. The option is one of the
+JVM's defaults, to which Spark adds the job's own `spark.driver.extraJavaOptions`."""
 
 DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 
 LOCAL_SETTINGS: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""If all executors are on this machine, no other needs to connect to the driver."""
+"""Used if all executors are on this machine: no other machine needs to connect to the driver."""
 
 REMOTE_SETTINGS: Mapping[str, str] = {"spark.executor.heartbeat.maxFailures": "3"}
 """Executors exit immediately when their driver does. If its machine is disconnected or suspended, they wait: for ten minutes by Spark's
@@ -419,8 +419,8 @@ def _quoted(option: str) -> str:
 
 
 def _unix_sockets(directory: Path) -> Mapping[str, str]:
-    """The JVM and its Python workers connect by sockets in a private directory instead of by TCP ports; a small batch takes a fifth less
-    time (182 ms instead of 228; docs/spark-facts.md). If the path of the directory is too long, they use ports."""
+    """Settings that make the JVM and its Python workers connect by sockets in a private directory instead of by TCP ports. A small batch
+    then takes a fifth less time (182 ms instead of 228; docs/spark-facts.md). If the path of the directory is too long, they use ports."""
     if len(os.fsencode(directory)) > LONGEST_SOCKETS_PATH:
         return {}
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(directory)}

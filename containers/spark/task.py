@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 WRITTEN, NEWEST = "sluice-written", "newest"
-"""Name and field of the metric of a batch with the newest event time that it wrote, in microseconds since 1970."""
+"""Name and field of a batch's metric with the newest event time that the batch wrote, in microseconds since 1970."""
 
 READ = "sluice-read"
-"""How the name of the metric of a batch begins that has the newest event time that it read from each partition of an input."""
+"""Prefix of the names of a batch's metrics with the newest event time that the batch read from each partition of an input."""
 
 
 def partition_times(observed: Mapping[str, Mapping[str, int]], reads: Sequence[StreamId]) -> Mapping[Ssp, datetime]:
@@ -88,7 +88,7 @@ class StageTask:
         self.timed: list[StreamId] = []
         """The inputs whose event time is observed by partition."""
         self.deliveries: dict[str, Delivery] = {}
-        """How it writes streams, by name."""
+        """The delivery of each stream that it writes, by name."""
         self.writes_event_time = False
         """Whether its write names the event-time column."""
 
@@ -112,22 +112,22 @@ class StageTask:
         bound = self._bound(stream.name)
         starts = {ssp.partition: offset for ssp, offset in self._grant.starts.items() if ssp.stream_id == bound.stream}
         if not starts:
-            raise BadJobFile(f"stage {self._grant.stage} reads {stream.name!r} without saying so: name it in reads=")
+            raise BadJobFile(f"stage {self._grant.stage} reads {stream.name!r} without declaring it: name it in reads=")
         rows = self._system(bound.stream.system).read(self._grant, bound.stream.stream, starts, self._max_rows)
         if isinstance(stream, Input) and stream.event_time is not None and len(starts) > 1:
             rows = self._observing(rows, bound.stream, stream.event_time, sorted(starts))
         return rows.filter(self._of_this_history()) if bound.intermediate else rows
 
     def _observing(self, rows: DataFrame, stream: StreamId, event_time: str, partitions: Sequence[int]) -> DataFrame:
-        """Each batch reports the newest event time of each partition in its progress."""
+        """Make each batch report the newest event time of each partition in its progress."""
         at = event_time_of(event_time)
         newest = [F.max(F.when(F.col("partition") == partition, at)).alias(str(partition)) for partition in partitions]
         self.timed.append(stream)
         return rows.observe(f"{READ}/{len(self.timed)}/{stream.stream}", *newest)
 
     def _of_this_history(self) -> Column:
-        """Selects the records of this history: user code never sees those of others, nor control records. Nearly all records have exactly
-        the header that `write` adds; Spark compiles that comparison, but not the general one, which uses a function."""
+        """Selects the records of this history. User code never gets records of other histories, nor control records. Nearly all records
+        have exactly the header that `write` adds. Spark compiles that comparison, but not the general one, which uses a function."""
         first_run = F.lit(self._grant.first_run.encode())
         usual = F.array(F.struct(F.lit(RUN_RECORD_HEADER).alias("key"), first_run.alias("value")))
         of_this_history = F.exists("headers", lambda header: (header["key"] == RUN_RECORD_HEADER) & (header["value"] == first_run))

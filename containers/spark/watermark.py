@@ -1,20 +1,20 @@
-"""Caps of a query's watermark.
+"""Caps the watermark of a query.
 
-Spark computes the watermark of a query from the rows that the query has read (its *natural* watermark). That is too high while something
-that feeds the query is behind: another task, or another partition. A gate therefore sets the watermark of each batch to the least of the
-natural one and the caps (`sluice.core.watermarks`), and never below that of the last planned batch. The watermark of a batch is in its
-offset log, so a batch that runs again has the same one.
+Spark computes the watermark of a query from the rows that the query has read (its *natural* watermark). That is too high while a feeder of
+the query is behind: another task, or another partition. So a gate sets the watermark of each batch to the minimum of the natural one and
+the caps (`sluice.core.watermarks`), but never below that of the last planned batch. The watermark of a batch is in its offset log, so a
+batch that runs again has the same one.
 
-The gate is an additional source of the query, the last that Spark requests offsets from before each batch, also before one without data. It
-has no offsets. On that request, on the query's thread and after the other sources have answered, it sets the watermark.
+The gate is an additional source of the query, and has no offsets. It is the last source from which Spark requests offsets before each
+batch, also before one without data. On that request it sets the watermark, on the query's thread and after the other sources have answered.
 
-Spark may plan its first batch at once, and with the watermark of the commit log, which is the natural one. So a query must not plan before
+Spark may plan its first batch immediately, with the watermark of the commit log, which is the natural one. So a query must not plan before
 its gate is installed. Spark reports the start of a query synchronously (`QueryStartedEvent`), before the query initialises its sources. At
 that moment a thread of this process takes the lock under which the query plans a batch and commits one (`awaitProgressLock`); it installs
 the gate when the query waits for the lock, and releases it.
 
 After a batch, Spark's tracker computes the watermark from the greatest value of each `withWatermark`, which it forgets at a restart. The
-gate puts the natural watermark there at the start. Then the commit log always has the natural watermark, whatever the gate has set.
+gate puts the natural watermark there at the start. So the commit log always has the natural watermark, independently of the gate.
 
 This uses internals of Spark's `MicroBatchExecution`: those of `containers.spark.gate`, and `awaitProgressLock`, `queryExecutionThread`,
 `startOffsets` of the next batch, and `operatorToWatermarkMap` of its `watermarkTracker`.
@@ -61,7 +61,7 @@ OPTIONS = "scala.jdk.javaapi.OptionConverters"
 MICROSECOND = timedelta(microseconds=1)
 
 FIRST_POLL, LAST_POLL = 0.005, 0.05
-"""Seconds between two looks at a query that starts: at first, and later."""
+"""The shortest and the longest interval, in seconds, at which a query that starts is polled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class WatermarkGate:
     """The gate of one query. The methods of Spark's interface have Spark's names."""
 
     def __init__(self, spark: SparkSession, execution: Any, capping: Capping) -> None:
-        """The query has a tracker of its watermark and waits for `awaitProgressLock`."""
+        """The query must have a tracker of its watermark, and must wait for `awaitProgressLock`."""
         self._spark = spark
         self._execution = execution
         self._capping = capping
@@ -108,7 +108,7 @@ class WatermarkGate:
         them with the policy "min", and equal to the least effective one with "max"."""
         if self._natural > 0:
             values = private(self._spark, TRACKER, "operatorToWatermarkMap", self._tracker)
-            value = java(self._spark, OPTIONS).toScala(java(self._spark, OPTIONAL_LONG).of(self._natural))  # a Long, also a small one
+            value = java(self._spark, OPTIONS).toScala(java(self._spark, OPTIONAL_LONG).of(self._natural))  # a Long
             for operator in list(each_of(values.keysIterator())):
                 values.put(operator, value)
 
@@ -135,7 +135,7 @@ class WatermarkGate:
         return wanted if wanted >= self._set else max(wanted, self._capping.planned())
 
     def _latest(self) -> Sequence[str]:
-        """What the sources report as their ends, as far as they do."""
+        """The ends that the sources report. Some sources do not report any."""
         found = []
         for source in each_of(self._execution.sources().iterator()):
             if self._reporting.isInstance(source) and (offset := source.reportLatestOffset()) is not None:

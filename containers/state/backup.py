@@ -1,13 +1,13 @@
-"""When the state of a stage is committed, and how far batches may run ahead of the last commit.
+"""Decides when the state of a stage is committed, and how far batches may run ahead of the last commit.
 
     schedule        a commit is due after `interval`, or after `max_replay` batches; with an interval of 0, after every batch
     back-pressure   a batch waits before it computes while a commit is overdue by `max_delay`; with an interval of 0, until the batch before
                     is durable
-    fatal           a commit that is overdue by `timeout` more ends the container, because the amount of work that it can lose has no bound
+    fatal a commit that is overdue by another `timeout` ends the container, because the work that it can lose would be unbounded
 
-While the run has no blob store to back up to, no commit is due, and no batch waits. The blob stores may change at any time.
+While the run has no blob store for backups, no commit is due, and no batch waits. The blob stores may change at any time.
 
-How a commit is made is in `containers.state.commits.commit`. One commit of a stage runs at a time.
+`containers.state.commits.commit` makes a commit. One commit of a stage runs at a time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Backup:
     # --- before the query starts -----------------------------------------------------------------------------------
 
     async def prepare(self) -> StageStart:
-        """Make the checkpoint ready; how to start the stage. Raises what `prepare_checkpoint` raises."""
+        """Prepare the checkpoint. Returns how to start the stage. Raises what `prepare_checkpoint` raises."""
         state = self._state
         prepared = await prepare_checkpoint(state, self._start, self._start.snapshot)
         start = self._start = prepared.start
@@ -69,7 +69,7 @@ class Backup:
         return replace(start, batch_hooks=(*start.batch_hooks, self))
 
     def extend(self, start: StageStart) -> None:
-        """The task was acquired again: its next snapshots say so."""
+        """Update the continuation for the next snapshots, after the task was acquired again."""
         self._commits.start = replace(self._commits.start, continuation=start.continuation)
 
     async def _last_on_disk(self) -> int:
@@ -93,7 +93,7 @@ class Backup:
             while self._commits.durable_batch < batch - 1 and self._state.destinations.to:
                 await self._commit_or_warn(batch - 1)
         elif self._overdue(policy.max_delay):
-            log.warning("%s holds batch %d: nothing was backed up for %s", self._start.query, batch, policy.max_delay)
+            log.warning("%s: batch %d waits, because nothing was backed up for %s", self._start.query, batch, policy.max_delay)
             while self._overdue(policy.max_delay):
                 self._durable_changed.clear()
                 await self._durable_changed.wait()
@@ -108,7 +108,7 @@ class Backup:
         self._waits.resume()
 
     def committed(self, batch: int) -> None:
-        """Spark has committed a batch."""
+        """Record that Spark has committed a batch."""
         if batch > self._newest_batch:
             if self._newest_batch <= self._commits.durable_batch:
                 self._behind_since = self._state.clock.elapsed()
@@ -118,8 +118,8 @@ class Backup:
             self._warned_of_sink = True
             if not self._state.policy.interval:
                 log.warning(
-                    "%s writes into a sink of its own: each batch is backed up, but the next one may begin before that; "
-                    "task.write and task.foreach_batch wait",
+                    "%s does not write through its task: each batch is backed up, but the next one may start before that; "
+                    "with task.write and task.foreach_batch it waits",
                     self._start.query,
                 )
 
@@ -127,7 +127,7 @@ class Backup:
 
     @property
     def _newest_batch(self) -> int:
-        """The report of a commit can be answered before Spark's listener reports its batch."""
+        """The newest committed batch. The report of a commit can be answered before Spark's listener reports its batch."""
         return max(self._last_batch, self._commits.durable_batch)
 
     def _overdue(self, delay: timedelta) -> bool:
@@ -154,7 +154,7 @@ class Backup:
             await asyncio.gather(*works, return_exceptions=True)
 
     def _on_destinations(self) -> None:
-        """The run is backed up to other blob stores, or to none. The wait for a batch that is not durable yet starts now."""
+        """The run's blob stores have changed. The wait of a batch that is not durable is measured from now on."""
         self._behind_since = self._state.clock.elapsed()
         self._new_batch.set()
         self._durable_changed.set()
@@ -171,7 +171,7 @@ class Backup:
 
     @property
     def _behind(self) -> bool:
-        """Whether there is something to commit: a batch, or the same state for a blob store that does not have it."""
+        """Whether there is something to commit: a newer batch, or the durable state for a blob store that does not have it."""
         newest, durable = self._newest_batch, self._commits.durable_batch
         return newest > durable or (newest == durable >= 0 and self._last_batch == newest and self._commits.lacking(self._state))
 
@@ -185,15 +185,15 @@ class Backup:
                     await self._new_batch.wait()
 
     async def _until_behind(self) -> None:
-        """Wait until a commit is due. With an interval of 0, each batch commits the one before it. The last batch, and those of a user's
-        own sink, are committed from here."""
+        """Wait until a commit is due. With an interval of 0, each batch commits the one before it; only the last batch, and batches that
+        are not written through the task, are committed on schedule."""
         while not self._behind:
             self._new_batch.clear()
             await self._new_batch.wait()
 
     async def _commit_or_warn(self, up_to: int) -> None:
-        """Commit. A temporary failure is logged, and the caller repeats the commit. A failure that has lasted for too long, and any other
-        error, is raised and also ends `run`."""
+        """Commit. A temporary failure is logged, and the caller repeats the commit. A failure that lasts too long, and any other error, is
+        raised and also ends `run`."""
         limit = self._state.policy.max_delay + self._state.policy.timeout
         try:
             try:
@@ -203,7 +203,7 @@ class Backup:
                 self._state.meter(self._start).backup.failed += 1
                 if self._overdue(limit):
                     raise CommitOverdue(f"{self._start.query} was not backed up for {limit}: {error}") from error
-                log.warning("%s was not backed up, and is tried again: %s", self._start.query, error or "it took too long")
+                log.warning("%s was not backed up; retrying: %s", self._start.query, error or "it took too long")
                 await asyncio.sleep(RETRY_DELAY.total_seconds())
         except Exception as error:
             if not self._fatal.done():
@@ -211,31 +211,33 @@ class Backup:
             raise
 
     async def commit(self, up_to: int | None = None) -> None:
-        """Make the state durable up to its last committed batch, or at least up to `up_to`. May be interrupted anywhere. Raises what
+        """Make the state durable up to its last committed batch, at least up to `up_to`. May be interrupted anywhere. Raises what
         `containers.state.commits.commit.commit` raises."""
         async with self._one_commit:
             await commit(self._commits, self._state, up_to)
         self._durable_changed.set()
 
     async def durable(self) -> CommitId | None:
-        """Make the whole state durable; the commit that has it, None if the run backs up nothing, or no batch ever ran. The query has
-        stopped, or is paused. Raises what `commit` raises."""
+        """Make the whole state durable. Returns the commit that contains it; None if the run has no backups, or no batch has run. The query
+        must be stopped or paused. Raises what `commit` raises."""
         await self.finish()
         return self._commits.durable_commit if await self._last_on_disk() <= self._commits.durable_batch else None
 
     async def finish(self) -> None:
-        """The last commit, once the query has ended. Raises what `commit` raises."""
+        """Make the last commit, after the query has ended. Raises what `commit` raises."""
         last, durable = await self._last_on_disk(), self._commits.durable_batch
         if last > durable or (last == durable >= 0 and self._commits.lacking(self._state)):
             await self.commit()
         await self._commits.wait_for_cleanup()
 
     def upload_again(self, blob_store: BlobStoreName) -> None:
-        """The blob store has lost something of the newest snapshot: the next commit uploads the whole state to it."""
-        log.warning("%s is uploaded whole to blob store %s, which has lost a part of its newest snapshot", self._start.query, blob_store)
+        """Make the next commit upload the whole state to the blob store, which has lost blobs of the newest snapshot."""
+        log.warning(
+            "%s is uploaded completely to blob store %s, which has lost blobs of its newest snapshot", self._start.query, blob_store
+        )
         self._commits.upload_again.add(blob_store)
         self._new_batch.set()
 
     def forget(self) -> None:
-        """The container has released the task: drop the stage's metrics."""
+        """Drop the stage's metrics, after the container has released the task."""
         self._state.forget(self._start)

@@ -1,7 +1,7 @@
-"""Spark's checkpoint directories on this disk: where they are, what they hold, and how a new one begins.
+"""Spark's checkpoint directories on this disk: their paths, their contents, and the creation of new ones.
 
 <root>/<job>/<task>/             one task
-  .drafts/ .given-up/            temporary directories of `Checkpoints.prepare`; no stage has such a name
+  .drafts/ .given-up/            temporary directories of `Checkpoints.prepare`; names of stages do not begin with "."
   .cuts/<stage>/<commit>/        a frozen copy of a checkpoint, while it is uploaded (`containers.state.commits.freeze`)
   .staging/<stage>/              what a restore has written so far
   .replaced/<stage>/             the former checkpoint, while a restored one takes its place
@@ -75,7 +75,7 @@ def _newest(directory: Path) -> int:
 
 
 def read_local_checkpoint(directory: Path) -> LocalCheckpoint | None:
-    """What `inspect` finds, with the offset-log entries that are still in the directory. Raises CheckpointUnreadable."""
+    """The result of `inspect`, with the offset-log entries that are still in the directory. Raises CheckpointUnreadable."""
     found = inspect(directory)
     if found is None:
         return None
@@ -119,7 +119,7 @@ def next_watermark(directory: Path, batch: int) -> int:
 
 def write_offset_log(directory: Path, batch: int, entry: str) -> None:
     """Write the offset-log entry of a batch that is not committed: the next query on the checkpoint runs the batch with it. Atomic.
-    Hadoop's checksum file of a former entry is removed, since it would make this one unreadable."""
+    Hadoop's checksum file of a former entry is removed, because it would make the new one unreadable."""
     offsets = directory / "offsets"
     offsets.mkdir(exist_ok=True)
     (offsets / f".{batch}.crc").unlink(missing_ok=True)
@@ -133,7 +133,7 @@ def set_lineage(directory: Path, lineage: Lineage) -> None:
 
 
 def mark_emptied(directory: Path, drain: str, batch: int) -> None:
-    """Record that the drain flushes the state after this batch (-1 for none), unless it is recorded already. Atomic."""
+    """Record that the drain flushes the state after this batch (-1 for none), unless this is recorded already. Atomic."""
     if not (directory / DRAIN_MARKER).exists():
         _write_whole(directory / DRAIN_MARKER, json.dumps({"uuid": drain, "batch": batch}), directory / f".{DRAIN_MARKER}.sluice")
 
@@ -189,10 +189,9 @@ class Checkpoints:
         return self.root / self.job / directory_name(task) / ".cuts" / stage
 
     def prepare(self, task: str, stage: str, lineage: Lineage, reported: int | None) -> Path:
-        """Make the directory ready for a query of `lineage`, whose last reported batch is `reported`; the directory.
-
-        A checkpoint of that lineage that has the reported batch is used as it is. One of another lineage is replaced by a new one. Raises
-        StateNotLocal if a reported batch is not on this disk, since its state would be lost without an error; DiskUnwritable;
+        """Prepare the directory for a query of `lineage`, whose last reported batch is `reported`. Returns the directory. A checkpoint of
+        that lineage that contains the reported batch is not changed. A checkpoint of another lineage is replaced by a new one. Raises
+        StateNotLocal if a reported batch is not on this disk, because its state would be lost without an error; DiskUnwritable;
         CheckpointUnreadable.
         """
         try:
@@ -219,7 +218,7 @@ class Checkpoints:
 
 
 def check_writable(directory: Path) -> None:
-    """Create the directory if it does not exist, and write into it. Raises DiskUnwritable."""
+    """Create the directory if it does not exist, and test that it can be written. Raises DiskUnwritable."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=directory) as probe:
@@ -250,7 +249,7 @@ def _discarded(directory: Path) -> Path:
 
 
 def _set_aside(directory: Path) -> None:
-    """Rename. The directory is deleted once the new checkpoint exists; after a crash in between, by the next `prepare`."""
+    """Rename the directory. It is deleted when the new checkpoint exists; after a crash in between, by the next `prepare`."""
     old = _discarded(directory)
     old.parent.mkdir(exist_ok=True)
     shutil.rmtree(old, ignore_errors=True)
@@ -288,8 +287,8 @@ def _moved(info: dict[str, Any], operator: Path) -> bool:
 
 
 def relocate(directory: Path) -> None:
-    """Correct the absolute paths that Spark has written into the checkpoint, after it was moved or restored. Each file atomically. No query
-    runs on the checkpoint. Raises CheckpointUnreadable, OSError."""
+    """Correct the absolute paths that Spark has written into the checkpoint, after it was moved or restored. Each file is changed
+    atomically. No query may run on the checkpoint. Raises CheckpointUnreadable, OSError."""
     for file in sorted(directory.glob("state/*/_metadata/v2/*")):
         if file.name.startswith("."):
             continue
@@ -303,7 +302,8 @@ def relocate(directory: Path) -> None:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Atomic. Hadoop's checksum of the former text is removed, since it would make this one unreadable."""
+    """Replace the text of a file. Atomic. Hadoop's checksum of the former text is removed, because it would make the new text
+    unreadable."""
     draft = file.with_name(f".{file.name}.sluice")
     with draft.open("w") as out:
         out.write(text)

@@ -1,4 +1,4 @@
-"""What the stages of a container share for their state: the run's blob stores, threads for work on disk, settings and meters."""
+"""What the stages of a container share for backup and restore: the run's blob stores, threads for work on disk, settings and meters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from containers.state.copies import Copies
 from containers.state.files import LocalFiles
 from containers.state.meters import BackupMeter
 from containers.state.recovery.restore import Restorer, RestoreSettings
-from containers.state.transfer import Progress
+from containers.state.transfer import Progress, TransferContext
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DISK_THREADS = 4
-"""Hashing and reading release the interpreter's lock. More threads would take CPU time from the queries."""
+"""Hashing and reading release the interpreter lock, so threads help. More of them would take CPU time from the queries."""
 
 
 @dataclass
@@ -101,7 +101,7 @@ class StateContext:
         self.copies = Copies(self.checkpoints, settings.processor_id, self.in_thread)
 
     async def adopt(self, run: wire_runs.BasicRun) -> None:
-        """Use the run's blob stores; see `Destinations.adopt`. Raises BadSettings also if a commit may take so long that its blobs are
+        """Use the run's blob stores; see `Destinations.adopt`. Also raises BadSettings if a commit may take so long that its blobs are
         collected as garbage."""
         if run.backup_to and run.garbage_grace_seconds is not None:
             self.policy.check(timedelta(seconds=run.garbage_grace_seconds))
@@ -124,16 +124,15 @@ class StateContext:
             concurrency=self._settings.backup_concurrency,
             ttl=timedelta(days=self._settings.blob_ttl_days),
         )
-        return Uploader(
-            blobs, self.key(start), settings, self.clock, lambda: new_uuid().hex, self.meter(start).backup, in_thread=self.in_thread
-        )
+        context = TransferContext(blobs, self.key(start), self.meter(start).backup, in_thread=self.in_thread)
+        return Uploader(context, settings, self.clock, lambda: new_uuid().hex)
 
     def restorer(self, blobs: BlobStore, start: StageStart) -> Restorer:
         return self.restorer_of(blobs, self.key(start), self.meter(start).restore)
 
     def restorer_of(self, blobs: BlobStore, key: StageKey, progress: Progress, files: LocalFiles | None = None) -> Restorer:
         settings = RestoreSettings(concurrency=self._settings.backup_concurrency)
-        return Restorer(blobs, key, settings, progress, files=files, in_thread=self.in_thread)
+        return Restorer(TransferContext(blobs, key, progress, files or LocalFiles(), self.in_thread), settings)
 
     def meter(self, start: StageStart) -> BackupMeter:
         """The meter of the stage, until `forget`."""
@@ -153,5 +152,5 @@ class StateContext:
 
 
 def commit_id(now: datetime, random: int) -> CommitId:
-    """Samza's spelling. `random` has six digits: release 0.1 accepts only such ids, and Samza's have no leading zeros."""
+    """A commit id in Samza's format. `random` has six digits: release 0.1 accepts only such ids, and Samza's have no leading zeros."""
     return CommitId(f"{int(now.timestamp() * 1000)}-{random}")

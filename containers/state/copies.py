@@ -44,7 +44,7 @@ class Copies:
     def directory(self, of: CopyKey) -> Path:
         return self._root / directory_name(of[0]) / of[1]
 
-    # --- keeping them ----------------------------------------------------------------------------------------------
+    # --- updating copies ----------------------------------------------------------------------------------------------
 
     def lock(self) -> bool:
         """Lock the directory until this process ends. False if another process of the slot has it locked, even a suspended one. Blocks
@@ -65,7 +65,7 @@ class Copies:
         return True
 
     async def write(self, of: CopyKey, work: Coroutine[Any, Any, T]) -> T | None:
-        """Run the work that writes the copy; None if its task is assigned to this slot, or is during the work."""
+        """Run the work that writes the copy. None if its task is assigned to this slot before or during the work."""
         if of in self._taken:
             work.close()
             return None
@@ -89,19 +89,20 @@ class Copies:
         try:
             return inspect(directory)
         except CheckpointUnreadable as error:
-            log.warning("an unreadable standby copy is removed, and fetched again: %s", error)
+            log.warning("an unreadable standby copy is removed and fetched again: %s", error)
             shutil.rmtree(directory, ignore_errors=True)
             return None
 
     def usable(self, of: CopyKey) -> Path | None:
-        """The directory whose files a new copy may reuse: the present copy, else the checkpoint of the task when it ran here. Blocks."""
+        """The directory whose files a new copy may reuse: the present copy, else the checkpoint of the task from when it ran here.
+        Blocks."""
         if self.found(of) is not None:
             return self.directory(of)
         checkpoint = self._checkpoints.directory(*of)
         return checkpoint if checkpoint.is_dir() else None
 
     def forget(self, task: TaskName) -> None:
-        """The task has left this slot: there may be copies of it again."""
+        """Allow copies of the task again, after it has left this slot."""
         self._taken = {of for of in self._taken if of[0] != task}
 
     def keep_only(self, wanted: Iterable[TaskName]) -> None:
@@ -109,17 +110,17 @@ class Copies:
         names = {directory_name(task) for task in wanted}
         for directory in self._tasks():
             if directory.name not in names:
-                log.info("the standby copy in %s is no longer wanted, and is removed", directory)
+                log.info("the standby copy in %s is no longer needed and is removed", directory)
                 shutil.rmtree(directory, ignore_errors=True)
 
     def _tasks(self) -> Iterator[Path]:
         with suppress(FileNotFoundError):
             yield from (entry for entry in self._root.iterdir() if entry.is_dir())
 
-    # --- using them ------------------------------------------------------------------------------------------------
+    # --- using copies ------------------------------------------------------------------------------------------------
 
     async def take(self, task: TaskName, stage: StageName, lineage: Lineage) -> None:
-        """The stage is to run here: make its copy its checkpoint, unless the checkpoint has as many batches. May run twice."""
+        """Make the copy of a stage that will run here its checkpoint, unless the checkpoint has as many batches. May be repeated."""
         of = task, stage
         self._taken.add(of)
         writing = self._writing.get(of)
@@ -133,12 +134,13 @@ class Copies:
         found = self.found(of)
         if found is not None and _has_more(found, inspect(checkpoint), lineage):
             swap(copy, checkpoint, LocalFiles())
-            log.info("%s/%s: the standby copy on this disk is its checkpoint now: batch %d", *of, found.committed)
+            log.info("%s/%s: the standby copy on this disk is now its checkpoint: batch %d", *of, found.committed)
         shutil.rmtree(copy, ignore_errors=True)
 
 
 def _has_more(copy: CheckpointInfo, checkpoint: CheckpointInfo | None, lineage: Lineage) -> bool:
-    """A checkpoint or a copy of another lineage is of no use; a copy is taken, whatever its lineage, if there is no checkpoint."""
+    """Whether the copy is better than the checkpoint. A checkpoint or a copy of another lineage cannot be used. Without a checkpoint, a
+    copy of any lineage is taken."""
     if checkpoint is None:
         return True
     return copy.lineage == lineage and (checkpoint.lineage != lineage or checkpoint.committed < copy.committed)

@@ -1,8 +1,9 @@
 """The difference between a local directory and the index of the previous snapshot: files added, retained and removed.
 
 A file is retained if it has the size and the SHA-256 of the file at its path in the index. The SHA-256 of a file that was read before is
-known by its identity (inode, size, time of change in nanoseconds); `files_to_read` finds those that must be read. Owner, mode and times do
-not matter: the next index has the local ones, and the bytes are not uploaded again. A changed file is both removed and added, as in Samza.
+found by its identity (inode, size, time of change in nanoseconds). `files_to_read` finds the files that must be read. Owner, mode and times
+are not compared: the next index has the local ones, and the bytes are not uploaded again. A changed file is both removed and added, as in
+Samza.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from sluice.core.snapshots.snapshot import DirIndex, FileIndex, FileMetadata
 
 
 class Identity(NamedTuple):
-    """Identifies the contents of a file on one file system: a change in place gives another time, a new file another inode. Linking does
-    not change it. Times have the resolution of the kernel's tick: see `is_stable`."""
+    """Identifies the contents of a file on one file system: a change in place gives another time, and a new file another inode. A hard link
+    has the same identity. Times have the resolution of the kernel's tick: see `is_stable`."""
 
     inode: int
     size: int
@@ -28,13 +29,13 @@ SETTLING_NANOS = 2_000_000_000
 
 
 def is_stable(identity: Identity, now_nanos: int) -> bool:
-    """Whether a file that was read at `now_nanos` can be recognised by its identity. One that changes again within the tick in which it was
-    read would have the same identity."""
+    """Whether a file that was read at `now_nanos` can be recognised by its identity. A file that changes again within the tick in which it
+    was read would have the same identity."""
     return identity.modified_nanos + SETTLING_NANOS < now_nanos
 
 
 class LocalFile(NamedTuple):
-    """`links` is the number of hard links to the file. A tuple for speed, as `FileMetadata`."""
+    """`links` is the number of hard links to the file. A tuple for speed, like `FileMetadata`."""
 
     name: str
     identity: Identity
@@ -92,7 +93,7 @@ def files_to_read(
 
 
 def diff(local: LocalDir, before: DirIndex | None, known: Mapping[Identity, Fingerprint]) -> DirDiff:
-    """A file that is not in `known` counts as changed."""
+    """Compare a directory with the index of the previous snapshot. A file that is not in `known` counts as changed."""
     if before is None:
         return DirDiff(local.name, added=local.files, dirs_added=tuple(diff(each, None, known) for each in local.dirs))
     added: list[LocalFile] = []
@@ -127,7 +128,7 @@ def _same(file: LocalFile, indexed: FileIndex, known: Mapping[Identity, Fingerpr
 
 
 def _present(directory: DirIndex) -> DirIndex:
-    """The directory without what was removed from it earlier; otherwise indexes would grow without bound."""
+    """The directory without the entries of files that were removed earlier; otherwise indexes would grow without limit."""
     return DirIndex(directory.name, directory.files, dirs=tuple(_present(each) for each in directory.dirs))
 
 

@@ -1,7 +1,7 @@
 """Disk operations of commits and restores: listing a directory, reading and fingerprinting files, and every change that a restore makes.
 
 All of them block and are called on threads. Hashing lets other threads run. The operations are methods of one object, `LocalFiles`, so that
-tests can make any single one fail, or end the process at it. Symbolic links are never followed.
+tests can make any of them fail, or end the process during it. Symbolic links are never followed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FileUnreadable(Unavailable):
 
 @dataclass(slots=True)
 class _Listing:
-    """A listing in progress. Each owner's name is looked up once, since that may be a request to a server."""
+    """A listing in progress. The name of each owner is looked up once, because a lookup may be a request to a server."""
 
     owners: dict[int, str] = field(default_factory=dict)
     groups: dict[int, str] = field(default_factory=dict)
@@ -84,12 +84,13 @@ def _group(gid: int) -> str:
 
 
 class LocalFiles:
-    """Operations on the disk. They raise OSError, unless they say otherwise."""
+    """Operations on the disk. They raise OSError unless noted otherwise."""
 
     # --- reading -----------------------------------------------------------------------------------------------
 
     def listing(self, directory: Path) -> LocalDir:
-        """Raises CheckpointUnreadable if it has anything but files and directories: the target of a link is not part of the checkpoint."""
+        """The files and directories. Raises CheckpointUnreadable if there is anything else: the target of a link is not part of the
+        checkpoint."""
         found = self.staged(directory)
         if found.strange:
             raise CheckpointUnreadable(
@@ -102,13 +103,13 @@ class LocalFiles:
         return Staged(listing.directory(str(directory), "", ""), tuple(listing.strange))
 
     def is_directory(self, path: Path) -> bool:
-        """Whether it exists. Raises CheckpointUnreadable for anything but a directory; a link to a directory is not one."""
+        """Whether the directory exists. Raises CheckpointUnreadable if it is not a directory; a link to a directory is not one."""
         try:
             mode = path.lstat().st_mode
         except FileNotFoundError:
             return False
         if not stat.S_ISDIR(mode):
-            raise CheckpointUnreadable(f"{path} is not a directory; a link to one is not enough: move the directory there")
+            raise CheckpointUnreadable(f"{path} is not a directory (a link to one is not sufficient): move the directory there")
         return True
 
     def fingerprint(self, path: Path, identity: Identity) -> Fingerprint:
@@ -144,8 +145,8 @@ class LocalFiles:
         os.link(path, to, follow_symlinks=False)
 
     def write(self, path: Path, offset: int, parts: Sequence[bytes | memoryview], *, new: bool, mode: int | None) -> None:
-        """Write into a file of this restore. With `mode`, it is complete: its mode is set, and the kernel begins to write it to
-        disk, so that a later `sync` takes less time."""
+        """Write into a file of this restore. With `mode`, the file is complete: its mode is set, and the kernel starts to write it to disk,
+        so that a later `sync` takes less time."""
         file = os.open(path, _NEW if new else _AGAIN, 0o600)
         try:
             for part in parts:

@@ -14,7 +14,7 @@ BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 18
 
 
 class Histogram:
-    """A histogram as Prometheus has them: an observation is counted by the first bound that is not less.
+    """A histogram of Prometheus: an observation is counted in the bucket of the first bound that is not less.
 
     `bounds`: ascending, in the unit of the observations. One thread adds; others may read, and may see the last one partly added."""
 
@@ -30,7 +30,7 @@ class Histogram:
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Each bound, and "+Inf", with the number of observations that are not above it."""
+        """Each bound, and "+Inf", with the number of observations up to it."""
         names = [*(str(float(bound)) for bound in self.bounds), "+Inf"]
         return list(zip(names, map(float, accumulate(self.counts)), strict=True))
 
@@ -61,7 +61,7 @@ class Transfers:
         self.done_bytes += size
 
     def end(self) -> None:
-        """The transfer has ended, perhaps by an error: nothing remains."""
+        """Record that the transfer has ended, perhaps with an error: nothing remains."""
         self.planned_files, self.planned_bytes = self.done_files, self.done_bytes
 
 

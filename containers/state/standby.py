@@ -1,5 +1,5 @@
 """Warm standby: copies, on this disk, of the newest snapshots of tasks that other slots run. When such a task fails over to this slot, only
-the difference must be fetched. The coordinator decides which tasks are copied where (`sluice.core.jobmodels.placement`)."""
+the difference must be fetched. The coordinator decides which slot copies which tasks (`sluice.core.jobmodels.placement`)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 
 
 class CachedFingerprints(LocalFiles):
-    """Remembers fingerprints of files that only this process writes. Those that the last restore did not need are forgotten."""
+    """Caches the fingerprints of files that only this process writes. Fingerprints that the last restore did not need are dropped."""
 
     def __init__(self) -> None:
         self._before: dict[Identity, Fingerprint] = {}
         self._now: dict[Identity, Fingerprint] = {}
 
     def next_restore(self) -> None:
-        """Another restore starts."""
+        """Prepare for another restore."""
         self._before, self._now = self._now, {}
 
     def fingerprint(self, path: Path, identity: Identity) -> Fingerprint:
@@ -63,8 +63,8 @@ class Standby:
         return {of: copy.meter for of, copy in self._copies.items()}
 
     async def run(self) -> NoReturn:
-        """Update the copies until cancelled. Errors are logged, and the update is tried again: the container's own tasks do not depend on
-        the copies."""
+        """Update the copies until cancelled. Errors are logged, and the update is repeated: the container's own tasks do not depend on the
+        copies."""
         while True:
             try:
                 await self.update()
@@ -75,7 +75,7 @@ class Standby:
             await asyncio.sleep(self._every.total_seconds())
 
     async def update(self) -> None:
-        """Update every copy to the newest snapshot, and remove those that are no longer wanted. Raises DiskUnwritable, OSError, and what
+        """Update every copy to the newest snapshot, and remove copies that are no longer needed. Raises DiskUnwritable, OSError, and what
         the coordinator raises."""
         state = self._state
         reply = await state.coordinator.standby(state.run_id, self._execution_id)
@@ -98,7 +98,7 @@ class Standby:
             restored = await self._state.copies.write(of, self._fetch(of, copy, wanted))
         except BlobMissing as error:  # a newer snapshot has replaced it
             copy.meter.transfers.failed += 1
-            log.info("the standby copy of %s/%s is not updated until the next time: %s", *of, error)
+            log.info("the standby copy of %s/%s will be updated later: %s", *of, error)
             return
         except SluiceError:
             copy.meter.transfers.failed += 1
@@ -109,7 +109,7 @@ class Standby:
             log.debug("the standby copy of %s/%s is at snapshot %s: %s", *of, checkpoint, restored)
 
     async def _fetch(self, of: CopyKey, copy: _Copy, wanted: StandbyCopy) -> Restored | None:
-        """None if no blob store that this run restores from has the snapshot."""
+        """Fetch a copy. None if no blob store that this run restores from has the snapshot."""
         state, directory = self._state, self._state.copies.directory(of)
         for name, blobs in state.destinations.restore_from.items():
             index = wanted.snapshot.markers.get(name)

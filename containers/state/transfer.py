@@ -1,4 +1,4 @@
-"""What upload and restore share: progress, reading files to compare them, and bounded work in parallel."""
+"""Shared by upload and restore: progress, fingerprints of files, and a bounded number of concurrent operations."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,11 @@ from typing import Protocol, TypeVar
 from containers.state.diff import Identity, LocalFile
 from containers.state.files import LocalFiles
 from containers.state.meters import Transfers
-from sluice.core.snapshots.fingerprint import Fingerprint
+from sluice.blobs.indexes import read_index
+from sluice.blobs.port import BlobStore, Purpose, RequestContext
+from sluice.core.ids import StageKey
+from sluice.core.snapshots.fingerprint import Fingerprint, Hashes
+from sluice.core.snapshots.snapshot import BlobId, SnapshotIndex
 
 T = TypeVar("T")
 
@@ -48,8 +53,42 @@ class InThread(Protocol):
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class TransferContext:
+    """What the uploads or restores of one stage use: a blob store, the disk, threads, and the receiver of their progress."""
+
+    blobs: BlobStore
+    key: StageKey
+    progress: Progress
+    files: LocalFiles = field(default_factory=LocalFiles)
+    in_thread: InThread = asyncio.to_thread
+
+    def run(self, work: Callable[[], T]) -> Awaitable[T]:
+        """Run blocking work on a thread, to its end even if cancelled."""
+        return run_to_completion(self.in_thread(work))
+
+    async def read_index(self, index: BlobId, blobs: BlobStore | None = None) -> SnapshotIndex:
+        """Read the index of a snapshot of this stage, from `blobs` if given. Raises what `read_index` raises."""
+        about = RequestContext.of_stage(Purpose.INDEX, self.key)
+        return await read_index(blobs or self.blobs, index, about, self.in_thread, expected=self.key)
+
+    async def fingerprints(self, directory: Path, wanted: Iterable[tuple[str, LocalFile]]) -> dict[Identity, Fingerprint]:
+        """Fingerprints of files of a directory, given by path. Small files are read together, since a thread costs more than reading one.
+        Raises FileChanged, FileUnreadable."""
+        known: dict[Identity, Fingerprint] = {}
+
+        async def read(some: list[tuple[str, LocalFile]]) -> None:
+            def work() -> list[tuple[Identity, Fingerprint]]:
+                return [(file.identity, self.files.fingerprint(directory / path, file.identity)) for path, file in some]
+
+            known.update(await self.run(work))
+
+        await in_parallel((partial(read, some) for some in _together(wanted)), READERS)
+        return known
+
+
 async def run_to_completion(work: Awaitable[T]) -> T:
-    """Await work on a thread to its end, even if cancelled: otherwise the thread would continue to write unobserved."""
+    """Await work on a thread to its end, even if cancelled. Otherwise the thread would continue to write in the background."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -63,7 +102,7 @@ async def run_to_completion(work: Awaitable[T]) -> T:
 
 
 async def in_parallel(works: Iterable[Callable[[], Awaitable[None]]], concurrency: int) -> None:
-    """Start the works in their order, `concurrency` at a time. The first error is raised when the works under way have ended."""
+    """Start the works in order, `concurrency` at a time. After an error, the works under way finish, and then it is raised."""
     left = iter(works)
 
     async def worker() -> None:
@@ -79,23 +118,6 @@ async def in_parallel(works: Iterable[Callable[[], Awaitable[None]]], concurrenc
         for each in workers:
             each.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
-
-
-async def fingerprints(
-    files: LocalFiles, directory: Path, wanted: Iterable[tuple[str, LocalFile]], in_thread: InThread
-) -> dict[Identity, Fingerprint]:
-    """Fingerprints of files of a directory, given by path. Small files are read together, since a thread costs more than reading one.
-    Raises FileChanged, FileUnreadable."""
-    known: dict[Identity, Fingerprint] = {}
-
-    async def read(some: list[tuple[str, LocalFile]]) -> None:
-        def work() -> list[tuple[Identity, Fingerprint]]:
-            return [(file.identity, files.fingerprint(directory / path, file.identity)) for path, file in some]
-
-        known.update(await run_to_completion(in_thread(work)))
-
-    await in_parallel((partial(read, some) for some in _together(wanted)), READERS)
-    return known
 
 
 def _together(files: Iterable[tuple[str, LocalFile]]) -> Iterator[list[tuple[str, LocalFile]]]:
@@ -131,6 +153,14 @@ class InOrder:
             waiting.set_result(None)
 
 
+@dataclass(slots=True)
+class FileInParts:
+    """A file whose parts are transferred concurrently, and hashed in the order of their offsets."""
+
+    order: InOrder = field(default_factory=InOrder)
+    hashes: Hashes = field(default_factory=Hashes)
+
+
 log = logging.getLogger(__name__)
 
 EVERY = timedelta(seconds=10)
@@ -138,7 +168,7 @@ EVERY = timedelta(seconds=10)
 
 @asynccontextmanager
 async def log_progress(what: str, transfers: Transfers, every: timedelta = EVERY) -> AsyncIterator[None]:
-    """While the block runs, log the progress each `every`."""
+    """Log the progress periodically while the block runs."""
     files, size = transfers.done_files, transfers.done_bytes
 
     async def log_now_and_then() -> None:

@@ -132,7 +132,7 @@ def test_a_job_is_upgraded_to_another_pipeline_and_comes_back_from_one_that_fail
     second, upgrading = upgrade(scene, "second", BY_SESSION, scene.job_file)
     scene.run_id = said(scene, "second", r"^run (toy-\S+)$")
     assert totals(scene) == by_key(300)
-    said(scene, "first", f"^(the coordinator stays up for run {scene.run_id})$")
+    said(scene, "first", f"^(the coordinator keeps running for run {scene.run_id})$")
     scene.feed(200)
     said(scene, "second", f"^(run {scene.run_id} of the new version is healthy)$")
     wait_for("what a flush empties", lambda: can_be_emptied(scene), 60)

@@ -127,5 +127,5 @@ def test_a_stage_that_is_declared_to_have_no_state_and_has_some_is_refused(bench
     declared = Stage(StageName("count"), ("in",), stateful=False)
     check_stateless(declared, plain)
     check_stateless(Stage(StageName("count"), ("in",)), counts)
-    with pytest.raises(BadJobFile, match=r"stage count is declared with stateful=False, and its query keeps state \(aggregation\)"):
+    with pytest.raises(BadJobFile, match=r"stage count is declared with stateful=False, but its query keeps state \(aggregation\)"):
         check_stateless(declared, counts)

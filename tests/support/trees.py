@@ -16,6 +16,7 @@ from containers.state.commits.upload import CommitSettings, Marker, Uploader
 from containers.state.files import LocalFiles
 from containers.state.meters import Transfers
 from containers.state.recovery.restore import Restored, Restorer, RestoreSettings
+from containers.state.transfer import TransferContext
 from sluice.blobs.port import BlobStore
 from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName
 from sluice.core.snapshots.snapshot import BlobId, CommitId, SnapshotIndex
@@ -106,7 +107,7 @@ class Place:
         return self.root / "hourly"
 
     def new_uploader(self) -> Uploader:
-        return Uploader(self.blobs, KEY, self.settings, self.clock, lambda: next(self._ids), Transfers(), files=self.files)
+        return Uploader(TransferContext(self.blobs, KEY, Transfers(), self.files), self.settings, self.clock, lambda: next(self._ids))
 
     def make(self, tree: Tree) -> None:
         make(self.store, tree)
@@ -135,7 +136,7 @@ class Place:
         return marker
 
     def restorer(self, chunk_bytes: int = 64) -> Restorer:
-        return Restorer(self.blobs, KEY, RestoreSettings(chunk_bytes, 3), Transfers(), files=self.files)
+        return Restorer(TransferContext(self.blobs, KEY, Transfers(), self.files), RestoreSettings(chunk_bytes, 3))
 
     async def restore(self, index: BlobId | None = None, target: Path | None = None) -> Restored:
         wanted = index or self.newest

@@ -45,7 +45,7 @@ SOURCE_OPTIONS: Mapping[str, str] = {
 
 
 class KafkaTaskSystem:
-    """`properties` override Sluice's own options: a broker may have limits."""
+    """`properties` override Sluice's own options, because a broker may have limits."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class KafkaTaskSystem:
             raise
 
     def _confirm(self, grant: Grant) -> None:
-        """Raises LeaseLost, which ends the process."""
+        """Confirm that the task is still owned. Raises LeaseLost, which ends the process."""
         try:
             grant.confirm_owner()
         except LeaseLost as lost:
@@ -130,7 +130,7 @@ class KafkaTaskSystem:
         records.write.format("kafka").options(**self._options).option("topic", stream).save()
 
     def renew(self) -> None:
-        """On threads of their own, because a broker that is away takes minutes."""
+        """Renew each marker on a thread of its own, because an unreachable broker takes minutes."""
         for name, writer in list(self._writers.items()):
             if writer.due:
                 threading.Thread(target=self._renew, args=(name, writer), name="sluice-renew", daemon=True).start()

@@ -1,15 +1,16 @@
-"""One Kafka transaction for each batch that a stage writes: the records, and a marker that says which batch they are.
+"""Writes each batch of a stage in one Kafka transaction: the records, and a marker that identifies the batch.
 
-**The marker** (`kafka_markers`) is an offset, with lineage, batch and generation as its metadata, that a consumer group of the writer's own
-commits inside the transaction. It is there if and only if the records are. A batch that runs again finds it, and sends nothing.
+**The marker** (`kafka_markers`) is an offset with lineage, batch and generation as its metadata. A consumer group of the writer commits it inside the
+transaction. It exists if and only if the records do. A batch that runs again finds it, and does not send the records again.
 
 **Who may write.** In Kafka the last producer that calls `init_transactions` with a `transactional.id` fences the others, whatever the
-generations are: a former holder that stood still before its call fences the present one. So `open` calls `init_transactions`, then
-confirms the generation with the coordinator, and then reads the marker. If the generation is confirmed, each later holder acquires the task
-after that, and calls `init_transactions` after that: from then on this producer cannot commit. A holder that was fenced by a former one
-opens again.
+generations are: a former owner that was suspended before its call fences the present one. So `open` calls `init_transactions`, then
+confirms the generation with the coordinator, and then reads the marker. If the generation is confirmed, every later owner acquires the task
+and calls `init_transactions` after that, and from then on this producer cannot commit. An owner that was fenced by a former one opens
+again.
 
-The client is librdkafka's (`confluent_kafka`), because a transaction needs one producer, and aiokafka's takes a tenth of the rows.
+The client is librdkafka (`confluent_kafka`), because a transaction needs one producer, and aiokafka's producer writes a tenth of the rows
+per second.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ T = TypeVar("T")
 Send: TypeAlias = "Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None]"
 
 REQUEST_TIMEOUT = timedelta(seconds=30)
-"""Of one request. One that may be repeated is, for COMMIT_TIMEOUT."""
+"""The timeout of one request. Requests that may be repeated are repeated for COMMIT_TIMEOUT."""
 
 FIRST_WAITS = [timedelta(seconds=2**power) for power in range(4)]
-"""Of the first requests for a marker. They are short, because what Kafka refuses is seen only between two of them."""
+"""The timeouts of the first requests for a marker. They are short, because errors of authorization are seen only between two requests."""
 
 COMMIT_TIMEOUT = timedelta(minutes=2)
-"""How long brokers may be away while a transaction is committed."""
+"""How long brokers may be unreachable while a transaction is committed."""
 
 ABORT_TIMEOUT = timedelta(seconds=5)
 
@@ -59,7 +60,7 @@ RENEW_AFTER = timedelta(days=1)
 """Brokers delete the offsets of a group without members after `offsets.retention.minutes`, seven days."""
 
 PAUSE = timedelta(milliseconds=100)
-"""Before a request is repeated."""
+"""The pause before a request is repeated."""
 
 ROOM = timedelta(milliseconds=50)
 """How long to wait for room in the producer's queue."""
@@ -83,7 +84,7 @@ _PASSING = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.UNSTABLE_OFFSET_COMMIT,
 )
-"""Errors of requests that may be repeated, although librdkafka does not mark them so."""
+"""Errors of requests that may be repeated, although librdkafka does not mark them as retriable."""
 
 _REFUSED = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the ACLs Write and Describe on the TransactionalId",
@@ -98,11 +99,11 @@ class RecordTooLarge(Unavailable):
 
 
 class ProducerFenced(Unavailable):
-    """Another producer with the same transactional id has begun, or the producer has failed for good."""
+    """Another producer with the same transactional id has started, or the producer has failed permanently."""
 
 
 class MissingMarker(StrEnum):
-    """What to do about a batch that was planned and not committed, if nothing says whether the topic has it."""
+    """What to do with a batch that was planned and not committed, if it is unknown whether the topic has it."""
 
     STOP = "stop"
     SEND = "send"
@@ -112,7 +113,7 @@ class MissingMarker(StrEnum):
 class TransactionalWriter:
     """Writes the batches of one stage of a task to one topic, under one generation. Methods block. `properties`: of librdkafka's clients.
 
-    `confirm` asks the coordinator whether the generation is current, and raises LeaseLost if it is not."""
+    `confirm` confirms with the coordinator that the generation is current, and raises LeaseLost if it is not."""
 
     def __init__(
         self,
@@ -263,9 +264,9 @@ class TransactionalWriter:
     # --- a batch ---------------------------------------------------------------------------------------------------
 
     def write(self, batch: int, produce: Callable[[Send], int]) -> None:
-        """Write the batch: `produce` calls what it is given with the records, and returns their number. A batch without records leaves no
-        marker, since it may run again. The transaction begins with the first record. If this raises, the writer cannot be used any
-        further. Raises what `send`, `_commit` and `produce` raise."""
+        """Write the batch. `produce` passes the records to the function that it gets, and returns their number. A batch without records
+        leaves no marker, because it may run again. The transaction begins with the first record. After an error, the writer cannot be used
+        any more. Raises what `send`, `_commit` and `produce` raise."""
         with self._writing:
             self._failed, self._begun = None, False
             self._header = batch_header(self._lineage, batch)
@@ -276,11 +277,11 @@ class TransactionalWriter:
 
     @property
     def due(self) -> bool:
-        """Whether the marker is as old as RENEW_AFTER."""
+        """Whether the marker is at least as old as `renew_after`."""
         return self._marker is not None and monotonic() - self._marked_at >= self._renew_after.total_seconds()
 
     def renew(self) -> None:
-        """Write the marker again if it is `due`, unless a batch is being written. Any thread. Raises what `_commit` raises."""
+        """Write the marker again if it is `due`, unless a batch is being written. Thread-safe. Raises what `_commit` raises."""
         if self._marker is not None and self.due and self._writing.acquire(blocking=False):
             try:
                 self._write_marker(self._marker)
@@ -288,7 +289,7 @@ class TransactionalWriter:
                 self._writing.release()
 
     def _begin(self) -> bool:
-        """Begin the transaction, unless that has been done. Whether this call did."""
+        """Begin the transaction, unless it has begun. Returns whether this call began it."""
         with self._lock:
             if self._begun:
                 return False
@@ -297,7 +298,7 @@ class TransactionalWriter:
             return True
 
     def _send(self, records: pa.RecordBatch, headers: list[tuple[str, bytes]]) -> None:
-        """Send records (key, value); returns when they are in the producer's queue. Any thread. Raises RecordTooLarge, StreamUnavailable,
+        """Send records (key, value). Returns when they are in the producer's queue. Thread-safe. Raises RecordTooLarge, StreamUnavailable,
         ProducerFenced."""
         usual: list[tuple[str, str | bytes | None]] = [*headers]
         given = [*usual, self._header] if self._begin() else usual  # of the batch's first record
@@ -316,8 +317,8 @@ class TransactionalWriter:
         self._poll(timedelta(0))
 
     def _commit(self, marker: Marker) -> None:
-        """Commit the records together with the marker. Raises RecordTooLarge, StreamUnavailable, ProducerFenced: it is then not known
-        whether they are committed, which `open` finds out."""
+        """Commit the records together with the marker. Raises RecordTooLarge, StreamUnavailable, ProducerFenced. After an error it is
+        unknown whether they are committed; `open` finds out."""
         assert self._group is not None
         position = marker.position(self._topic)
         members = self._group.consumer_group_metadata()
@@ -333,7 +334,7 @@ class TransactionalWriter:
         if group is not None:
             group.close()
         if producer is not None:
-            with suppress(KafkaException):  # it was fenced, or has committed
+            with suppress(KafkaException):  # the producer was fenced, or has committed
                 producer.abort_transaction(ABORT_TIMEOUT.total_seconds())
             with suppress(KafkaException, SystemError):  # the binding raises SystemError for a fatal error that it has raised before
                 producer.flush(ABORT_TIMEOUT.total_seconds())
@@ -365,17 +366,17 @@ class TransactionalWriter:
             raise self._translated(error.args[0]) from error
 
     def _on_error(self, error: KafkaError) -> None:
-        """Fatal errors do not get here: the binding raises them from `poll` and `flush`."""
+        """Log an error. Fatal errors are not passed here: the binding raises them from `poll` and `flush`."""
         log.debug("Kafka client %s: %s", self._name, error.str())
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
-        """Called for records that were not delivered."""
+        """Record that a record was not delivered."""
         if error is not None and self._failed is None and error.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
             self._failed = error
             log.error("Kafka producer %s: a record with key %r is not delivered: %s", self._name, (message.key() or b"")[:200], error.str())
 
     def _poll(self, wait: timedelta) -> None:
-        """Serve the producer's callbacks. Raises what has failed."""
+        """Serve the producer's callbacks. Raises the error of a failed record."""
         self._calling(lambda: self._transactions.poll(wait.total_seconds()))
         if self._failed is not None:
             raise self._translated(self._failed)
@@ -383,7 +384,7 @@ class TransactionalWriter:
     def _translated(self, error: KafkaError, key: bytes | None = None) -> Exception:
         """Kafka's error as an error of Sluice."""
         if error.code() in (KafkaError._FENCED, KafkaError._FATAL, KafkaError.INVALID_PRODUCER_EPOCH):  # after _FENCED, calls say _FATAL
-            return ProducerFenced(f"another producer has begun with the transactional id {self._name!r}: {error.str()}")
+            return ProducerFenced(f"another producer has started with the transactional id {self._name!r}: {error.str()}")
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             named = f" with key {key[:200]!r}" if key is not None else ""
             return RecordTooLarge(

@@ -70,7 +70,7 @@ class LogTaskSystem:
         return -1 if appended is None else appended
 
     def renew(self) -> None:
-        """The log forgets nothing."""
+        """Do nothing: the log does not expire."""
 
     def close(self) -> None:
-        """Each append opens and closes the log's file."""
+        """Do nothing: each append opens and closes the log's file."""

@@ -90,13 +90,12 @@ class LogStreamReader(DataSourceStreamReader):
         return slices
 
     def _first(self, partition: int, earliest: Mapping[int, int]) -> int:
-        """The start of a partition that the previous batch did not have: the stream grew. The start in the run does not change."""
+        """The start of a partition that the previous batch did not have, because the stream has grown. Its start in the run does not
+        change."""
         return self._starts.get(partition, earliest.get(partition, 0))
 
     def _trimmed(self, partition: int, low: int, high: int) -> OffsetsTrimmed:
-        return OffsetsTrimmed(
-            f"log stream {self._stream} partition {partition}: records {low} to {high} are needed and are not there any more"
-        )
+        return OffsetsTrimmed(f"log stream {self._stream} partition {partition}: records {low} to {high} are needed and were deleted")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)

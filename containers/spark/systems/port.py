@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Under what identity a stage reads and writes: from the reply to the task's acquire."""
+    """The identity under which a stage reads and writes, from the answer to the task's acquire."""
 
     job: str
     task: TaskName
@@ -39,9 +39,9 @@ class TaskSystem(Protocol):
     def read(self, grant: Grant, stream: str, starts: Mapping[int, int], max_rows: int) -> DataFrame:
         """The records of the partitions that are keys of `starts`, as a streaming DataFrame of the columns of `Task.read`.
 
-        A query without a checkpoint starts at these offsets. One with a checkpoint continues where that ends, and starts partitions that
-        are not in it at these offsets, or at their first record. A batch has about `max_rows` records at most. Progress reports offsets as
-        {"stream": {"partition": next offset}}.
+        A query without a checkpoint starts at these offsets. A query with a checkpoint continues where the checkpoint ends, and starts
+        partitions that are not in it at these offsets, or at their first record. A batch has about `max_rows` records at most. Progress
+        reports offsets as {"stream": {"partition": next offset}}.
         """
         ...
 
@@ -58,8 +58,8 @@ class TaskSystem(Protocol):
         """Append a batch's `records` (key binary, value binary), each with the headers; equal keys share a partition. Blocks. `ready` is
         called before the first record becomes visible, and may wait. If it raises, nothing is appended.
 
-        A batch that the grant's lineage has appended is not appended again, except with AT_LEAST_ONCE in a system that can do both; its
-        plan runs all the same, because its state must be committed. Raises LeaseLost if the system has fenced the grant off.
+        A batch that the grant's lineage has appended is not appended again, except with AT_LEAST_ONCE in a system that supports both. Its
+        plan runs nevertheless, because its state must be committed. Raises LeaseLost if the system has fenced the grant off.
         """
         ...
 
@@ -68,16 +68,16 @@ class TaskSystem(Protocol):
         ...
 
     def fence(self, grant: Grant, stream: str, delivery: Delivery | None, unfinished: Callable[[], Mapping[int, datetime]] = dict) -> int:
-        """Fence older generations of the task off the stream, if the system can with that delivery; the last batch of the grant's lineage
-        in it, as far as the system knows, -1 for none. `delivery`: None for a stream that the stage writes by means of its own.
-        `unfinished`: returns the batches that were planned and not committed -> when they were planned. Raises LeaseLost, and CorruptData
-        if it is not known whether the stream has one of them."""
+        """Fence older generations of the task off the stream, if the system supports that with the delivery. Returns the last batch of the
+        grant's lineage in the stream, -1 if the system knows none. `delivery`: None for a stream that the stage does not write through its
+        task. `unfinished`: returns the batches that were planned and not committed, with the times when they were planned. Raises
+        LeaseLost, and CorruptData if it is unknown whether the stream has one of them."""
         ...
 
     def renew(self) -> None:
-        """Called every few seconds while queries have nothing to read: renew what the system would forget. Any thread."""
+        """Renew what would expire in the system. Called every few seconds while queries have nothing to read. Thread-safe."""
         ...
 
     def close(self) -> None:
-        """The session ends: no query writes any more."""
+        """Release connections. Called at the end of the session, when no query writes any more."""
         ...

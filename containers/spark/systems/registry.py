@@ -1,4 +1,4 @@
-"""The stream systems of a run: from the coordinator's description of each to the object that stages read and write with."""
+"""Makes the stream systems of a run: the objects with which stages read and write, from the coordinator's description of each system."""
 
 from __future__ import annotations
 

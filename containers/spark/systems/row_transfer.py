@@ -1,10 +1,10 @@
-"""Brings the rows of a DataFrame to the driver's Python while they are computed: one Spark action, and bounded memory.
+"""Transfers the rows of a DataFrame to the driver's Python while they are computed, in one Spark action and with bounded memory.
 
 `DataFrame.toArrow` holds the whole result, and is limited by `spark.driver.maxResultSize`; `toLocalIterator` runs one job for each
 partition and holds that partition. Here each Spark task sends its rows as an Arrow IPC stream over a socket to the driver, a piece at a
 time. A driver that is slower makes the tasks wait.
 
-A task that Spark runs twice (a lost executor, speculation) would send its rows twice. The driver notices, and the transfer fails: what it
+A task that Spark runs twice (a lost executor, speculation) sends its rows twice. The driver detects this, and the transfer fails. What it
 has passed on must then be discarded.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 READERS = 64
-"""Spark tasks that send concurrently; more of them wait."""
+"""The number of Spark tasks that send concurrently. Further tasks wait."""
 
 _TOKEN_BYTES = 32
 _SENT = "partition int, rows long"
@@ -43,7 +43,7 @@ def transfer(rows: DataFrame, receive: Callable[[pa.RecordBatch], None]) -> int:
     """Run the plan once, and call `receive` with each piece of its rows, from several threads. Returns the number of rows.
 
     Pieces have up to `spark.sql.execution.arrow.maxRecordsPerBatch` rows. Raises TransferFailed, what the plan raises, and what `receive`
-    raises; `receive` may have been called before."""
+    raises. `receive` may have been called before an error."""
     spark = rows.sparkSession.sparkContext
     host = _LOCAL if str(spark.master).startswith("local") else str(spark.getConf().get("spark.driver.host", _LOCAL))
     receiver = _Receiver(host, receive)
@@ -90,7 +90,7 @@ class _Receiver:
                 self._threads.submit(self._read, connection)
 
     def _read(self, connection: socket.socket) -> None:
-        """A connection that ends in the middle is that of a task that failed; the action then fails, or the numbers of rows differ."""
+        """Read one connection. If a task fails, its connection ends early; the action then fails, or the numbers of rows differ."""
         try:
             with ExitStack() as closing:
                 closing.callback(self._forget, connection)
@@ -115,13 +115,13 @@ class _Receiver:
         connection.close()
 
     def finish(self) -> None:
-        """All tasks have ended: read what is left. Raises what a reader has raised."""
+        """Read what is left, after all tasks have ended. Raises the error of a reader."""
         self._stop_listening()
         self._threads.shutdown(wait=True)
         self.check()
 
     def close(self) -> None:
-        """The action has failed."""
+        """Close all connections, after the action has failed."""
         self._closed = True
         self._stop_listening()
         with self._lock:
@@ -142,7 +142,7 @@ class _Receiver:
 
 
 def _sender(address: tuple[str, int], token: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What each Spark task runs. It is pickled by value and imports only what every executor has."""
+    """The function that each Spark task runs. It is pickled by value and imports only what every executor has."""
 
     def send(pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import socket

@@ -2,6 +2,6 @@
 
 freeze    `freeze`: a consistent copy of the live directory, as hard links
 upload    `packing`, `upload`: what changed since the last snapshot goes to the blob stores
-report    the coordinator records that the snapshot counts
+report the coordinator records the snapshot
 clean up  the frozen copy is removed; the coordinator cleans up in the blob stores (`coordinator.snapshots.cleanup`)
 """

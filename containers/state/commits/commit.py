@@ -2,11 +2,12 @@
 
     freeze    link a consistent copy of the live checkpoint                       `containers.state.commits.freeze`
     upload    put what changed since the last snapshot into every blob store      `containers.state.commits.upload`
-    report    the coordinator records that the snapshot counts
+    report the coordinator records the snapshot
     clean up  remove the frozen copy, in the background; the coordinator cleans up in the blob stores
 
-Only the report makes a snapshot count. If it is interrupted, its outcome is unknown, and the next snapshot must name the one before it. So
-a report without an answer is repeated, unchanged, before anything else. The coordinator answers each repetition in the same way.
+A snapshot is valid only when it is reported. If the report is interrupted, its outcome is unknown, but the next snapshot must name its
+predecessor. So a report without an answer is repeated, unchanged, before anything else. The coordinator answers each repetition in the same
+way.
 """
 
 from __future__ import annotations
@@ -62,18 +63,18 @@ class CommitState:
     last: Commit | None = None
     """The last commit of this container."""
     indexes: Mapping[BlobStoreName, BlobId] = field(default_factory=dict)
-    """The newest snapshot, as the coordinator knows it: its index in each blob store."""
+    """The index of the newest reported snapshot in each blob store."""
     damaged: set[BlobStoreName] = field(default_factory=set)
-    """The blob stores in which the newest snapshot has lost something: the next commit uploads everything to them."""
+    """The blob stores that have lost blobs of the newest snapshot. The next commit uploads everything to them."""
     upload_again: set[BlobStoreName] = field(default_factory=set)
-    """The blob stores that become `damaged` when the next upload begins. A commit may be in progress when a blob store is added here."""
+    """Blob stores that become `damaged` when the next upload begins. They may be added while a commit is in progress."""
     uploaders: dict[BlobStoreName, Uploader] = field(default_factory=dict)
     unanswered: Commit | None = None
-    """A commit whose report has an unknown outcome. It must not wait for long: if it was not recorded, its blobs are garbage."""
+    """A commit whose report has an unknown outcome. It must be settled soon: if it was not recorded, its blobs are garbage."""
     cleanup: asyncio.Task[None] | None = None
 
     def lacking(self, state: StateContext) -> bool:
-        """Whether a blob store that the run is backed up to does not have the newest snapshot, or not the whole of it."""
+        """Whether a blob store of the run's backups does not have the complete newest snapshot."""
         return not self.indexes.keys() - self.damaged - self.upload_again >= state.destinations.to.keys()
 
     async def wait_for_cleanup(self) -> None:
@@ -85,8 +86,8 @@ class CommitState:
 async def open_commits(
     start: StageStart, snapshot: Snapshot | None, state: StateContext, damaged: Iterable[BlobStoreName] = ()
 ) -> CommitState:
-    """Go on after `snapshot`, the newest one that the coordinator knows. In the blob stores `damaged` it has lost something. Raises what
-    `Uploader.begin` raises, except for a blob store that does not answer: the first commit waits for that."""
+    """Continue after `snapshot`, the newest one that the coordinator knows. The blob stores in `damaged` have lost blobs of it. Raises what
+    `Uploader.begin` raises, except for a blob store that does not answer: the first commit waits for it."""
     stage = CommitState(start, damaged=set(damaged))
     if snapshot is not None:
         stage.indexes = snapshot.markers
@@ -98,12 +99,12 @@ async def open_commits(
 
 
 async def commit(stage: CommitState, state: StateContext, up_to: int | None = None) -> Commit | None:
-    """Freeze the checkpoint, upload what changed, report it, clean up. Returns what was reported; None if there was nothing to do: no batch
-    was committed since the last snapshot, or batch `up_to` is durable already, in every blob store, or the run has no blob store to back
-    up to.
+    """Freeze the checkpoint, upload what changed, report it, clean up. Returns the reported commit. None if there was nothing to do: no
+    batch was committed since the last snapshot, batch `up_to` is already durable in every blob store, or the run has no blob store for
+    backups.
 
-    May be interrupted anywhere. A crash at any line loses nothing: only the report makes a snapshot count, and what was uploaded before it
-    is garbage with a TTL until then. Raises what `settle_report`, `freeze` and `Uploader.upload` raise.
+    May be interrupted anywhere. A crash at any line loses nothing: a snapshot is valid only when it is reported, and blobs that were
+    uploaded before that are garbage with a TTL. Raises what `settle_report`, `freeze` and `Uploader.upload` raise.
     """
     settled = await settle_report(stage, state)
     lacking = stage.lacking(state)
@@ -122,7 +123,7 @@ async def commit(stage: CommitState, state: StateContext, up_to: int | None = No
         async with log_progress(f"{start.query} is backed up", meter):
             offsets = positions_in(entry, state.reads(start))
             uploads = await _upload(stage, state, frozen, commit_id, offsets)
-        if not uploads:  # the run has no blob store any more
+        if not uploads:  # the run's blob stores were removed meanwhile
             return settled
         report = wire_snapshots.SnapshotRequest(
             generation=start.generation,
@@ -140,7 +141,7 @@ async def commit(stage: CommitState, state: StateContext, up_to: int | None = No
 
 
 async def _open_uploaders(stage: CommitState, state: StateContext) -> None:
-    """Have an uploader for each blob store that the run backs up to now. One without the newest snapshot gets everything."""
+    """Open an uploader for each blob store of the run's backups. A blob store without the newest snapshot gets everything."""
     to = state.destinations.to
     for name in stage.upload_again & stage.uploaders.keys():
         del stage.uploaders[name]
@@ -153,7 +154,9 @@ async def _open_uploaders(stage: CommitState, state: StateContext) -> None:
                 if name not in stage.damaged:
                     await uploader.begin(index)
             except LOST as error:
-                log.warning("%s is uploaded whole to blob store %s, which has lost its newest snapshot: %s", stage.start.query, name, error)
+                log.warning(
+                    "%s is uploaded completely to blob store %s, which has lost its newest snapshot: %s", stage.start.query, name, error
+                )
                 stage.damaged.add(name)
             if name in stage.damaged:
                 uploader.begin_whole(index)
@@ -165,7 +168,7 @@ async def _open_uploaders(stage: CommitState, state: StateContext) -> None:
 async def _upload(
     stage: CommitState, state: StateContext, frozen: FrozenCheckpoint, commit_id: CommitId, offsets: Mapping[Ssp, int]
 ) -> Uploads:
-    """To all blob stores concurrently. After an error the others finish first."""
+    """Upload to all blob stores concurrently. After an error, the other uploads finish before it is raised."""
     await _open_uploaders(stage, state)
     done: dict[BlobStoreName, tuple[Marker, SnapshotIndex]] = {}
 
@@ -203,14 +206,15 @@ async def settle_report(stage: CommitState, state: StateContext) -> Commit | Non
 
 
 async def _check_run(state: StateContext, start: StageStart, refused: Refused) -> None:
-    """A drain that fails sets the snapshots back to before it, and the run stops: then the refusal is no error of this container."""
+    """Raises StaleRun if the run has ended or is stopping. A drain that fails resets the snapshots and stops the run; the refusal is then
+    not an error of this container."""
     run = await until_answered(partial(state.coordinator.basic_run, state.run_id), start.query)
     if run.state.ended or run.stop_requested_at is not None:
-        raise StaleRun(f"run {run.run_id} has ended or is stopping, so its state is not backed up any more: {refused}") from refused
+        raise StaleRun(f"run {run.run_id} has ended or is stopping, so its state is no longer backed up: {refused}") from refused
 
 
 async def _remove(directory: Path, state: StateContext) -> None:
-    with suppress(RuntimeError):  # the container is ending, and so are its threads: the next start of the stage removes the directory
+    with suppress(RuntimeError):  # the threads have ended with the container: the next start of the stage removes the directory
         await state.in_thread(lambda: shutil.rmtree(directory, ignore_errors=True))
 
 

@@ -2,8 +2,9 @@
 continues.
 
 Spark writes the state of a batch before its commit file, and deletes old state after the commits that need it. So commits are linked before
-state: what the newest linked commit needs was on disk before it, and is in the copy unless it was deleted in between. That is checked, and
-then the copy is made again. Files are linked and not copied, since Spark renames whole files into place and changes none.
+state: the files that the newest linked commit needs were on disk before it, and are in the copy unless they were deleted in between. In
+that case, which is detected, the copy is made again. Files are linked and not copied, since Spark renames whole files into place and
+changes none.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 20
 ORDER = ("metadata", "commits", "offsets", "sources", "state")
 _MAY_VANISH = ("commits", "offsets", "state")
-"""Directories in which Spark deletes old files while it runs. Whether the copy has enough is checked afterwards."""
+"""Directories in which Spark deletes old files while it runs. The copy is checked for completeness afterwards."""
 
 _TEMPORARY = (".crc", ".tmp", ".sluice")
-"""Endings of hidden files that are left out: Hadoop's checksums, which are valid only beside the same file, and temporary files.
+"""Suffixes of hidden files that are left out: Hadoop's checksums, which are valid only beside the same file, and temporary files.
 `X.changelog.crc` and `X.zip.crc` are not hidden: they are Spark's checksums of its state, and are kept."""
 
 _HEAD = 1 << 20
@@ -61,7 +62,7 @@ class FrozenCheckpoint:
 
 def freeze(checkpoint: Path, into: Path) -> FrozenCheckpoint:
     """Copy the checkpoint, on which a query may be running, into the new directory `into` on the same file system. Blocks. Raises
-    FreezeFailed, CheckpointUnreadable, DiskUnwritable, BadSettings; `into` is removed then. The checkpoint is never changed."""
+    FreezeFailed, CheckpointUnreadable, DiskUnwritable, BadSettings, after removing `into`. The checkpoint is never changed."""
     why = ""
     for attempt in range(ATTEMPTS):
         try:
@@ -114,7 +115,8 @@ def _left_out(name: str) -> bool:
 
 
 def _link(path: Path, to: Path, *, may_vanish: bool) -> None:
-    """Link a file, or a directory recursively, files before sub-directories: a .zip before the files that it shares."""
+    """Link a file, or a directory recursively. Files are linked before subdirectories, so a .zip is linked before the files that it
+    shares."""
     if path.is_dir() and not path.is_symlink():
         to.mkdir(exist_ok=True)
         with os.scandir(path) as entries:
@@ -231,8 +233,8 @@ class NeededVersion:
 
 
 def needed(batch: int, commit: str) -> Sequence[NeededVersion]:
-    """What batch `batch` needs, from the text of `commits/<batch>`. Nothing for a query without state, or with another state format than
-    Sluice sets (checkpointFormatVersion 1): then only the order of linking protects the copy. Raises ValueError."""
+    """The versions that batch `batch` needs, from the text of `commits/<batch>`. Empty for a query without state, or with another state
+    format than Sluice sets (checkpointFormatVersion 1); then only the order of linking protects the copy. Raises ValueError."""
     text = commit.partition("\n")[2]
     try:
         ids: Mapping[str, Sequence[Sequence[str]]] = json.loads(text).get("stateUniqueIds") or {}
@@ -316,7 +318,7 @@ def changelog_chain_of(changelog: bytes) -> Sequence[Version]:
 
 
 class _Head:
-    """Reads strings written by Java's writeUTF from blocks, and no more blocks than it needs."""
+    """Reads strings that Java's writeUTF has written, and reads no more blocks than necessary."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
@@ -336,7 +338,8 @@ class _Head:
 
 
 def _blocks(data: bytes) -> Iterator[bytes]:
-    """Header: magic, method and level, then little-endian compressed length, length, checksum."""
+    """The unpacked blocks of LZ4BlockOutputStream. The header of a block: magic, method and level, then little-endian compressed length,
+    length, checksum."""
     place = 0
     while data[place : place + len(_MAGIC)] == _MAGIC:
         method = data[place + len(_MAGIC)] & 0xF0

@@ -1,10 +1,10 @@
-"""Which bytes go into which blob: large files are split into chunks, small ones are combined into packs.
+"""Plans which bytes go into which blob: large files are split into chunks, small ones are combined into packs.
 
     large file   chunk  chunk  chunk            a blob each, put and fetched in parallel
     small files  |a|b|c|d| … up to `pack_bytes`   one blob
 
-A pack is needed as long as one of its files is. To bound the unneeded bytes, a commit puts the needed files of a pack again when they are
-less than half of it. To bound the requests of a restore, it combines the files of small packs when there are many of these.
+A pack is needed as long as one of its files is. To limit the unneeded bytes, a commit uploads the needed files of a pack again when they
+are less than half of it. To limit the requests of a restore, it combines the files of small packs when there are many of them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SMALL_PACK = 8
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Sizes in bytes. Files smaller than `small_bytes` are packed. Without `packs` each file, or chunk of one, is a blob, which Samza's own
-    code can restore. Raises BadSettings."""
+    """Sizes in bytes. Files smaller than `small_bytes` are packed. Without `packs`, each file or chunk is a blob, which Samza's own code
+    can restore. Raises BadSettings."""
 
     chunk_bytes: int = 16 << 20
     pack_bytes: int = 8 << 20
@@ -115,7 +115,7 @@ def _packs(files: Iterable[tuple[str, int]], pack_bytes: int) -> list[PutPack]:
 
 
 def files_to_repack(retained: Iterable[tuple[str, FileIndex]], packing: Packing) -> frozenset[str]:
-    """The paths of retained files that are to be put again, because their packs are replaced."""
+    """The paths of retained files that must be uploaded again, because their packs are replaced."""
     files: dict[BlobId, list[str]] = defaultdict(list)
     needed: dict[BlobId, int] = defaultdict(int)
     sizes: dict[BlobId, int] = defaultdict(int)

@@ -1,4 +1,4 @@
-"""The upload of a frozen checkpoint: what changed since the previous snapshot goes into new blobs, and an index says where everything is.
+"""The upload of a frozen checkpoint. Changes since the previous snapshot go into new blobs, and an index lists the blobs of each file.
 
     compare  the files with the previous index; a file that may be unchanged and is not known is read once
     plan     packs and chunks (`containers.state.commits.packing`): a list of puts
@@ -6,31 +6,29 @@
              the snapshot is reported
     index    put last: until then the blobs are garbage, which expires
 
-Every put has a new blob id. So an upload that failed, or one by a former owner of the task, changes no existing blob.
+Every put has a new blob id. So neither a failed upload nor one by a former owner of the task changes an existing blob.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar, assert_never
+from typing import Any, assert_never
 
 from containers.state.commits.freeze import FrozenCheckpoint
 from containers.state.commits.packing import Packing, Put, PutChunk, PutPack, files_to_repack, plan_puts
 from containers.state.diff import DirDiff, Identity, LocalDir, LocalFile, diff, files_to_read, is_stable, next_index
-from containers.state.files import LocalFiles
-from containers.state.transfer import InOrder, InThread, Progress, fingerprints, in_parallel, run_to_completion
-from sluice.blobs.indexes import read_index
-from sluice.blobs.port import BlobStore, Purpose, RequestContext
+from containers.state.transfer import FileInParts, TransferContext, in_parallel
+from sluice.blobs.port import Purpose, RequestContext
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings
-from sluice.core.ids import Generation, Ssp, StageKey
-from sluice.core.snapshots.fingerprint import Fingerprint, Hashes, fingerprint
+from sluice.core.ids import Generation, Ssp
+from sluice.core.snapshots.fingerprint import Fingerprint, fingerprint
 from sluice.core.snapshots.indexjson import encoded
 from sluice.core.snapshots.snapshot import (
     BlobId,
@@ -44,8 +42,6 @@ from sluice.core.snapshots.snapshot import (
     fresh_blob_id,
     walk,
 )
-
-T = TypeVar("T")
 
 NO_OFFSETS: Mapping[Ssp, int] = MappingProxyType({})
 
@@ -74,8 +70,8 @@ class CommitSettings:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What is reported of a snapshot in one blob store: its index and the previous one, its files and bytes, and the cost of the upload.
-    Retained bytes were in the blob store already; `puts` includes the index."""
+    """The report of a snapshot in one blob store: its index and the previous one, its files and bytes, and the cost of the upload. Retained
+    bytes were already in the blob store. `puts` includes the index."""
 
     index: BlobId
     previous: BlobId | None
@@ -102,38 +98,28 @@ class Uploader:
 
     def __init__(
         self,
-        blobs: BlobStore,
-        key: StageKey,
+        context: TransferContext,
         settings: CommitSettings,
         clock: Clock,
         new_id: Callable[[], str],
-        progress: Progress,
-        *,
-        files: LocalFiles | None = None,
-        in_thread: InThread = asyncio.to_thread,
     ) -> None:
         """`new_id` returns at least 16 random hex digits."""
-        self._blobs = blobs
-        self._key = key
+        self._context = context
         self._settings = settings
         self._clock = clock
         self._new_id = new_id
-        self._progress = progress
-        self._files = files or LocalFiles()
-        self._in_thread = in_thread
         self._previous: tuple[BlobId, SnapshotIndex] | None = None
         self._follows: BlobId | None = None
         self._known: dict[Identity, Fingerprint] = {}
 
     async def begin(self, previous: BlobId | None) -> None:
-        """Continue after that snapshot; None for none. Raises what `read_index` raises."""
+        """Continue after that snapshot; None if there is none. Raises what `read_index` raises."""
         self.begin_whole(previous)
         if previous is not None:
-            about = RequestContext.of_stage(Purpose.INDEX, self._key)
-            self._previous = (previous, await read_index(self._blobs, previous, about, self._in_thread, expected=self._key))
+            self._previous = (previous, await self._context.read_index(previous))
 
     def begin_whole(self, previous: BlobId | None) -> None:
-        """Continue after that snapshot without its blobs: the next upload has everything. For a snapshot that has lost something."""
+        """Continue after that snapshot without using its blobs: the next upload has everything. For a snapshot that has lost blobs."""
         self._previous, self._follows = None, previous
 
     async def upload(
@@ -144,26 +130,27 @@ class Uploader:
         offsets: Mapping[Ssp, int] = NO_OFFSETS,
         continuation: Mapping[str, Any] | None = None,
     ) -> tuple[Marker, SnapshotIndex]:
-        """Put what the blob store does not have, and the index, which also has the last two arguments. Raises BlobUnavailable,
-        BlobStoreUnusable, FileChanged, FileUnreadable, CheckpointUnreadable; nothing refers to the blobs then, and they expire."""
+        """Put what the blob store does not have, and then the index, which also contains `offsets` and `continuation`. Raises
+        BlobUnavailable, BlobStoreUnusable, FileChanged, FileUnreadable, CheckpointUnreadable. After an error, nothing refers to the new
+        blobs, and they expire."""
         millis = int(self._clock.now().timestamp() * 1000)
         before = self._previous[1].root if self._previous is not None else None
-        local, unread = await self._thread(lambda: self._list(frozen.directory, before))
-        known = self._known | await fingerprints(self._files, frozen.directory, unread, self._in_thread)
-        plan = await self._thread(lambda: self._plan(local, before, known))
-        self._progress.planned(plan.marker.uploaded_files, plan.marker.uploaded_bytes)
-        self._progress.retained(plan.marker.files - plan.marker.uploaded_files, plan.marker.retained_bytes)
-        upload = _Upload(self, frozen.directory, plan.changed, millis)
+        local, unread = await self._context.run(lambda: self._list(frozen.directory, before))
+        known = self._known | await self._context.fingerprints(frozen.directory, unread)
+        plan = await self._context.run(lambda: self._plan(local, before, known))
+        self._context.progress.planned(plan.marker.uploaded_files, plan.marker.uploaded_bytes)
+        self._context.progress.retained(plan.marker.files - plan.marker.uploaded_files, plan.marker.retained_bytes)
+        upload = _Upload(self._context, frozen.directory, plan.changed, partial(self._put_blob, Kind.DATA, millis))
         await in_parallel((partial(upload.put, put) for put in plan.puts), self._settings.concurrency)
-        root = await self._thread(lambda: next_index(plan.found, dict(upload.indexes())))
+        root = await self._context.run(lambda: next_index(plan.found, dict(upload.indexes())))
         index = replace(self._index(root, frozen, checkpoint, generation, millis), offsets=offsets, continuation=continuation)
         marker = replace(plan.marker, index=await self._put_index(index, millis))
-        self._known = await self._thread(lambda: _settled(local, known | dict(upload.fingerprints()), millis))
+        self._known = await self._context.run(lambda: _settled(local, known | dict(upload.fingerprints()), millis))
         return marker, index
 
     def _list(self, directory: Path, before: DirIndex | None) -> tuple[LocalDir, list[tuple[str, LocalFile]]]:
-        """The listing, and the files that must be read: all of them after a restore, once."""
-        local = self._files.listing(directory)
+        """The listing, and the files that must be read. After a restore, each file is read once."""
+        local = self._context.files.listing(directory)
         return local, list(files_to_read(local, before, self._known))
 
     def _plan(self, local: LocalDir, before: DirIndex | None, known: Mapping[Identity, Fingerprint]) -> _Plan:
@@ -178,28 +165,28 @@ class Uploader:
         return _Plan(found, changed, puts, marker)
 
     def reported(self, marker: Marker, index: SnapshotIndex) -> None:
-        """The coordinator has recorded the snapshot: it is the previous one of the next upload."""
+        """Record that the coordinator has the snapshot: it is the previous snapshot of the next upload."""
         self._previous, self._follows = (marker.index, index), marker.index
 
     async def _put_index(self, index: SnapshotIndex, millis: int) -> BlobId:
-        body = await self._thread(lambda: encoded(index))
-        blob = fresh_blob_id(self._key, Kind.SNAPSHOTS, millis, self._new_id())
-        await self._blobs.put(blob, body, RequestContext.of_stage(Purpose.INDEX, self._key), ttl=self._settings.ttl)
+        body = await self._context.run(lambda: encoded(index))
+        return await self._put_blob(Kind.SNAPSHOTS, millis, body, Purpose.INDEX)
+
+    async def _put_blob(self, kind: Kind, millis: int, body: bytes, purpose: Purpose) -> BlobId:
+        blob = fresh_blob_id(self._context.key, kind, millis, self._new_id())
+        await self._context.blobs.put(blob, body, RequestContext.of_stage(purpose, self._context.key), ttl=self._settings.ttl)
         return blob
 
     def _index(self, root: DirIndex, frozen: FrozenCheckpoint, checkpoint: CommitId, generation: Generation, millis: int) -> SnapshotIndex:
         return SnapshotIndex(
             created_millis=millis,
-            metadata=SnapshotMetadata(checkpoint, self._key.job, self._key.task, self._key.stage),
+            metadata=SnapshotMetadata(checkpoint, self._context.key.job, self._context.key.task, self._context.key.stage),
             root=root,
             previous=self._previous[0] if self._previous is not None else None,
             generation=generation,
             lineage=frozen.lineage,
             batch=frozen.batch,
         )
-
-    def _thread(self, work: Callable[[], T]) -> Awaitable[T]:
-        return run_to_completion(self._in_thread(work))
 
 
 def _settled(local: LocalDir, known: Mapping[Identity, Fingerprint], millis: int) -> dict[Identity, Fingerprint]:
@@ -208,23 +195,27 @@ def _settled(local: LocalDir, known: Mapping[Identity, Fingerprint], millis: int
 
 
 @dataclass(slots=True)
-class _FileInProgress:
+class _FileInProgress(FileInParts):
     """A file that is being uploaded."""
 
-    order: InOrder = field(default_factory=InOrder)
-    hashes: Hashes = field(default_factory=Hashes)
     parts: list[FileBlob] = field(default_factory=list)
     fingerprint: Fingerprint | None = None
 
 
 class _Upload:
-    """The puts of one upload, and what they make of the files."""
+    """The puts of one upload, and the index entries of the uploaded files."""
 
-    def __init__(self, uploader: Uploader, directory: Path, changed: Mapping[str, LocalFile], millis: int) -> None:
-        self._of = uploader
+    def __init__(
+        self,
+        context: TransferContext,
+        directory: Path,
+        changed: Mapping[str, LocalFile],
+        put_blob: Callable[[bytes, Purpose], Coroutine[Any, Any, BlobId]],
+    ) -> None:
+        self._context = context
         self._directory = directory
         self._changed = changed
-        self._millis = millis
+        self._put_blob = put_blob
         self._files = {path: _FileInProgress() for path in changed}
 
     async def put(self, put: Put) -> None:
@@ -237,13 +228,13 @@ class _Upload:
                 assert_never(put)
 
     async def _put_pack(self, pack: PutPack) -> None:
-        body, read = await self._of._thread(lambda: self._read_pack(pack))
+        body, read = await self._context.run(lambda: self._read_pack(pack))
         blob = await self._put_blob(body, Purpose.PACK)
         size = len(body)
         for each, found in zip(pack.files, read, strict=True):
             self._files[each.path].parts.append(FileBlob(blob, 0, each.length, each.at, size))
             self._files[each.path].fingerprint = found
-        self._of._progress.done(len(pack.files), size)
+        self._context.progress.done(len(pack.files), size)
 
     def _read_pack(self, pack: PutPack) -> tuple[bytes, list[Fingerprint]]:
         parts = [self._read(each.path, 0, each.length) for each in pack.files]
@@ -252,9 +243,9 @@ class _Upload:
     async def _put_chunk(self, chunk: PutChunk) -> None:
         file = self._files[chunk.path]
         if chunk.whole:
-            part, file.fingerprint = await self._of._thread(lambda: self._read_whole(chunk))
+            part, file.fingerprint = await self._context.run(lambda: self._read_whole(chunk))
         else:
-            part = await self._of._thread(lambda: self._read(chunk.path, chunk.offset, chunk.length))
+            part = await self._context.run(lambda: self._read(chunk.path, chunk.offset, chunk.length))
         put = asyncio.create_task(self._put_blob(part, Purpose.DATA))
         try:
             if not chunk.whole:
@@ -263,12 +254,12 @@ class _Upload:
         finally:
             put.cancel()
             await asyncio.gather(put, return_exceptions=True)
-        self._of._progress.done(int(chunk.offset + chunk.length == self._changed[chunk.path].identity.size), chunk.length)
+        self._context.progress.done(int(chunk.offset + chunk.length == self._changed[chunk.path].identity.size), chunk.length)
 
     async def _hash(self, file: _FileInProgress, chunk: PutChunk, part: bytes) -> None:
-        """While the chunk is put, and after the chunks before it."""
+        """Hash the chunk, after the chunks before it, while it is being put."""
         await file.order.turn(chunk.offset)
-        await self._of._thread(lambda: file.hashes.write(part))
+        await self._context.run(lambda: file.hashes.write(part))
         file.order.passed(chunk.offset + chunk.length)
 
     def _read_whole(self, chunk: PutChunk) -> tuple[bytes, Fingerprint]:
@@ -276,12 +267,7 @@ class _Upload:
         return part, fingerprint(part)
 
     def _read(self, path: str, offset: int, length: int) -> bytes:
-        return self._of._files.read(self._directory / path, offset, length, self._changed[path].identity)
-
-    async def _put_blob(self, body: bytes, purpose: Purpose) -> BlobId:
-        blob = fresh_blob_id(self._of._key, Kind.DATA, self._millis, self._of._new_id())
-        await self._of._blobs.put(blob, body, RequestContext.of_stage(purpose, self._of._key), ttl=self._of._settings.ttl)
-        return blob
+        return self._context.files.read(self._directory / path, offset, length, self._changed[path].identity)
 
     def fingerprints(self) -> Iterator[tuple[Identity, Fingerprint]]:
         for path, file in self._files.items():

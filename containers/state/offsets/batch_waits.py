@@ -1,4 +1,4 @@
-"""How the threads of Spark wait for work on the agent's event loop, and how such a wait is interrupted when the query stops."""
+"""Waits of Spark's threads for work on the agent's event loop. They are interrupted when the query stops."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class BatchWaits:
             raise BatchInterrupted("the query is stopping, so this batch is interrupted: it runs again at the next start") from error
 
     def interrupt(self) -> None:
-        """Cancel all waits, present and future, until `resume`: the query stops without waiting for its batch. What a wait has started is
-        cancelled with it; commits that run on schedule are not."""
+        """Cancel all waits, present and future, until `resume`: the query stops without waiting for its batch. The work of a wait is
+        cancelled with it; scheduled commits are not."""
         self._interrupted = True
         for future in list(self._pending):
             future.cancel()
 
     def resume(self) -> None:
-        """Let batches wait again: the interrupted query has stopped, and another one takes its place."""
+        """Let batches wait again, after the interrupted query has stopped and before another one replaces it."""
         self._interrupted = False

@@ -5,7 +5,7 @@
     {"stream": {"partition": next offset}}                     where the batch ends, a line for each source in the order of the query
     -                                                          a source without an offset yet
 
-Another version is refused: an entry that was misread would lose rows without an error.
+Other versions are rejected: an entry that was misread would lose rows without an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from sluice.core.ids import Ssp, StreamId
 VERSION = "v1"
 NOTHING_YET = "-"
 END_OF_TIME = datetime(9000, 1, 1, tzinfo=UTC)
-"""The watermark of a flush: later than all that a window or a timer waits for, and not so late that arithmetic on it overflows."""
+"""The watermark of a flush: later than any event time that a window or a timer waits for, and early enough that arithmetic on it does not
+overflow."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLI = timedelta(milliseconds=1)
@@ -46,7 +47,7 @@ class OffsetSeq:
 
     @property
     def timestamp(self) -> datetime:
-        """The present time of the batch: for `current_timestamp`, timers of processing time and the time to live of state."""
+        """The time of the batch, for `current_timestamp`, processing-time timers and the time to live of state."""
         return _EPOCH + int(self.metadata[_TIMESTAMP]) * _MILLI
 
     @property
@@ -54,7 +55,7 @@ class OffsetSeq:
         return "\n".join([VERSION, json.dumps(self.metadata, separators=(",", ":")), *self.sources])
 
     def positions(self, reads: Sequence[StreamId]) -> dict[Ssp, int]:
-        """Where the batch ends, for the streams that the stage reads."""
+        """The end offsets of the batch, for the streams that the stage reads."""
         return positions_of(self.sources, reads)
 
     def at(self, now: datetime, watermark: datetime | None = None) -> OffsetSeq:
@@ -112,10 +113,9 @@ def _offset_json(stream: StreamId, offsets: Mapping[Ssp, int]) -> str:
 
 
 def entries_up_to(last: OffsetSeq, ends: Mapping[Ssp, int], reads: Sequence[StreamId], max_rows: int, now: datetime) -> Iterator[OffsetSeq]:
-    """The entries of the batches that read on from `last` up to `ends`, about `max_rows` rows each; none if there is nothing to read.
-
-    They keep the watermark of `last`: rows of a feeder that was slower than the others are not late. Sources that are not in `ends` are not
-    read, and no offset decreases. Raises CheckpointUnreadable for a stream that is not in `last`.
+    """The entries of the batches that read from `last` up to `ends`, about `max_rows` rows each; none if there is nothing to read. They
+    keep the watermark of `last`, so that rows of a slow feeder are not late. Sources that are not in `ends` are not read, and no offset
+    decreases. Raises CheckpointUnreadable for a stream that is not in `last`.
     """
     at = last.positions(reads)
     if missing := {ssp.stream_id for ssp, end in ends.items() if end > 0} - {ssp.stream_id for ssp in at}:
@@ -144,7 +144,7 @@ def adds_partitions(before: OffsetSeq, entry: OffsetSeq, starts: Mapping[Ssp, in
 
 
 def _moved(line: str, at: Mapping[Ssp, int], reads: Sequence[StreamId]) -> str:
-    """The source's line with these offsets. If they are the same, the line is not changed: Spark compares the texts."""
+    """The source's line with these offsets. If they are the same, the line is not changed, because Spark compares the texts."""
     present = positions_of([line], reads)
     streams = {ssp.stream_id for ssp in present}
     moved = {ssp: offset for ssp, offset in at.items() if ssp.stream_id in streams}
@@ -152,7 +152,7 @@ def _moved(line: str, at: Mapping[Ssp, int], reads: Sequence[StreamId]) -> str:
 
 
 def flush_entry(last: OffsetSeq, now: datetime) -> OffsetSeq:
-    """The entry of a batch that reads nothing and closes everything that waits for event time."""
+    """The entry of a batch that reads nothing, and closes all windows and event-time timers."""
     return last.at(now, END_OF_TIME)
 
 
@@ -164,7 +164,7 @@ P = TypeVar("P")
 
 
 def positions_in(entry: str, reads: Sequence[StreamId]) -> dict[Ssp, int]:
-    """Where a batch with this offset-log entry ends, for the streams that the stage reads."""
+    """The end offsets of the batch with this offset-log entry, for the streams that the stage reads."""
     return positions_of(entry.splitlines()[_SOURCES:], reads)
 
 

@@ -2,9 +2,9 @@
 
     jobs/<job>/<task>/<stage>/offsets/<lineage>/<batch>     {"version": 1, "batch", "plan", "generation", "strict", "code"}
 
-"plan" is the text of Spark's `offsets/<batch>`. An entry is put only if the batch has none, so two containers that both believe they own a
-task can never run one batch in two ways: the second finds the entry of the first. With several blob stores, the first one decides and the
-others get a copy.
+"plan" is the text of Spark's `offsets/<batch>`. An entry is put only if the batch has none. So two containers that both assume that they
+own a task never run one batch with different offsets: the second finds the entry of the first. With several blob stores, the first one
+decides and the others get a copy.
 
 `OffsetLog` reads and writes the entries of one stage in one blob store. `OffsetLogGate` holds each batch of a running query until its entry
 is durable.
@@ -37,7 +37,7 @@ VERSION = 1
 
 
 class PlanReplaced(Unavailable):
-    """Another holder of the task has planned this batch."""
+    """Another owner of the task has planned this batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class OffsetLog:
         return offsets_blob_id(self.key, self.lineage, batch)
 
     async def put_if_absent(self, entry: OffsetLogEntry) -> OffsetLogEntry:
-        """Put the entry unless its batch has one; the entry that the batch has then. Raises BlobUnavailable, BlobCorrupted."""
+        """Put the entry unless its batch has one. Returns the entry of the batch. Raises BlobUnavailable, BlobCorrupted."""
         if await self.blobs.put_if_absent(self._id(entry.batch), encoded(entry), self._about):
             return entry
         return await self.read(entry.batch)
@@ -82,7 +82,7 @@ def offset_log(state: StateContext, start: StageStart, blobs: BlobStore) -> Offs
 
 
 async def put_in_all(logs: Sequence[OffsetLog], entry: OffsetLogEntry) -> OffsetLogEntry:
-    """Put the entry into the first log, and what that one has then into the others. May be repeated. Raises BlobUnavailable,
+    """Put the entry into the first log, and the entry that the first log then has into the others. May be repeated. Raises BlobUnavailable,
     BlobCorrupted."""
     decided = await logs[0].put_if_absent(entry)
     for log in logs[1:]:
@@ -127,8 +127,8 @@ def decoded(body: bytes, blob: BlobId, batch: int) -> OffsetLogEntry:
 
 @dataclass(frozen=True, slots=True)
 class PendingEntry:
-    """The entry that the running batch was planned by. `decided` becomes the entry that counts for the batch; None when the run backs up
-    nothing any more."""
+    """The entry with which the running batch was planned. `decided` becomes the valid entry of the batch, or None when the run has no
+    backups any more."""
 
     entry: OffsetLogEntry
     decided: Future[OffsetLogEntry | None]
@@ -156,12 +156,12 @@ class OffsetLogGate:
     def before_write(self, batch: int) -> None:
         """Wait until the entry is durable. May be called more than once for a batch.
 
-        The entry that counts is the one that the batch began with: the file on disk may have been replaced since. Raises BatchInterrupted,
-        PlanReplaced, BlobUnavailable, BlobCorrupted.
+        The decided entry is compared with the one that the batch started with, because the file on disk may have been replaced since.
+        Raises BatchInterrupted, PlanReplaced, BlobUnavailable, BlobCorrupted.
         """
         pending = self._pending
         if pending is None or pending.entry.batch != batch:
-            raise BatchInterrupted(f"batch {batch} of {self._start.query} was given up: another batch has begun since")
+            raise BatchInterrupted(f"batch {batch} of {self._start.query} was abandoned: another batch has started since")
         decided = self._waits.result(pending.decided)
         if decided is not None and decided.text != pending.entry.text:
             write_offset_log(self._directory, batch, decided.text)
@@ -171,8 +171,8 @@ class OffsetLogGate:
             )
 
     def committed(self, batch: int) -> bool:
-        """Whether a committed batch has passed this gate. One with a sink of the user's own has not: its entry is put afterwards, in the
-        background, and is not strict."""
+        """Whether a committed batch has passed this gate. A batch that is not written through the task has not: its entry is put
+        afterwards, in the background, and is not strict."""
         if batch <= self._last_begun:
             return True
         task = asyncio.get_running_loop().create_task(self._put_afterwards(batch))
@@ -184,8 +184,8 @@ class OffsetLogGate:
         return OffsetLogEntry(batch, read_offset_log(self._directory, batch), self._start.generation, strict, self._state.code)
 
     async def _put(self, entry: OffsetLogEntry) -> OffsetLogEntry | None:
-        """Put the entry into all blob stores. Waits for a blob store that is unavailable, for as long as a commit may: a query that failed
-        instead would use up its restarts."""
+        """Put the entry into all blob stores. Waits for an unavailable blob store for as long as a commit may; if the query failed instead,
+        it would use up its restarts."""
         policy = self._state.policy
         give_up = self._state.clock.elapsed() + (policy.max_delay + policy.timeout).total_seconds()
         while to := self._state.destinations.to:
@@ -194,7 +194,9 @@ class OffsetLogGate:
             except BlobUnavailable as error:
                 if self._state.clock.elapsed() >= give_up:
                     raise
-                log.warning("%s holds batch %d: its offset-log entry is not durable yet: %s", self._start.query, entry.batch, error)
+                log.warning(
+                    "%s: batch %d waits, because its offset-log entry is not durable yet: %s", self._start.query, entry.batch, error
+                )
                 await asyncio.sleep(RETRY_DELAY.total_seconds())
         return None
 

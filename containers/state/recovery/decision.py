@@ -1,9 +1,9 @@
-"""The decision where a stage continues when a container acquires its task: from the local checkpoint, from a snapshot, or from nothing; and
+"""Decides where a stage continues when a container acquires its task (from the local checkpoint, a snapshot, or an empty checkpoint), and
 which batches must run again first.
 
 Spark's offset-log entry of every batch is durable in the blob store before the batch writes output. So a checkpoint that ends at batch N is
 brought to batch M by running batches N+1..M again with their entries: the same batches with the same output, which sinks that record
-(lineage, batch) skip. If that cannot be done exactly, the stage gets a new lineage: rows may be duplicated, and none is lost.
+(lineage, batch) skip. If this is not possible exactly, the stage gets a new lineage: rows may be duplicated, but none is lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sluice.core.snapshots.snapshot import Snapshot
 @dataclass(frozen=True, slots=True)
 class OffsetLogEntry:
     """What a batch reads: the text of Spark's `offsets/<batch>`. `strict`: the entry was durable before the batch wrote anything, and its
-    sink skips a batch that it has. `code` identifies the version of the job file that planned the batch."""
+    sink skips a batch that it already has. `code` identifies the version of the job file that planned the batch."""
 
     batch: int
     text: str
@@ -70,7 +70,7 @@ class RestoreUnderNewLineage:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Start nothing: state would be lost without an error."""
+    """Do not start, because state would be lost without an error."""
 
     why: str
 
@@ -103,20 +103,20 @@ def recovery(
 
 
 def _agrees(local: LocalCheckpoint, entries: Mapping[int, OffsetLogEntry]) -> bool:
-    """Whether the committed batches of the local checkpoint have the durable entries: another owner of the task may have planned some of
-    them differently."""
+    """Whether the committed batches of the local checkpoint have the same entries as the durable ones. Another owner of the task may have
+    planned some of them differently."""
     return all(entries[batch].text == text for batch, text in local.entries.items() if batch <= local.committed and batch in entries)
 
 
 def _replay(
     after: int, last: int, entries: Mapping[int, OffsetLogEntry], code: str, local_entries: Mapping[int, str]
 ) -> Sequence[OffsetLogEntry] | str:
-    """The entries of batches after+1 to last, or why they cannot all run again exactly. A batch whose entry the local checkpoint has was
+    """The entries of batches after+1 to last, or why they cannot all run again exactly. A batch whose entry is in the local checkpoint was
     interrupted there, and can always run again."""
     found = []
     for batch in range(after + 1, last + 1):
         if batch not in entries:
-            return f"batch {batch} was run, and its offset-log entry is not in the blob store"
+            return f"batch {batch} was run, but its offset-log entry is not in the blob store"
         entry = entries[batch]
         if local_entries.get(batch) != entry.text:
             if not entry.strict:

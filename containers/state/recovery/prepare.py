@@ -1,4 +1,4 @@
-"""Making a stage's checkpoint ready before its query starts, as `decision` decides: resume, start fresh or restore."""
+"""Prepares a stage's checkpoint before its query starts, according to `decision`: resume, start fresh or restore."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Snap
 
 log = logging.getLogger(__name__)
 OVERLAP = 3
-"""How many entries of committed batches are read, to compare them with those of the local checkpoint."""
+"""The number of entries of committed batches that are read, to compare them with those of the local checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """How to start the stage. The next snapshot follows `follows`, which has lost something in the blob stores `damaged`."""
+    """How to start the stage. The next snapshot follows `follows`, of which the blob stores in `damaged` have lost blobs."""
 
     start: StageStart
     follows: Snapshot | None
@@ -47,8 +47,8 @@ class Prepared:
 
 
 async def prepare_checkpoint(state: StateContext, start: StageStart, snapshot: Snapshot | None) -> Prepared:
-    """Make the checkpoint ready, with what must run again first. `snapshot`: the newest one that the coordinator knows. If no blob store
-    has it any more, an older one is restored, unless an operator chose it. May be interrupted anywhere and run again. Raises
+    """Prepare the checkpoint, and determine which batches must run again first. `snapshot`: the newest one that the coordinator knows. If
+    all blob stores have lost it, an older one is restored, unless an operator chose it. May be interrupted anywhere and repeated. Raises
     StateNotLocal, and what blob stores and the coordinator raise."""
     stage, directory = start.declared.stage.name, state.checkpoints.directory(start.task, start.declared.stage.name)
     await state.in_thread(lambda: shutil.rmtree(state.checkpoints.frozen(start.task, stage), ignore_errors=True))
@@ -91,15 +91,15 @@ async def _decided(state: StateContext, start: StageStart, snapshot: Snapshot | 
             unavailable = unavailable or error
     decided = recovery(start.lineage, start.reported, local, entries, snapshot, state.code)
     if unavailable is not None and not isinstance(decided, Resume | Restore):
-        raise unavailable  # that blob store may have the entries which are missing
+        raise unavailable  # that blob store may have the missing entries
     return decided
 
 
 async def _restore(
     state: StateContext, start: StageStart, decision: Restore | RestoreUnderNewLineage
 ) -> tuple[Prepared, Sequence[OffsetLogEntry]]:
-    """Restore the newest snapshot that can be read; what must run again then. Until a new lineage begins, a crash only leaves a directory
-    that the next start restores again."""
+    """Restore the newest snapshot that can be read. Returns how to start, and which batches must run again. After a crash before a new
+    lineage begins, the next start restores the directory again."""
     head = decision.snapshot
     damaged = await _fetch(state, start, head)
     if damaged is None:
@@ -128,7 +128,7 @@ async def _restore_older(state: StateContext, start: StageStart, head: Snapshot)
 
 
 async def _older(state: StateContext, start: StageStart, head: Snapshot) -> Sequence[Snapshot]:
-    """The retained snapshots before `head`, newest first. An operator's choice has no substitute."""
+    """The retained snapshots before `head`, newest first. None if an operator chose `head`."""
     if head.restored_explicitly:
         return ()
     found = await until_answered(partial(state.coordinator.snapshots_of, state.job, start.task, start.declared.stage.name), start.query)
@@ -146,8 +146,8 @@ async def _older(state: StateContext, start: StageStart, head: Snapshot) -> Sequ
 
 
 async def _begin_lineage(state: StateContext, start: StageStart, snapshot: Snapshot, why: str, *, chosen: bool = False) -> StageStart:
-    """`chosen`: the coordinator does not know yet that this snapshot is the newest one from now on."""
-    log.warning("%s starts a new lineage after batch %d: %s; rows may be duplicated, none is lost", start.query, snapshot.batch, why)
+    """Start a new lineage after the snapshot. `chosen`: the coordinator must record this snapshot as the newest one."""
+    log.warning("%s starts a new lineage after batch %d: %s; rows may be duplicated, but none is lost", start.query, snapshot.batch, why)
     stage, checkpoint = start.declared.stage.name, snapshot.checkpoint if chosen else None
     request = partial(
         state.coordinator.new_lineage, state.run_id, start.task, stage, start.generation, start.lineage, why, checkpoint=checkpoint
@@ -160,8 +160,8 @@ async def _begin_lineage(state: StateContext, start: StageStart, snapshot: Snaps
 async def _fetch(
     state: StateContext, start: StageStart, snapshot: Snapshot, *, last_resort: bool | None = None
 ) -> frozenset[BlobStoreName] | None:
-    """Fetch the snapshot; the blob stores in which it has lost something. None if no blob store has it, unless it is the last resort: then
-    that error is raised, as are BlobUnavailable, and StateNotLocal if the run restores from no blob store that may have it."""
+    """Fetch the snapshot. Returns the blob stores that have lost blobs of it; None if no blob store has it, unless it is the last resort:
+    then that error is raised. Also raises BlobUnavailable, and StateNotLocal if the run restores from no blob store that may have it."""
     sources = {
         name: Source(blobs, snapshot.markers[name]) for name, blobs in state.destinations.restore_from.items() if name in snapshot.markers
     }

@@ -1,23 +1,22 @@
-"""Restoring a snapshot to this disk, atomically.
+"""Restores a snapshot to this disk, atomically.
 
     compare   find what the local directory, and the remains of an earlier restore, have of the snapshot
     plan      `containers.state.recovery.restore_plan`: a list of operations
     stage     in <parent>/.staging/<name>: link what is on disk, fetch the rest in parallel, verify CRC-32 and SHA-256 while writing
     swap      <name> -> .replaced/<name>, .staging/<name> -> <name>; then remove the former directory
 
-A snapshot may be in several blob stores. It is restored from the first one whose index can be read. A file of which a blob is missing or
-damaged there, or not to be had, is fetched from the next one that has it.
+A snapshot may be in several blob stores. It is restored from the first one whose index can be read. A file of which a blob is missing,
+damaged or unavailable there is fetched from the next blob store that has it.
 
-Until the swap, the target does not change. After an error or a crash the next restore continues with what is staged. A crash within the
-swap is completed by the next restore: it puts the former directory back if the target is missing.
+Until the swap, the target does not change. After an error or a crash, the next restore continues with the staged files. After a crash
+within the swap, the next restore puts the former directory back if the target is missing.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -40,11 +39,9 @@ from containers.state.recovery.restore_plan import (
     candidates,
     plan_restore,
 )
-from containers.state.transfer import READERS, InOrder, InThread, Progress, fingerprints, in_parallel, run_to_completion
-from sluice.blobs.indexes import read_index
+from containers.state.transfer import READERS, FileInParts, TransferContext, in_parallel
 from sluice.blobs.port import BlobStore, Purpose, RequestContext
 from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, IndexUnreadable, SluiceError
-from sluice.core.ids import StageKey
 from sluice.core.snapshots.fingerprint import Fingerprint, Hashes, fingerprint
 from sluice.core.snapshots.indexjson import lengths
 from sluice.core.snapshots.snapshot import BlobId, FileIndex, SnapshotIndex, walk
@@ -73,13 +70,13 @@ class Source:
 
 
 LOST = (BlobMissing, BlobCorrupted, IndexUnreadable)
-"""Errors of a blob store that does not have what was put into it."""
+"""Errors of a blob store that has lost blobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore did: files and bytes of the snapshot, those reused from this disk, and those fetched, in `gets` requests. `damaged`:
-    the sources, by their indexes, that were found to lack something of the snapshot."""
+    """The result of a restore: files and bytes of the snapshot, those reused from this disk, and those fetched, in `gets` requests.
+    `damaged`: the sources, by their indexes, that have lost blobs of the snapshot."""
 
     index: SnapshotIndex
     files: int
@@ -99,43 +96,34 @@ class Restored:
 
 
 class Restorer:
-    """Restores snapshots of one stage from `blobs`, and from others where that lacks something."""
+    """Restores snapshots of one stage from a blob store, and from other blob stores if blobs are missing there."""
 
     def __init__(
         self,
-        blobs: BlobStore,
-        key: StageKey,
+        context: TransferContext,
         settings: RestoreSettings,
-        progress: Progress,
-        *,
-        files: LocalFiles | None = None,
-        in_thread: InThread = asyncio.to_thread,
     ) -> None:
-        self._blobs = blobs
-        self._key = key
+        self._context = context
         self._settings = settings
-        self._progress = progress
-        self._files = files or LocalFiles()
-        self._in_thread = in_thread
 
     async def restore(self, index: BlobId, target: Path, local: Path | None, others: Sequence[Source] = ()) -> Restored:
         """Restore the snapshot into `target`, reusing files of `local`: the same directory, or another one on its file system. No query may
         run on either. `others`: the same snapshot in further blob stores, which are used in this order.
 
-        What no source has raises the error of the first: IndexUnreadable; BlobMissing, BlobDeleted, BlobCorrupted, which name the blob and
-        the file; BlobUnavailable. Also raises DiskUnwritable, and CheckpointUnreadable if a link is in the place of a directory. `target`
-        is unchanged then, and what is staged is kept for the next restore.
+        If no source has a file, the error of the first source is raised: IndexUnreadable; BlobMissing, BlobDeleted, BlobCorrupted, which
+        name the blob and the file; BlobUnavailable. Also raises DiskUnwritable, and CheckpointUnreadable if a link is in the place of a
+        directory. After an error, `target` is unchanged, and the staged files are kept for the next restore.
         """
-        run = await self._begin([Source(self._blobs, index), *others], target)
+        run = await self._begin([Source(self._context.blobs, index), *others], target)
         try:
             return await run.restore(local)
         except OSError as error:
-            if error.errno is None:  # a TimeoutError of the caller
+            if error.errno is None:  # a TimeoutError that the caller has set
                 raise
             raise disk_error(
                 error,
-                f"{error.filename or target}: {error.strerror}: {self._key} cannot be restored into {target}, which is unchanged; what was "
-                f"fetched is kept in {run.staging}: make room, or repair the disk, and start again",
+                f"{error.filename or target}: {error.strerror}: {self._context.key} cannot be restored into {target}, which is "
+                f"unchanged; what was fetched is kept in {run.staging}: make room, or repair the disk, and start again",
             ) from error
 
     async def _begin(self, sources: Sequence[Source], target: Path) -> _Run:
@@ -144,24 +132,23 @@ class Restorer:
         damaged: set[BlobId] = set()
         for number, source in enumerate(sources):
             try:
-                return _Run(self, source, await self._read_index(source), target, sources[number + 1 :], damaged)
+                found = await _read_index(self._context, source)
+                return _Run(self._context, self._settings, source, found, target, sources[number + 1 :], damaged)
             except (*LOST, BlobUnavailable) as error:
                 errors.append(error)
                 if isinstance(error, LOST):
                     damaged.add(source.index)
                 if number + 1 < len(sources):
-                    log.warning("the snapshot of %s is restored from another blob store: %s", self._key, error)
+                    log.warning("the snapshot of %s is restored from another blob store: %s", self._context.key, error)
         raise next((error for error in errors if isinstance(error, BlobUnavailable)), errors[0])
 
-    async def _read_index(self, source: Source) -> SnapshotIndex:
-        try:
-            about = RequestContext.of_stage(Purpose.INDEX, self._key)
-            return await read_index(source.blobs, source.index, about, self._in_thread, expected=self._key)
-        except BlobMissing as error:
-            raise _missing(error, f"{error}; it is the index of a snapshot of {self._key}") from error
 
-    def _thread(self, work: Callable[[], T]) -> Awaitable[T]:
-        return run_to_completion(self._in_thread(work))
+async def _read_index(context: TransferContext, source: Source) -> SnapshotIndex:
+    """The index of a source. Raises what `read_index` raises."""
+    try:
+        return await context.read_index(source.index, source.blobs)
+    except BlobMissing as error:
+        raise _missing(error, f"{error}; it is the index of a snapshot of {context.key}") from error
 
 
 def _missing(error: BlobMissing, what: str) -> BlobMissing:
@@ -169,28 +156,28 @@ def _missing(error: BlobMissing, what: str) -> BlobMissing:
     return BlobDeleted(text) if isinstance(error, BlobDeleted) else BlobMissing(text)
 
 
-@dataclass(slots=True)
-class _Fetching:
-    """A file that is fetched in several ranges."""
-
-    order: InOrder = field(default_factory=InOrder)
-    hashes: Hashes = field(default_factory=Hashes)
-
-
 class _Parts(list[bytes | memoryview]):
-    """A sink that keeps what it gets, without copying it."""
+    """A sink that keeps the parts that it gets, without copying them."""
 
     write = list.append
 
 
 class _Run:
-    """One restore. `damaged`: the sources that are known to lack something, by their indexes."""
+    """One restore. `damaged`: the sources that are known to have lost blobs, by their indexes."""
 
     def __init__(
-        self, restorer: Restorer, source: Source, snapshot: SnapshotIndex, target: Path, others: Sequence[Source], damaged: set[BlobId]
+        self,
+        context: TransferContext,
+        settings: RestoreSettings,
+        source: Source,
+        snapshot: SnapshotIndex,
+        target: Path,
+        others: Sequence[Source],
+        damaged: set[BlobId],
     ) -> None:
-        self._of = restorer
-        self._disk = restorer._files
+        self._context = context
+        self._settings = settings
+        self._disk = context.files
         self._source = source
         self._index = source.index
         self._others = others
@@ -202,17 +189,17 @@ class _Run:
         self._target = target
         self.staging = target.parent / ".staging" / target.name
         self._local = target
-        self._fetching: dict[str, _Fetching] = {}
+        self._fetching: dict[str, FileInParts] = {}
 
     async def restore(self, local: Path | None) -> Restored:
-        await self._of._thread(self._prepare)
+        await self._context.run(self._prepare)
         plan = await self._plan(local or self._target)
         fetches = [each for each in plan if isinstance(each, Fetch)]
         fetched = {piece.path for fetch in fetches for piece in fetch.pieces}
         size = sum(self._files[path].metadata.size for path in fetched)
         total = self._snapshot.size
-        self._of._progress.planned(len(fetched), size)
-        self._of._progress.retained(len(self._files) - len(fetched), total - size)
+        self._context.progress.planned(len(fetched), size)
+        self._context.progress.retained(len(self._files) - len(fetched), total - size)
         await self._run(plan)
         reused = len(self._files) - len(fetched)
         damaged = frozenset(self._damaged)
@@ -225,24 +212,24 @@ class _Run:
         if not self._disk.is_directory(self.staging):
             self._disk.make_directory(self.staging)
 
-    # --- look ------------------------------------------------------------------------------------------------------
+    # --- compare and plan ------------------------------------------------------------------------------------------------------
 
     async def _plan(self, local: Path) -> Sequence[Operation]:
-        of, disk, root = self._of, self._disk, self._snapshot.root
+        context, disk, root = self._context, self._disk, self._snapshot.root
         self._local = local
-        staged = await of._thread(lambda: disk.staged(self.staging))
-        here = await of._thread(lambda: disk.staged(local).listing if disk.is_directory(local) else None)
-        left = await of._thread(lambda: list(candidates(root, staged.listing, same_mode=False)))
-        known = await fingerprints(disk, self.staging, left, of._in_thread)
+        staged = await context.run(lambda: disk.staged(self.staging))
+        here = await context.run(lambda: disk.staged(local).listing if disk.is_directory(local) else None)
+        left = await context.run(lambda: list(candidates(root, staged.listing, same_mode=False)))
+        known = await context.fingerprints(self.staging, left)
         if here is not None:
-            usable = await of._thread(lambda: self._usable(here, left, known))
-            known |= await fingerprints(disk, local, usable, of._in_thread)
-        return await of._thread(lambda: plan_restore(root, staged, here, known, of._settings.chunk_bytes))
+            usable = await context.run(lambda: self._usable(here, left, known))
+            known |= await context.fingerprints(local, usable)
+        return await context.run(lambda: plan_restore(root, staged, here, known, self._settings.chunk_bytes))
 
     def _usable(
         self, here: LocalDir, left: Iterable[tuple[str, LocalFile]], known: Mapping[Identity, Fingerprint]
     ) -> list[tuple[str, LocalFile]]:
-        """The local files that may serve, where none that is staged does."""
+        """The local files that may be used for paths of which no staged file can be used."""
         ready = {path for path, file in left if self._files[path].matches(known[file.identity])}
         return [(path, file) for path, file in candidates(self._snapshot.root, here, same_mode=True) if path not in ready]
 
@@ -253,12 +240,12 @@ class _Run:
         for kind, operations in groupby(plan, key=lambda each: type(each) if isinstance(each, Fetch | Sync) else None):
             batch = list(operations)
             if kind is None:
-                await self._of._thread(partial(self._do, batch))
+                await self._context.run(partial(self._do, batch))
             for each in batch:
                 if isinstance(each, Sync):
                     await self._sync(each.paths)
             fetches = [each for each in batch if isinstance(each, Fetch)]
-            await in_parallel((partial(self._fetch, each) for each in fetches), self._of._settings.concurrency)
+            await in_parallel((partial(self._fetch, each) for each in fetches), self._settings.concurrency)
             for path in sorted(self._failed):
                 await self._fetch_from_others(path, self._failed.pop(path))
 
@@ -267,7 +254,7 @@ class _Run:
             return lambda: self._disk.sync(self.staging / path for path in some)
 
         batches = [paths[begin : begin + SYNCED_TOGETHER] for begin in range(0, len(paths), SYNCED_TOGETHER)]
-        await in_parallel((partial(self._of._thread, work(some)) for some in batches), READERS)
+        await in_parallel((partial(self._context.run, work(some)) for some in batches), READERS)
 
     def _do(self, operations: Iterable[Operation]) -> None:
         disk = self._disk
@@ -299,16 +286,16 @@ class _Run:
         if fetch.pieces[0].whole:
             if parts is not None:
                 body = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
-                await self._of._thread(lambda: self._write_whole(fetch, body))
+                await self._context.run(lambda: self._write_whole(fetch, body))
         else:
             await self._write_piece(fetch, fetch.pieces[0], parts)
-        self._of._progress.done(sum(piece.last for piece in fetch.pieces), sum(piece.length for piece in fetch.pieces))
+        self._context.progress.done(sum(piece.last for piece in fetch.pieces), sum(piece.length for piece in fetch.pieces))
 
     async def _get(self, fetch: Fetch) -> _Parts:
         parts = _Parts()
         try:
             purpose = Purpose.PACK if len(fetch.pieces) > 1 else Purpose.DATA
-            about = RequestContext.of_stage(purpose, self._of._key)
+            about = RequestContext.of_stage(purpose, self._context.key)
             await self._source.blobs.get(fetch.blob, parts, about, start=fetch.start, length=fetch.length)
         except BlobMissing as error:
             raise _missing(error, f"{error}; {self._described(fetch.pieces)} needs it") from error
@@ -317,7 +304,7 @@ class _Run:
         return parts
 
     def _record_failure(self, error: SluiceError, *pieces: Piece) -> None:
-        """The files of these pieces are to be fetched from another source. Raises the error if there is none."""
+        """Record that the files of these pieces must be fetched from another source. Raises the error if there is none."""
         if not self._others:
             raise error
         if isinstance(error, LOST):
@@ -326,7 +313,7 @@ class _Run:
             self._failed.setdefault(piece.path, error)
 
     def _write_whole(self, fetch: Fetch, body: memoryview) -> None:
-        """The pieces of this fetch are whole files."""
+        """Verify and write the pieces of a fetch, which are whole files."""
         for piece in fetch.pieces:
             part = body[piece.at : piece.at + piece.length]
             try:
@@ -337,12 +324,13 @@ class _Run:
                 self._write(piece.path, 0, (part,), new=True, last=True)
 
     async def _write_piece(self, fetch: Fetch, piece: Piece, parts: _Parts | None) -> None:
-        """The pieces of a file are fetched concurrently, and hashed and written in order. Once one has failed, the file is left alone."""
-        file = self._fetching.setdefault(piece.path, _Fetching())
+        """Hash and write a piece, in the order of the pieces of its file; they are fetched concurrently. After one has failed, the others
+        are skipped."""
+        file = self._fetching.setdefault(piece.path, FileInParts())
         await file.order.turn(piece.offset)
         if parts is not None and piece.path not in self._failed:
             try:
-                await self._of._thread(lambda: self._hash_and_write(fetch, piece, parts, file.hashes))
+                await self._context.run(lambda: self._hash_and_write(fetch, piece, parts, file.hashes))
             except BlobCorrupted as error:
                 self._record_failure(error, piece)
         file.order.passed(piece.offset + piece.length)
@@ -365,20 +353,20 @@ class _Run:
             except (*LOST, BlobUnavailable) as another:
                 if isinstance(another, LOST):
                     self._damaged.add(source.index)
-                log.warning("%s of %s is not in this blob store either: %s", path, self._of._key, another)
+                log.warning("%s of %s is not in this blob store either: %s", path, self._context.key, another)
         raise error
 
     async def _files_in(self, source: Source) -> Mapping[str, FileIndex]:
         if source.index not in self._files_of:
-            self._files_of[source.index] = dict(walk((await self._of._read_index(source)).root))
+            self._files_of[source.index] = dict(walk((await _read_index(self._context, source)).root))
         return self._files_of[source.index]
 
     async def _fetch_file(self, source: Source, path: str, file: FileIndex) -> None:
-        """One part of the file after the other, each in ranges that fit into memory. Raises LOST, BlobUnavailable."""
-        hashes, size, about = Hashes(), file.metadata.size, RequestContext.of_stage(Purpose.DATA, self._of._key)
+        """Fetch the parts of the file one after the other, each in ranges that fit into memory. Raises LOST, BlobUnavailable."""
+        hashes, size, about = Hashes(), file.metadata.size, RequestContext.of_stage(Purpose.DATA, self._context.key)
         for part, length in lengths(file.blobs, size, path):
-            for begin in range(0, length, self._of._settings.chunk_bytes):
-                wanted = min(self._of._settings.chunk_bytes, length - begin)
+            for begin in range(0, length, self._settings.chunk_bytes):
+                wanted = min(self._settings.chunk_bytes, length - begin)
                 found, offset = _Parts(), part.offset + begin
                 await source.blobs.get(part.blob, found, about, start=part.at + begin, length=wanted)
                 for each in found:
@@ -387,7 +375,7 @@ class _Run:
                 if sum(map(len, found)) != wanted or (last and not self._files[path].matches(hashes.fingerprint)):
                     raise BlobCorrupted(f"{part.blob} does not match {path} of snapshot {source.index}")
                 write = partial(self._write, path, offset, found, new=offset == 0, last=last)
-                await self._of._thread(write)
+                await self._context.run(write)
 
     def _write(self, path: str, offset: int, parts: Sequence[bytes | memoryview], *, new: bool, last: bool) -> None:
         mode = self._files[path].metadata.mode if last else None
@@ -410,7 +398,7 @@ class _Run:
 
 
 def swap(staging: Path, target: Path, disk: LocalFiles) -> None:
-    """Replace `target` by `staging`, and remove the former `target`. Call `finish_swap` before: then a crash at any line loses nothing."""
+    """Replace `target` by `staging`, and remove the former `target`. Call `finish_swap` first; then a crash at any line loses nothing."""
     replaced = _replaced(target)
     disk.make_directory(replaced.parent)
     if disk.is_directory(target):

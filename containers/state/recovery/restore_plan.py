@@ -1,11 +1,11 @@
-"""The plan of a restore: the operations that turn an index, and what of it is on this disk already, into a checkpoint directory.
+"""Plans a restore: the operations that make a checkpoint directory from an index and the files that are already on this disk.
 
-    Remove     what an earlier restore left in the staging directory and this one cannot use
+    Remove files that an earlier restore left in the staging directory and this one cannot use
     MakeDir    directories, parents first
     Link       a file that the local directory has with the same bytes and mode
     MakeEmpty  a file without bytes
     Fetch      a range of a blob that has whole files, or a part of one
-    SetMode    of a file that an earlier restore has staged without its mode
+    SetMode set the mode of a file that an earlier restore has staged without it
     Sync       fsync everything that is staged
     Swap       replace the target by the staging directory; then remove the former target
 
@@ -98,14 +98,14 @@ Operation: TypeAlias = Remove | MakeDir | Link | MakeEmpty | Fetch | SetMode | S
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What an earlier restore left. `strange`: paths of anything that is neither a file nor a directory."""
+    """The files that an earlier restore left. `strange`: paths of entries that are neither files nor directories."""
 
     listing: LocalDir
     strange: tuple[str, ...] = ()
 
 
 def candidates(root: DirIndex, local: LocalDir, *, same_mode: bool) -> Iterator[tuple[str, LocalFile]]:
-    """The local files that may be those of the index: by path and size, and with `same_mode` by mode."""
+    """The local files that may equal those of the index: they have the same path and size, and with `same_mode` the same mode."""
     indexed = dict(walk(root))
     for path, file in walk(local):
         wanted = indexed.get(path)
@@ -120,7 +120,7 @@ def candidates(root: DirIndex, local: LocalDir, *, same_mode: bool) -> Iterator[
 def plan_restore(
     root: DirIndex, staged: Staged, local: LocalDir | None, known: Mapping[Identity, Fingerprint], chunk_bytes: int
 ) -> list[Operation]:
-    """`known` has the fingerprints of the candidates that were read. No fetch is larger than `chunk_bytes`."""
+    """The operations, in order. `known` has the fingerprints of the candidates that were read. No fetch is larger than `chunk_bytes`."""
     files, dirs = dict(walk(root)), list(walk_dirs(root))
     ready = dict(_identical(files, candidates(root, staged.listing, same_mode=False), known))
     modes = [SetMode(path, files[path].metadata.mode) for path, file in ready.items() if file.metadata.mode != files[path].metadata.mode]
@@ -151,7 +151,7 @@ def _identical(
 
 
 def _in_the_way(staged: Staged, ready: set[str], dirs: set[str]) -> Iterator[str]:
-    """Topmost paths only: a directory is removed with what is in it."""
+    """The staged paths to remove. Only topmost paths: a directory is removed with its contents."""
     gone: set[str] = set()
     for path in (*staged.strange, *(each for each in walk_dirs(staged.listing) if each not in dirs)):
         gone.add(path)
@@ -192,7 +192,7 @@ def _slices(path: str, file: FileIndex, chunk_bytes: int) -> Iterator[Fetch]:
 
 
 def _joined(fetches: Iterable[Fetch], chunk_bytes: int) -> Iterator[Fetch]:
-    """The fetches of a blob in the order of their starts; two files may share bytes of a blob."""
+    """Combine the fetches of a blob, given in the order of their starts. Two files may share bytes of a blob."""
     start = end = 0
     blob: BlobId | None = None
     pieces: list[Piece] = []

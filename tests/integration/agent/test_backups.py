@@ -450,7 +450,7 @@ async def test_a_batch_that_comes_to_write_twice_may_and_one_that_another_has_fo
     backup = backup_of(query)
     await asyncio.to_thread(backup.before_write, 0)
     await disk.runs(query, 1, {0: 2, 1: 0})
-    with pytest.raises(BatchInterrupted, match="another batch has begun"):
+    with pytest.raises(BatchInterrupted, match="another batch has started"):
         await asyncio.to_thread(backup.before_write, 0)
 
 

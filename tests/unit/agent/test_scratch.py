@@ -93,7 +93,7 @@ def test_directories_of_former_releases_which_have_no_lock_file_stay(tmp_path: P
 def test_a_second_process_with_the_same_id_neither_claims_nor_deletes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = claimed(tmp_path)
     assert scratch.claim(tmp_path, ExecutionContainerId("c1")) is None
-    assert "another process of this machine has the id c1" in caplog.text
+    assert "another process on this machine has the id c1" in caplog.text
     assert (made.directory / "blockmgr" / "block").exists()
 
 

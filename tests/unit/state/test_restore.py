@@ -295,7 +295,7 @@ async def test_a_link_in_the_place_of_a_directory_is_refused(place: Place, where
     outside = make(place.root / "outside", plain({"x": b"theirs"}))
     (place.root / where).parent.mkdir(exist_ok=True)
     (place.root / where).symlink_to(outside)
-    with pytest.raises(CheckpointUnreadable, match="is not a directory; a link to one is not enough"):
+    with pytest.raises(CheckpointUnreadable, match="is not a directory"):
         await place.restore()
     assert read(outside) == plain({"x": b"theirs"})
 
