@@ -1,7 +1,7 @@
 """Writes each batch of a stage in one Kafka transaction: the records, and a marker that identifies the batch.
 
-**The marker** (`kafka_markers`) is an offset with lineage, batch and generation as its metadata. A consumer group of the writer commits it inside the
-transaction. It exists if and only if the records do. A batch that runs again finds it, and does not send the records again.
+**The marker** (`kafka_markers`) is an offset with lineage, batch and generation as its metadata. A consumer group of the writer commits it
+inside the transaction. It exists if and only if the records do. A batch that runs again finds it, and does not send the records again.
 
 **Who may write.** In Kafka the last producer that calls `init_transactions` with a `transactional.id` fences the others, whatever the
 generations are: a former owner that was suspended before its call fences the present one. So `open` calls `init_transactions`, then
