@@ -36,6 +36,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "run": Command("containers.cli.run:run", "Run a job on this machine: a coordinator and its containers.", JOBS),
+    "init": Command("sluice.cli.init:init", "Write a first job, a test of it, and a Compose file, to start from.", JOBS),
     "deploy": Command("sluice.cli.deploy:deploy", "Create a run of a job, and print its id.", JOBS),
     "upgrade": Command("sluice.cli.upgrade.command:upgrade", "Replace a job by a new version, and roll back if it fails.", JOBS),
     "exec": Command(

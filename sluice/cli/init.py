@@ -1,0 +1,59 @@
+"""`sluice init`: a first job, a test of it, and a Compose file, to start from.
+
+Exit codes: 0; 1 when a file cannot be written or is there already.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.core.errors import BadName, BadSettings
+from sluice.core.ids import checked_name
+
+TEMPLATE = Path(__file__).parent / "template"
+"""Files named as those that are written, with `.txt` added. `$job` stands for the name of the job."""
+
+NEXT = """
+sluice streams create lines --partitions 2
+echo "to be or not to be" | sluice streams append lines
+sluice run {job}
+
+In another terminal: sluice streams cat counts; sluice status
+A test of the job: pytest {test}
+"""
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(help="Where the files are written. Created if it does not exist.")] = Path(),
+    job: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the job. Default: that of the directory.")] = None,
+) -> None:
+    """Write a first job, a test of it, and a Compose file, to start from."""
+    name = job or re.sub(r"[^A-Za-z0-9_-]+", "-", directory.absolute().name).strip("-") or "word-count"
+    try:
+        checked_name("job", name)
+    except BadName as error:
+        raise BadSettings(f"{error}: give another name with --job") from error
+    written = write(directory, name)
+    for each in written:
+        typer.echo(f"wrote {each}")
+    typer.echo(NEXT.format(job=directory / "job.py", test=directory / "test_job.py"))
+
+
+def write(directory: Path, job: str) -> list[Path]:
+    """The files that were written. No file is replaced: if one is there, none is written. Raises BadSettings."""
+    texts = {directory / each.name.removesuffix(".txt"): each.read_text().replace("$job", job) for each in sorted(TEMPLATE.glob("*.txt"))}
+    present = [str(each) for each in texts if each.exists() or each.is_symlink()]
+    if present:
+        raise BadSettings(f"{', '.join(present)}: is there already, and is not replaced; give another directory")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for file, text in texts.items():
+            with file.open("x") as opened:
+                opened.write(text)
+    except OSError as error:
+        raise BadSettings(f"{error.filename or directory} cannot be written: {error.strerror}") from error
+    return list(texts)
