@@ -423,6 +423,14 @@ class CoordinatorClient:
     ) -> wire_snapshots.SnapshotAccepted:
         return await self._read(wire_snapshots.SnapshotAccepted, "POST", f"{_stage(run_id, task, stage)}/snapshots", body)
 
+    async def replace_index(
+        self, run_id: RunId, task: TaskName, stage: StageName, checkpoint: CommitId, body: wire_snapshots.IndexReplacement
+    ) -> None:
+        """Refused as `unknown-snapshot` if the snapshot is not retained any more, as `snapshot-conflict` if it has neither of the two
+        indexes. A repeated request changes nothing."""
+        path = f"{_stage(run_id, task, stage)}/snapshots/{path_segment(checkpoint)}/index"
+        await self._read(wire_snapshots.SnapshotAccepted, "PUT", path, body)
+
     async def snapshots_of(self, job: JobName, task: TaskName, stage: StageName) -> wire_snapshots.SnapshotsReply:
         """The newest 200 retained snapshots of a stage, newest first."""
         query = {"task": task, "stage": stage, "limit": "200"}

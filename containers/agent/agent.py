@@ -258,7 +258,7 @@ class Agent:
             case "MODEL":
                 self._on_version(notice.detail.get("version"))
             case "BACKUP" if "lost" in notice.detail:
-                self._upload_again(notice.detail["lost"])
+                self._repair(notice.detail["lost"])
             case "BACKUP":
                 self._lifecycle.in_background(self._adopt_blob_stores(), "blob stores")
 
@@ -274,14 +274,14 @@ class Agent:
         if self._slot is not None:
             self._slot.check_again()
 
-    def _upload_again(self, stages: object) -> None:
-        """Blob stores have lost blobs of the newest snapshots of these stages, some of which this container may run."""
+    def _repair(self, stages: object) -> None:
+        """Blob stores have lost blobs of snapshots of these stages, some of which this container may run."""
         queries = self._queries
         if queries is None or not isinstance(stages, list):
             return
         for each in stages:
             try:
-                queries.upload_again(TaskName(each["task"]), StageName(each["stage"]), BlobStoreName(each["blobStore"]))
+                queries.repair(TaskName(each["task"]), StageName(each["stage"]), BlobStoreName(each["blobStore"]))
             except (TypeError, KeyError):
                 log.warning("ignoring an invalid notice of lost blobs: %s", str(each)[:200])
 

@@ -55,11 +55,11 @@ class Queries:
         """The watermarks of the stages that write or read an intermediate stream."""
         return [stage.watermarks for stage in self._stages.values() if stage.watermarks is not None]
 
-    def upload_again(self, task: TaskName, stage: StageName, blob_store: BlobStoreName) -> None:
-        """Handle that the blob store has lost blobs of the stage's newest snapshot. Does nothing if the stage does not run here."""
+    def repair(self, task: TaskName, stage: StageName, blob_store: BlobStoreName) -> None:
+        """Handle that the blob store has lost blobs of the stage's snapshots. Does nothing if the stage does not run here."""
         for each in self._stages.values():
             if (each.start.task, each.start.declared.stage.name) == (task, stage) and each.backup is not None:
-                each.backup.upload_again(blob_store)
+                each.backup.repair(blob_store)
 
     # --- one stage -------------------------------------------------------------------------------------------------
 

@@ -230,12 +230,10 @@ class Backup:
             await self.commit()
         await self._commits.wait_for_cleanup()
 
-    def upload_again(self, blob_store: BlobStoreName) -> None:
-        """Make the next commit upload the whole state to the blob store, which has lost blobs of the newest snapshot."""
-        log.warning(
-            "%s is uploaded completely to blob store %s, which has lost blobs of its newest snapshot", self._start.query, blob_store
-        )
-        self._commits.upload_again.add(blob_store)
+    def repair(self, blob_store: BlobStoreName) -> None:
+        """Make the next commit repair the retained snapshots in the blob store, which has lost blobs of them."""
+        log.warning("blob store %s has lost blobs of snapshots of %s and is repaired", blob_store, self._start.query)
+        self._commits.to_repair.add(blob_store)
         self._new_batch.set()
 
     def forget(self) -> None:

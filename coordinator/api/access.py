@@ -119,6 +119,7 @@ CURRENT_RULES: Mapping[str, Rule] = {
     "POST /runs/{runId}/tasks/{task}/stages/{stage}/failure": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
     "POST /runs/{runId}/tasks/{task}/stages/{stage}/drain": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
     "POST /runs/{runId}/tasks/{task}/stages/{stage}/snapshots": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
+    "PUT /runs/{runId}/tasks/{task}/stages/{stage}/snapshots/{checkpointId}/index": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
     "POST /runs/{runId}/tasks/{task}/stages/{stage}/lineage": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
     "POST /runs/{runId}/containers/{executionContainerId:path}/adopted": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.ITSELF),
     "GET /runs/{runId}/containers/{executionContainerId:path}/standby": Rule(READ, JobSource.RUN, ContainerAccess.ITSELF),

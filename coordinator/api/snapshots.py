@@ -15,7 +15,7 @@ from coordinator.snapshots.audit import BlobExplanation
 from coordinator.snapshots.catalog import PinSpec, SnapshotDetails
 from coordinator.snapshots.gc import CollectionResult
 from coordinator.snapshots.operations import LongRunningOperation, Progress
-from coordinator.snapshots.reports import MarkerReport, SnapshotReport
+from coordinator.snapshots.reports import MarkerReport, Replacement, SnapshotReport
 from coordinator.store.snapshots import MarkerRow, PinRow
 from sluice.core.ids import Generation, JobName, Lineage, RunId, StageKey, StageName, TaskName
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, checked_blob_id
@@ -49,6 +49,24 @@ async def report_snapshot(
 def _marked(body: wire_snapshots.MarkerBody) -> MarkerReport:
     fields = body.model_dump(exclude={"previous", "index"})
     return MarkerReport(MarkerRow(BlobId(body.index), **fields), None if body.previous is None else BlobId(body.previous))
+
+
+@router.put("/runs/{runId}/tasks/{task}/stages/{stage}/snapshots/{checkpointId}/index")
+async def replace_index(
+    run_id: RunIdPath,
+    task: TaskPath,
+    stage: StagePath,
+    checkpoint_id: CheckpointPath,
+    body: wire_snapshots.IndexReplacement,
+    deps: SnapshotsDep,
+) -> wire_snapshots.SnapshotAccepted:
+    """Replace the index of a retained snapshot in a blob store that has lost blobs which that index names. Repeating the request changes
+    nothing."""
+    replacement = Replacement(
+        Generation(body.generation), CommitId(checkpoint_id), BlobStoreName(body.blob_store), BlobId(body.previous), BlobId(body.index)
+    )
+    made = await deps.snapshots.replace_index(RunId(run_id), TaskName(task), StageName(stage), replacement)
+    return wire_snapshots.SnapshotAccepted(checkpoint_id=made.checkpoint, seq=made.seq)
 
 
 @router.post("/runs/{runId}/tasks/{task}/stages/{stage}/lineage")

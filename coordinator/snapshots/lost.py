@@ -1,7 +1,8 @@
 """Chore: compare what each blob store lists with what the retained snapshots need. Of data blobs only the names are read.
 
-If the newest snapshot of a stage needs what is lost, the containers of the job's run are notified: the one that holds the task uploads the
-whole state again with its next commit. The notice is of the kind BACKUP, at which containers of former releases only read the run again.
+The containers of the job's run are notified of stages that have lost something: with its next commit the one that holds the task uploads
+again what its disk has (`containers.state.commits.repair`). The notice is of the kind BACKUP, at which containers of former releases only
+read the run again.
 """
 
 from __future__ import annotations
@@ -62,14 +63,14 @@ class FindLostBlobs:
             if lost is not None and lost != self.found.get(of):
                 log.error("%s", lost)
         self.found = found
-        await self._request_uploads([each for each in found.values() if each is not None and each.newest])
+        await self._request_repairs([each for each in found.values() if each is not None])
         if unavailable is not None:
             raise unavailable
         lost_now = sum(each.blobs for each in found.values() if each is not None)
         return {"lost": lost_now} if lost_now else {}
 
-    async def _request_uploads(self, lost: Sequence[LostBlobs]) -> None:
-        """Request a new upload from the owners, once for each comparison that finds a loss, since a container may have ended before it did
+    async def _request_repairs(self, lost: Sequence[LostBlobs]) -> None:
+        """Request a repair from the owners, once for each comparison that finds a loss, since a container may have ended before it did
         so."""
         by_job: defaultdict[JobName, list[Mapping[str, str]]] = defaultdict(list)
         for each in lost:

@@ -43,6 +43,17 @@ class SnapshotReport:
     markers: Mapping[BlobStoreName, MarkerReport]
 
 
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """The index of a snapshot in one blob store, in place of `previous`: of the same files, in blobs of which none is lost."""
+
+    generation: Generation
+    checkpoint: CommitId
+    blob_store: BlobStoreName
+    previous: BlobId
+    index: BlobId
+
+
 class Snapshots:
     """`new_lineage` makes ids. `newest`: when the newest snapshot of each stage was reported. `stores`: the blob stores that have it."""
 
@@ -105,7 +116,7 @@ class Snapshots:
             run = await get_run(tx, run_id)
             await check_owner(tx, run, task, report.generation)
             key = StageKey(run.job, task, stage)
-            _check_places(key, report.markers)
+            _check_places(key, [each.marker.index for each in report.markers.values()])
             row = await get_stage_state(tx, key)
             known = await tx.snapshots.get(key, report.checkpoint)
             if known is not None:
@@ -120,6 +131,37 @@ class Snapshots:
             await tx.fleet.put_stage_state(_with_head(row, made))
             await _queue(tx, made)
         self._note(made)
+        return made
+
+    async def replace_index(self, run_id: RunId, task: TaskName, stage: StageName, replacement: Replacement) -> SnapshotRow:
+        """Give a retained snapshot another index in one blob store. Idempotent.
+
+        Raises UnknownRun, UnknownTask, UnknownSnapshot, LeaseLost, BlobStoreUnusable, BadName, and SnapshotConflict if the snapshot has
+        neither of the two indexes there.
+        """
+        name, index = replacement.blob_store, replacement.index
+        self._blob_stores.blob_stores_of([name], ())
+        async with self._store.begin() as tx:
+            run = await get_run(tx, run_id)
+            await check_owner(tx, run, task, replacement.generation)
+            key = StageKey(run.job, task, stage)
+            _check_places(key, [index])
+            row = await tx.snapshots.get(key, replacement.checkpoint)
+            if row is None or name not in row.markers:
+                raise UnknownSnapshot(f"stage {stage} of task {task} has no snapshot {replacement.checkpoint} in blob store {name}")
+            marker = row.markers[name]
+            if marker.index == index:
+                return row
+            if marker.index != replacement.previous:
+                raise SnapshotConflict(
+                    f"in blob store {name} the index of snapshot {row.checkpoint} is {marker.index}, not {replacement.previous}"
+                )
+            made = replace(row, markers={**row.markers, name: replace(marker, index=index, kept=False)})
+            await tx.snapshots.put(made)
+            await tx.cleanup.put(keeping(made, name, self._clock.now()))
+        log.warning(
+            "snapshot %s of %s has index %s in blob store %s, which has lost blobs of the former one", row.checkpoint, key, index, name
+        )
         return made
 
     async def new_lineage(
@@ -194,11 +236,11 @@ async def get_stage_state(tx: ReadTransaction, key: StageKey) -> StageStateRow:
     return row
 
 
-def _check_places(key: StageKey, markers: Mapping[BlobStoreName, MarkerReport]) -> None:
+def _check_places(key: StageKey, indexes: Iterable[BlobId]) -> None:
     under = f"{stage_prefix(key)}{Kind.SNAPSHOTS}/"
-    for each in markers.values():
-        if not checked_blob_id(each.marker.index).startswith(under):
-            raise BadName("snapshot of this stage", each.marker.index)
+    for index in indexes:
+        if not checked_blob_id(index).startswith(under):
+            raise BadName("snapshot of this stage", index)
 
 
 def _the_same(known: SnapshotRow, report: SnapshotReport) -> SnapshotRow:

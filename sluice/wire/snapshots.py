@@ -51,6 +51,15 @@ class SnapshotAccepted(Reply):
     seq: int
 
 
+class IndexReplacement(Body):
+    """`blobStore` has lost blobs that the index `previous` of the snapshot names. The index `index` is of the same files in other blobs."""
+
+    generation: GenerationNumber
+    blob_store: Name
+    previous: BlobText
+    index: BlobText
+
+
 class LineageRequest(Body):
     """The stage resumes from its snapshot, and the batches after it cannot be repeated exactly: `why`. `lineage`: the present one.
     `checkpointId`: an older snapshot that it resumes from, because the newest one cannot be restored."""

@@ -1,6 +1,7 @@
 """The commit of a stage's state, from top to bottom.
 
     freeze    link a consistent copy of the live checkpoint                       `containers.state.commits.freeze`
+    repair    replace what a blob store was found to have lost                    `containers.state.commits.repair`
     upload    put what changed since the last snapshot into every blob store      `containers.state.commits.upload`
     report the coordinator records the snapshot
     clean up  remove the frozen copy, in the background; the coordinator cleans up in the blob stores
@@ -24,6 +25,7 @@ from pathlib import Path
 from containers.engine import StageStart
 from containers.state.checkpoint import read_offset_log
 from containers.state.commits.freeze import FrozenCheckpoint, freeze
+from containers.state.commits.repair import repair
 from containers.state.commits.upload import Marker, Uploader
 from containers.state.context import StateContext
 from containers.state.offsets.offsetlog import positions_in
@@ -65,9 +67,9 @@ class CommitState:
     indexes: Mapping[BlobStoreName, BlobId] = field(default_factory=dict)
     """The index of the newest reported snapshot in each blob store."""
     damaged: set[BlobStoreName] = field(default_factory=set)
-    """The blob stores that have lost blobs of the newest snapshot. The next commit uploads everything to them."""
-    upload_again: set[BlobStoreName] = field(default_factory=set)
-    """Blob stores that become `damaged` when the next upload begins. They may be added while a commit is in progress."""
+    """The blob stores in which the newest snapshot cannot be repaired. The next commit uploads everything to them."""
+    to_repair: set[BlobStoreName] = field(default_factory=set)
+    """The blob stores that have lost blobs of retained snapshots. The next commit repairs them first. They may be added during a commit."""
     uploaders: dict[BlobStoreName, Uploader] = field(default_factory=dict)
     unanswered: Commit | None = None
     """A commit whose report has an unknown outcome. It must be settled soon: if it was not recorded, its blobs are garbage."""
@@ -75,7 +77,7 @@ class CommitState:
 
     def lacking(self, state: StateContext) -> bool:
         """Whether a blob store of the run's backups does not have the complete newest snapshot."""
-        return not self.indexes.keys() - self.damaged - self.upload_again >= state.destinations.to.keys()
+        return not self.indexes.keys() - self.damaged - self.to_repair >= state.destinations.to.keys()
 
     async def wait_for_cleanup(self) -> None:
         """Wait until the frozen copy of the last commit is removed."""
@@ -88,7 +90,7 @@ async def open_commits(
 ) -> CommitState:
     """Continue after `snapshot`, the newest one that the coordinator knows. The blob stores in `damaged` have lost blobs of it. Raises what
     `Uploader.begin` raises, except for a blob store that does not answer: the first commit waits for it."""
-    stage = CommitState(start, damaged=set(damaged))
+    stage = CommitState(start, to_repair=set(damaged))
     if snapshot is not None:
         stage.indexes = snapshot.markers
         if snapshot.lineage == start.lineage and not snapshot.restored_explicitly:
@@ -104,7 +106,7 @@ async def commit(stage: CommitState, state: StateContext, up_to: int | None = No
     backups.
 
     May be interrupted anywhere. A crash at any line loses nothing: a snapshot is valid only when it is reported, and blobs that were
-    uploaded before that are garbage with a TTL. Raises what `settle_report`, `freeze` and `Uploader.upload` raise.
+    uploaded before that are garbage with a TTL. Raises what `settle_report`, `freeze`, `repair` and `Uploader.upload` raise.
     """
     settled = await settle_report(stage, state)
     lacking = stage.lacking(state)
@@ -117,6 +119,9 @@ async def commit(stage: CommitState, state: StateContext, up_to: int | None = No
     try:
         frozen = await run_to_completion(state.in_thread(lambda: freeze(checkpoint, directory)))
         batch = frozen.batch
+        if batch is not None and stage.to_repair:
+            await _repair(stage, state, frozen)
+            lacking = stage.lacking(state)
         if batch is None or batch < stage.durable_batch or (batch == stage.durable_batch and not lacking):
             return settled
         entry = await state.in_thread(lambda: read_offset_log(directory, batch))
@@ -140,13 +145,24 @@ async def commit(stage: CommitState, state: StateContext, up_to: int | None = No
         stage.cleanup = asyncio.create_task(_remove(directory, state))
 
 
+async def _repair(stage: CommitState, state: StateContext, frozen: FrozenCheckpoint) -> None:
+    """Repair the blob stores that have lost blobs. If the newest snapshot cannot be repaired in one, the next upload to it has everything.
+    An interrupted repair is repeated, because the index of the newest snapshot is unknown after it. Raises what `repair` raises."""
+    stage.to_repair &= state.destinations.to.keys()
+    for name in sorted(stage.to_repair):
+        repaired = await repair(state, stage.start, name, frozen)
+        stage.uploaders.pop(name, None)
+        stage.damaged.discard(name)
+        if repaired.newest is not None:
+            stage.indexes = {**stage.indexes, name: repaired.newest}
+            if not repaired.whole:
+                stage.damaged.add(name)
+        stage.to_repair.discard(name)
+
+
 async def _open_uploaders(stage: CommitState, state: StateContext) -> None:
     """Open an uploader for each blob store of the run's backups. A blob store without the newest snapshot gets everything."""
     to = state.destinations.to
-    for name in stage.upload_again & stage.uploaders.keys():
-        del stage.uploaders[name]
-    stage.damaged |= stage.upload_again
-    stage.upload_again.clear()
     for name, blobs in to.items():
         if name not in stage.uploaders:
             uploader, index = state.uploader(blobs, stage.start), stage.indexes.get(name)

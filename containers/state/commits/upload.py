@@ -133,7 +133,7 @@ class Uploader:
         """Put what the blob store does not have, and then the index, which also contains `offsets` and `continuation`. Raises
         BlobUnavailable, BlobStoreUnusable, FileChanged, FileUnreadable, CheckpointUnreadable. After an error, nothing refers to the new
         blobs, and they expire."""
-        millis = int(self._clock.now().timestamp() * 1000)
+        millis = self._millis()
         before = self._previous[1].root if self._previous is not None else None
         local, unread = await self._context.run(lambda: self._list(frozen.directory, before))
         known = self._known | await self._context.fingerprints(frozen.directory, unread)
@@ -147,6 +147,21 @@ class Uploader:
         marker = replace(plan.marker, index=await self._put_index(index, millis))
         self._known = await self._context.run(lambda: _settled(local, known | dict(upload.fingerprints()), millis))
         return marker, index
+
+    async def put_again(self, directory: Path, files: Mapping[str, LocalFile]) -> Mapping[str, FileIndex]:
+        """Put files of the directory, by path, into new blobs. Returns their entries in an index. Raises what `upload` raises."""
+        self._context.progress.planned(len(files), sum(file.identity.size for file in files.values()))
+        puts = plan_puts([(path, file.identity.size) for path, file in files.items()], self._settings.sizes)
+        upload = _Upload(self._context, directory, files, partial(self._put_blob, Kind.DATA, self._millis()))
+        await in_parallel((partial(upload.put, put) for put in puts), self._settings.concurrency)
+        return dict(upload.indexes())
+
+    async def put_index(self, index: SnapshotIndex) -> BlobId:
+        """Put another index of a snapshot. Raises BlobUnavailable, BlobStoreUnusable."""
+        return await self._put_index(index, self._millis())
+
+    def _millis(self) -> int:
+        return int(self._clock.now().timestamp() * 1000)
 
     def _list(self, directory: Path, before: DirIndex | None) -> tuple[LocalDir, list[tuple[str, LocalFile]]]:
         """The listing, and the files that must be read. After a restore, each file is read once."""

@@ -10,7 +10,9 @@ import httpx
 import pytest
 
 from containers.agent.lifecycle import EXIT_FAILED
-from sluice.core.ids import RunId
+from coordinator.snapshots.audit import Audits
+from coordinator.snapshots.operations import Progress
+from sluice.core.ids import JobName, RunId, StageKey, StageName, TaskName
 from sluice.status import overview
 from tests.contracts.rows import NOON
 from tests.support.agents import Place, place
@@ -50,7 +52,9 @@ def lose(there: Place, store: str, blob: str) -> None:
 
 def data_in(there: Place, store: str) -> list[Path]:
     """The data blobs, in the order of their upload."""
-    return sorted(file for file in in_store(there, store).rglob("*") if file.is_file() and "/only/data/" in str(file))
+    return sorted(
+        file for file in in_store(there, store).rglob("*") if file.is_file() and "/only/data/" in str(file) and "/ttl/" not in str(file)
+    )
 
 
 async def batches(there: Place, run_id: RunId, number: int, **settings: Any) -> tuple[DiskEngine, FakeQuery]:
@@ -193,22 +197,64 @@ async def test_lost_blobs_are_shown_with_the_snapshots_that_they_cost_while_the_
     assert 'sluice_job_blobs_lost{blob_store="two",sluice_job="delays"} 0.0' in lines
 
 
-async def test_the_container_that_runs_a_stage_uploads_again_what_its_newest_snapshot_has_lost_though_nothing_arrives(
-    there: Place,
+async def wholly_verified(there: Place) -> None:
+    """Every retained snapshot can be read in both blob stores."""
+    key = StageKey(JobName("delays"), TaskName("Partition 0"), StageName("only"))
+    audits = Audits(there.parts.lost_blobs.store, there.parts.lost_blobs.blob_stores)
+    for snapshot in await there.snapshots():
+        result = await audits.verify(key, snapshot["checkpointId"], None, Progress("bytes"))
+        assert result["whole"], result
+
+
+@pytest.mark.parametrize("lost", ["first", "last", "all"])
+async def test_the_container_that_runs_a_stage_uploads_again_what_its_disk_has_and_all_snapshots_name_it_though_nothing_arrives(
+    there: Place, lost: str
 ) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **OFTEN)
     disk, query = await began(container)
-    await disk.runs(query, 0, {0: 1, 1: 0})
-    await container.wire.after("snapshots")
-    for blob in data_in(there, "one"):
+    for batch in range(3):
+        await disk.runs(query, batch, {0: batch + 1, 1: 0})
+        await container.wire.after("snapshots", batch + 1)
+    before = await there.snapshots()
+    data = data_in(there, "one")
+    for blob in {"first": data[:1], "last": data[-1:], "all": data}[lost]:
         blob.unlink()
     await there.parts.lost_blobs.run_once()
-    await container.wire.after("snapshots", 2)
-    await stopped(container)
-    await there.parts.lost_blobs.run_once()
     (problem,) = (await there.run(run_id)).backup_problems
-    assert "that snapshot" in problem, "the older one"
+    costs = 1 if lost == "last" else len(before)
+    assert problem.endswith(f"the newest snapshot{f' and {costs - 1} more' if costs > 1 else ''} cannot be restored without")
+    await container.wire.after("index", costs)
+    await there.parts.lost_blobs.run_once()
+    assert (await there.run(run_id)).backup_problems == ()
+    after = await there.snapshots()
+    assert [each["checkpointId"] for each in after] == [each["checkpointId"] for each in before], "the same snapshots"
+    assert [each["markers"]["two"]["index"] for each in after] == [each["markers"]["two"]["index"] for each in before]
+    assert sum(a["markers"]["one"]["index"] != b["markers"]["one"]["index"] for a, b in zip(after, before, strict=True)) == costs
+    await wholly_verified(there)
+    await disk.runs(query, 3, {0: 4, 1: 0})
+    await container.wire.after("snapshots", 4)
+    await stopped(container)
+    await wholly_verified(there)
     await restores_from(there, run_id, "one")
     disk2, query2 = await began(start(there, run_id, "c2", "disk2", **NEVER))
     assert disk2.state(query2.start) == disk.state(query.start)
+
+
+async def test_lost_blobs_that_are_on_no_disk_cost_their_snapshots_and_no_newer_one(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **OFTEN)
+    disk, query = await began(container)
+    for batch in range(2):
+        await disk.runs(query, batch, {0: batch + 1, 1: 0})
+        await container.wire.after("snapshots", batch + 1)
+    for file in (path for path in disk.directory(query.start).rglob("0*") if path.is_file()):
+        file.unlink()  # Spark deletes files of old batches
+    for blob in data_in(there, "one"):
+        blob.unlink()
+    await there.parts.lost_blobs.run_once()
+    await container.wire.after("snapshots", 4)  # the list of them is a request, too
+    await there.parts.lost_blobs.run_once()
+    (problem,) = (await there.run(run_id)).backup_problems
+    assert "that snapshot" in problem, "older ones"
+    await stopped(container)

@@ -45,6 +45,47 @@ async def test_a_lineage_begins_at_an_older_snapshot_when_the_newest_is_lost(cal
     assert (await report(caller, run_id, report_body(3, begun[0], 1))).status_code == 200
 
 
+async def replaces(caller: Caller, run_id: str, number: int, **changes: Any) -> Any:
+    body = {"generation": 1, "blobStore": "local", "previous": index_id(number), "index": index_id(number + 100), **changes}
+    return await caller.http.put(f"/runs/{run_id}/{STAGE}/snapshots/{checkpoint_id(number)}/index", json=body)
+
+
+async def test_a_retained_snapshot_gets_another_index_by_compare_and_swap(caller: Caller) -> None:
+    run_id, lineage = await held(caller)
+    await report(caller, run_id, report_body(1, lineage))
+    await report(caller, run_id, report_body(2, lineage, 1))
+    answers = [await replaces(caller, run_id, 2) for _ in range(2)]
+    assert [each.json() for each in answers] == [{"checkpointId": checkpoint_id(2), "seq": 2}] * 2
+    rows = (await caller.http.get("/jobs/flight-delays/snapshots")).json()["snapshots"]
+    assert [row["markers"]["local"]["index"] for row in rows] == [index_id(102), index_id(1)]
+    assert [row["markers"]["local"]["kept"] for row in rows] == [False, False]
+    (stage,) = (await caller.acquired(run_id, "c1"))["stages"]
+    assert stage["snapshot"]["markers"] == {"local": index_id(102)}
+    assert problem_slug(await report(caller, run_id, report_body(3, lineage, 2))) == (409, "snapshot-conflict")
+    assert (await report(caller, run_id, report_body(3, lineage, 102))).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("number", "changes", "refused"),
+    [
+        (1, {"previous": index_id(7)}, (409, "snapshot-conflict")),
+        (1, {"generation": 2}, (409, "lease-lost")),
+        (1, {"index": "jobs/flight-delays/Partition_1/hourly/snapshots/x"}, (422, "bad-name")),
+        (1, {"blobStore": "other"}, (422, "blob-store-unusable")),
+        (7, {}, (404, "unknown-snapshot")),
+    ],
+    ids=["another index", "another generation", "another stage", "another blob store", "not retained"],
+)
+async def test_an_index_that_does_not_replace_the_one_that_was_read_is_refused(
+    caller: Caller, number: int, changes: dict[str, Any], refused: tuple[int, str]
+) -> None:
+    run_id, lineage = await held(caller)
+    await report(caller, run_id, report_body(1, lineage))
+    assert problem_slug(await replaces(caller, run_id, number, **changes)) == refused
+    (row,) = (await caller.http.get("/jobs/flight-delays/snapshots")).json()["snapshots"]
+    assert row["markers"]["local"]["index"] == index_id(1)
+
+
 async def test_a_report_that_comes_twice_is_answered_alike(caller: Caller) -> None:
     run_id, lineage = await held(caller)
     assert [(await report(caller, run_id, report_body(1, lineage))).json()["seq"] for _ in range(2)] == [1, 1]
