@@ -35,7 +35,7 @@ from coordinator.identity.audit_log import AuditLog, PruneAuditLog
 from coordinator.identity.authentication import Authentication
 from coordinator.identity.incarnations import Incarnations
 from coordinator.identity.sessions import Sessions
-from coordinator.identity.tokens import Tokens
+from coordinator.identity.tokens import PruneTokens, Tokens
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.failover import ReassignTasks
 from coordinator.jobmodels.groupers import Groupers
@@ -236,6 +236,7 @@ def build(
             RetireStores(store, clock, hold, timedelta(seconds=settings.retire_after_seconds), retention),
             SweepExpired(blob_stores, clean_up, clock, hold),
             PruneHistory(store, clock, hold, settings.history_policy),
+            PruneTokens(authentication.tokens, clock, hold, timedelta(seconds=settings.keep_history_seconds)),
             PruneAuditLog(store, clock, hold, timedelta(seconds=settings.keep_history_seconds)),
             collection,
             lost_blobs,

@@ -166,9 +166,16 @@ async def restore_snapshot(
 
 
 @router.get("/jobs/{job}/pins")
-async def get_pins(job: JobPath, deps: SnapshotsDep) -> wire_snapshots.PinsReply:
-    """The pins of a job that have not expired."""
-    return wire_snapshots.PinsReply(pins=tuple(_pin(rows) for rows in await deps.catalog.pins(JobName(job))))
+async def get_pins(
+    job: JobPath,
+    deps: SnapshotsDep,
+    after: Annotated[str | None, Query(max_length=300, description="only pins that follow this one")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> wire_snapshots.PinsReply:
+    """The pins of a job that have not expired, by their ids. For the next page, set `after` to the answer's `next`."""
+    found = [rows for rows in await deps.catalog.pins(JobName(job)) if rows[0].pin_id > (after or "")]
+    following = found[limit - 1][0].pin_id if len(found) > limit else None
+    return wire_snapshots.PinsReply(pins=tuple(_pin(rows) for rows in found[:limit]), next=following)
 
 
 @router.post("/jobs/{job}/pins", status_code=201)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 
 from coordinator.api.access import AccessDep, GuardedRoute
 from coordinator.api.deps import PROBLEMS, Actor
@@ -25,10 +25,16 @@ async def create_token(body: wire_access.TokenRequest, deps: AccessDep, actor: A
 
 
 @router.get("/tokens")
-async def get_tokens(deps: AccessDep) -> wire_access.TokensReply:
-    """All tokens, without their secrets; also those that have expired or were revoked."""
-    rows = deps.authentication.tokens.all()
-    return wire_access.TokensReply(tokens=tuple(wire_access.TokenReply.model_validate(_fields(row)) for row in rows))
+async def get_tokens(
+    deps: AccessDep,
+    after: Annotated[str | None, Query(max_length=300, description="only those that follow the one with this id")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> wire_access.TokensReply:
+    """Tokens by age, without their secrets; also those that have expired or were revoked. For the next page, set `after` to the answer's
+    `next`."""
+    rows = deps.authentication.tokens.page(None if after is None else TokenId(after), limit + 1)
+    tokens = tuple(wire_access.TokenReply.model_validate(_fields(row)) for row in rows[:limit])
+    return wire_access.TokensReply(tokens=tokens, next=rows[limit - 1].token_id if len(rows) > limit else None)
 
 
 @router.delete("/tokens/{tokenId}")

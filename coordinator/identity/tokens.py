@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from coordinator.store.access import TokenRow
 from coordinator.store.sql import Store
+from coordinator.waits import DeletionHold
 from sluice.clock import Clock
 from sluice.core.access.roles import Role
 from sluice.core.access.tokens import ID_BYTES, SECRET_BYTES, Grant, TokenId, digest, id_of, is_same, is_valid, new_token
@@ -81,6 +82,28 @@ class Tokens:
         """By age; also those that have expired or were revoked."""
         return sorted(self._rows.values(), key=lambda row: (row.created_at, row.token_id))
 
+    def page(self, after: TokenId | None, limit: int) -> Sequence[TokenRow]:
+        """The first so many tokens that follow that one. Raises UnknownToken."""
+        rows = self.all()
+        if after is None:
+            return rows[:limit]
+        if after not in self._rows:
+            raise UnknownToken(f"there is no token with the id {after!r}")
+        start = [row.token_id for row in rows].index(after) + 1
+        return rows[start : start + limit]
+
+    async def drop_ended(self, before: datetime) -> int:
+        """Delete the tokens that expired or were revoked before then. Returns their number. Raises StoreUnavailable."""
+        ended = [
+            row.token_id for row in self._rows.values() if any(at is not None and at < before for at in (row.expires_at, row.revoked_at))
+        ]
+        if ended:
+            async with self._store.begin() as tx:
+                await tx.access.drop_tokens(ended)
+            for token_id in ended:
+                self._rows.pop(token_id, None)
+        return len(ended)
+
     def find(self, token: str) -> TokenRow | None:
         """The row of a valid token."""
         token_id = id_of(token)
@@ -96,3 +119,21 @@ class Tokens:
 
     def is_valid(self, token_id: TokenId) -> bool:
         return self.of_id(token_id) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PruneTokens:
+    """Chore: delete the tokens that ended longer than `keep` ago. Suspended while deletions are held."""
+
+    tokens: Tokens
+    clock: Clock
+    hold: DeletionHold
+    keep: timedelta
+    every: timedelta = timedelta(hours=1)
+    name: str = "prune_tokens"
+
+    async def run_once(self) -> Mapping[str, int]:
+        if self.hold.active():
+            return {"held_back": 1}
+        deleted = await self.tokens.drop_ended(self.clock.now() - self.keep)
+        return {"deleted": deleted} if deleted else {}

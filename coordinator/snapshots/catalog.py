@@ -98,7 +98,7 @@ class SnapshotCatalog:
     # --- pins ---
 
     async def pins(self, job: JobName) -> Sequence[Sequence[PinRow]]:
-        """The job's pins that have not expired, each with the rows of its snapshots. Raises UnknownJob."""
+        """The job's pins that have not expired, by their ids, each with the rows of its snapshots. Raises UnknownJob."""
         now = self._clock.now()
         async with self._store.read() as tx:
             await _known_job(tx, job)
@@ -106,7 +106,7 @@ class SnapshotCatalog:
             for row in await tx.snapshots.pins(job):
                 if row.expires_at is None or row.expires_at > now:
                     by_id.setdefault(row.pin_id, []).append(row)
-        return list(by_id.values())
+        return [by_id[pin_id] for pin_id in sorted(by_id)]  # the order of text in databases depends on their collation
 
     async def pin(self, job: JobName, wanted: PinSpec) -> Sequence[PinRow]:
         """Pin snapshots that are retained. Raises UnknownJob, UnknownSnapshot, and ClientError for a pin that another job or

@@ -107,6 +107,10 @@ class AccessWrites(AccessReads, Writes):
     async def put_token(self, row: TokenRow) -> None:
         await self._put(tables.tokens, [_token_columns(row)])
 
+    async def drop_tokens(self, token_ids: Sequence[TokenId]) -> None:
+        table = tables.tokens
+        await self._connection.execute(delete(table).where(table.c.token_id.in_(token_ids)))
+
     async def put_session(self, row: SessionRow) -> None:
         await self._put(tables.browser_sessions, [{name: getattr(row, name) for name in row.__slots__}])
 

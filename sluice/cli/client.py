@@ -15,6 +15,9 @@ from sluice.wire import snapshots as wire_snapshots
 POLL = timedelta(seconds=0.5)
 """How long one request for an operation waits for its end, and so how often its progress bar moves."""
 
+PAGE = 200
+"""Entries of a page of a list that is read whole."""
+
 HEAD = "head"
 """Stands for the id of the snapshot that the stage continues from."""
 
@@ -50,7 +53,14 @@ class OperatorClient(CoordinatorClient):
         return await self._read(wire_access.NewTokenReply, "POST", "/tokens", request)
 
     async def tokens(self) -> wire_access.TokensReply:
-        return await self._read(wire_access.TokensReply, "GET", "/tokens")
+        """All, page by page."""
+        found: tuple[wire_access.TokenReply, ...] = ()
+        after: str | None = None
+        while True:
+            page = await self._read(wire_access.TokensReply, "GET", "/tokens", params=_given(after=after, limit=PAGE))
+            found, after = (*found, *page.tokens), page.next
+            if after is None:
+                return wire_access.TokensReply(tokens=found)
 
     async def revoke_token(self, token_id: str) -> wire_access.TokenReply:
         return await self._read(wire_access.TokenReply, "DELETE", f"/tokens/{path_segment(token_id)}")
@@ -102,7 +112,14 @@ class OperatorClient(CoordinatorClient):
         return await self._read(wire_snapshots.SnapshotReply, "GET", _snapshot(job, checkpoint), params=query)
 
     async def pins(self, job: str) -> wire_snapshots.PinsReply:
-        return await self._read(wire_snapshots.PinsReply, "GET", f"/jobs/{path_segment(job)}/pins")
+        """All, page by page."""
+        found: tuple[wire_snapshots.PinReply, ...] = ()
+        path, after = f"/jobs/{path_segment(job)}/pins", None
+        while True:
+            page = await self._read(wire_snapshots.PinsReply, "GET", path, params=_given(after=after, limit=PAGE))
+            found, after = (*found, *page.pins), page.next
+            if after is None:
+                return wire_snapshots.PinsReply(pins=found)
 
     async def pin(self, job: str, body: wire_snapshots.PinRequest) -> wire_snapshots.PinReply:
         return await self._read(wire_snapshots.PinReply, "POST", f"/jobs/{path_segment(job)}/pins", body)

@@ -42,6 +42,7 @@ class NewTokenReply(TokenReply):
 
 class TokensReply(Reply):
     tokens: tuple[TokenReply, ...]
+    next: str | None = None
 
 
 class AuditEventReply(Reply):

@@ -203,6 +203,7 @@ class PinReply(Reply):
 
 class PinsReply(Reply):
     pins: tuple[PinReply, ...]
+    next: str | None = None
 
 
 # --- choosing --------------------------------------------------------------------------------------------------------

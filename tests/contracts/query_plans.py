@@ -301,6 +301,7 @@ WRITES: dict[str, Sequence[Callable[[WriteTransaction], Awaitable[object]]]] = {
     "access.set_outcome": [lambda tx: tx.access.set_outcome(4_000, 200, "", "job-07")],
     "access.delete_events": [lambda tx: tx.access.delete_events(NOON + timedelta(minutes=100), 50)],
     "access.put_token": [lambda tx: tx.access.put_token(TOKEN_ROW)],
+    "access.drop_tokens": [lambda tx: tx.access.drop_tokens([TokenId("07"), TokenId("08")])],
     "access.put_session": [lambda tx: tx.access.put_session(_session(7))],
     "access.drop_sessions": [lambda tx: tx.access.drop_sessions([Digest("session-7"), Digest("session-8")])],
     "runs.put": [lambda tx: tx.runs.put(RUN_ROW), lambda tx: tx.runs.put(replace(RUN_ROW, run_id=RunId("new")))],

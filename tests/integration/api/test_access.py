@@ -19,6 +19,7 @@ from fastapi import APIRouter
 
 from coordinator.api import all_routers, new_api
 from coordinator.api.access import OPEN, RULES, GuardedRoute, JobSource
+from coordinator.identity.tokens import PruneTokens
 from coordinator.ui import routes as ui
 from sluice.core.access.roles import Role
 from sluice.core.access.tokens import BAD_LOGINS, Grant, TokenId
@@ -280,6 +281,34 @@ async def test_the_database_has_no_token(guarded: Guarded, tmp_path: Path) -> No
     content = b"".join(file.read_bytes() for file in tmp_path.glob("coordinator.db*"))  # noqa: ASYNC240
     assert token.split(".")[1].encode() in content
     assert token.split(".")[2].encode() not in content
+
+
+async def test_tokens_come_page_by_page_and_those_that_are_long_over_are_deleted(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with calling(tmp_path, clock, authentication=True) as caller:
+        tokens = caller.coordinator.authentication.tokens
+        made = [await tokens.create(f"t{n}", Grant(frozenset({Role.VIEWER})), timedelta(hours=1) if n % 2 else None, "") for n in range(4)]
+        admin = bearer((await tokens.create("root", Grant(frozenset({Role.ADMIN})), None, "")).token)
+        await tokens.revoke(made[2].row.token_id, "test")
+        listed: list[int] = []
+        after: dict[str, str] = {}
+        for _ in range(3):
+            page = (await caller.http.get("/tokens", params={"limit": 2, **after}, headers=admin)).json()
+            listed.append(len(page["tokens"]))
+            after = {"after": page["next"]}
+        assert (listed, page["next"]) == ([2, 2, 1], None)
+        assert problem_slug(await caller.http.get("/tokens?after=none", headers=admin)) == (404, "unknown-token")
+        (chore,) = [each for each in caller.coordinator.api.state.parts.health.maintenance._chores if isinstance(each, PruneTokens)]
+        clock.advance(timedelta(days=30, minutes=1).total_seconds())
+        assert await chore.run_once() == {"deleted": 1}, "the one that was revoked"
+        clock.advance(timedelta(days=1).total_seconds())
+        assert await chore.run_once() == {"deleted": 2}
+        assert await chore.run_once() == {}
+        assert {each.name for each in tokens.all()} == {"t0", "root"}
+        clock.jump(timedelta(days=40))
+        assert await chore.run_once() == {"held_back": 1}
+    async with calling(tmp_path, clock, authentication=True) as caller:
+        assert {each.name for each in caller.coordinator.authentication.tokens.all()} == {"t0", "root"}
 
 
 async def test_tokens_are_created_listed_and_kept_over_a_restart(tmp_path: Path) -> None:

@@ -52,6 +52,20 @@ async def test_a_snapshot_shows_all_that_was_reported(caller: Caller) -> None:
     assert found["retainedBy"] == ["head", "last"]
 
 
+async def test_pins_come_page_by_page(caller: Caller) -> None:
+    await reported(caller, 2)
+    for name in ("c", "a", "b", "d"):
+        assert (await caller.http.post(f"{JOB}/pins", json={**STORE, "pinId": name})).status_code == 201
+    found: list[list[str]] = []
+    after: Json = {}
+    for _ in range(2):
+        page = (await caller.http.get(f"{JOB}/pins", params={"limit": 2, **after})).json()
+        found.append([each["pinId"] for each in page["pins"]])
+        after = {"after": page["next"]}
+    assert found == [["a", "b"], ["c", "d"]]
+    assert page["next"] is None
+
+
 async def test_a_pin_shows_what_it_keeps_and_until_when(caller: Caller, clock: FakeClock) -> None:
     await reported(caller, 2)
     body = {**STORE, "checkpointId": checkpoint_id(1), "pinId": "keep", "reason": "an é", "expiresSeconds": 3600}
