@@ -349,8 +349,8 @@ PARTIAL = {
 """Indexes of the few rows that are still going on: a query may read all of one."""
 
 
-SMALL = {tables.jobs.name, tables.registries.name, tables.lease_bounds.name}
-"""A row a job or a blob store, or one row: reading all of it is the better plan."""
+SMALL = {tables.jobs.name, tables.registries.name, tables.lease_bounds.name, tables.tokens.name}
+"""A row a job, a blob store or a token, or one row: reading all of it is the better plan."""
 
 
 def methods_of(kind: type) -> list[str]:
