@@ -17,7 +17,7 @@ from sluice.core.errors import LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StreamId, TaskName
 from sluice.core.snapshots.snapshot import Snapshot
 from sluice.core.watermarks import FeederProgress, WatermarkStep
-from sluice.job import DeclaredStage
+from sluice.job import DeclaredStage, Delivery
 
 STARTING = os.cpu_count() or 1
 """How many queries start concurrently. Each starts a Python process that needs up to a second of a core, and Spark waits ten seconds for
@@ -87,6 +87,21 @@ class StateSize:
 
 
 @dataclass(frozen=True, slots=True)
+class Writes:
+    """How a stage writes a stream, and its transactions since the session started. `commit_seconds`: their total time from the last record
+    to the brokers' answer. `aborted`: those that failed. `fenced`: how often another producer began. `markers`: those that were written
+    without a batch, because there was none or it was a day old. `repeated`: batches that ran again and were in the stream already."""
+
+    delivery: Delivery
+    commits: int = 0
+    commit_seconds: float = 0.0
+    aborted: int = 0
+    fenced: int = 0
+    markers: int = 0
+    repeated: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StatefulOperator:
     """An operator with its name in the DataFrame API, what a flush does to its state, and why a flush cannot empty it ("" if it can)."""
 
@@ -120,6 +135,8 @@ class Batch:
     """The largest delay of a `withWatermark` above each stream that the query reads."""
     operators: Sequence[StatefulOperator] | None = None
     """All stateful operators of the query; None if they are not known."""
+    writes: Mapping[str, Writes] = field(default_factory=dict)
+    """How it writes streams, by the job's names of them."""
 
 
 @dataclass(frozen=True, slots=True)

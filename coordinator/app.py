@@ -216,6 +216,7 @@ def build(
     versions = ModelVersions(store, systems, models, notices, clock, groupers, leases.set_model_version, blob_stores)
     partition_watch = PartitionMonitor(store, systems, versions, clock, timedelta(seconds=settings.partition_monitor_seconds))
     samples = Samples(runs, lag, stage_metrics, clock)
+    transactions = AbortTransactions(store, systems, clock)
     maintenance = ChoreScheduler(
         [
             partition_watch,
@@ -227,7 +228,7 @@ def build(
             disks,
             drain_watch,
             TrimStreams(store, systems, clock, timedelta(seconds=settings.log_retention_seconds), models.decoded),
-            AbortTransactions(store, systems, clock),
+            transactions,
             lag,
             samples,
             OpenBlobStores(blob_stores),
@@ -288,6 +289,7 @@ def build(
                     partial(metrics.of_lost_blobs, lost_blobs, backup_monitor),
                     partial(metrics.of_clock, hold),
                     partial(metrics.of_disks, disks),
+                    partial(metrics.of_transactions, transactions),
                     partial(metrics.of_clean_up, clean_up, clock),
                     partial(metrics.of_collection, collection),
                     partial(metrics.of_requests, requests),

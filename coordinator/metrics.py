@@ -26,6 +26,7 @@ from coordinator.identity.authentication import Authentication
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.partition_monitor import PartitionMonitor
 from coordinator.runs.lag import LagMonitor
+from coordinator.runs.transactions import AbortTransactions
 from coordinator.runs.watermarks import WatermarkCoordinator
 from coordinator.snapshots.cleanup import CleanUp
 from coordinator.snapshots.degraded import BackupMonitor
@@ -238,6 +239,23 @@ def of_watermarks(watermarks: WatermarkCoordinator, lag_monitor: LagMonitor) -> 
                 lag.add_metric(series, each.lag.total_seconds())
             held.add_metric(series, each.held_for.total_seconds())
     yield from (lag, held)
+
+
+def of_transactions(transactions: AbortTransactions) -> Iterable[Metric]:
+    """Streams that live runs write, or runs that ended lately have written."""
+    held = GaugeMetricFamily(
+        "sluice_stream_held_back_seconds",
+        "For how long readers of a stream stand still before an open transaction; of its partitions the longest. transactional_id: empty "
+        "if it is not known.",
+        labels=["system", "stream", "transactional_id"],
+    )
+    longest: dict[tuple[str, str, str], float] = {}
+    for each in transactions.standing:
+        key = (each.stream.system, each.stream.stream, each.writer)
+        longest[key] = max(longest.get(key, 0.0), each.held_for.total_seconds())
+    for key, seconds in sorted(longest.items()):
+        held.add_metric(key, seconds)
+    yield held
 
 
 def of_versions(lag: LagMonitor) -> Iterable[Metric]:

@@ -28,7 +28,8 @@ NAMED = 5
 
 
 class StageOverview(wire_body.RenamedReply):
-    """A stage over all its tasks: rates and lags are summed, times are the worst ones."""
+    """A stage over all its tasks: rates and lags are summed, times are the worst ones. `delivery`: how its tasks write; usually one value,
+    none before the first report or if the stage writes by means of its own."""
 
     stage: str
     batches: int
@@ -39,6 +40,7 @@ class StageOverview(wire_body.RenamedReply):
     report_age_seconds: float | None
     snapshot_age_seconds: float | None
     late_rows: int = 0
+    delivery: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,7 @@ def _stage(name: str, progress: Sequence[wire_runs.StageProgress], at: datetime)
         report_age_seconds=_most(report_age(each, at) for each in progress),
         snapshot_age_seconds=_most(snapshot_age(each, at) for each in progress),
         late_rows=sum(each.late_rows for each in progress),
+        delivery=tuple(sorted({how for each in measured for how in each.delivery.values()})),
     )
 
 

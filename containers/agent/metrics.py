@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, SummaryMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -16,6 +16,7 @@ from sluice.blobs.counted import Requests
 from sluice.clock import Clock
 from sluice.core.ids import StageName, TaskName
 from sluice.disks import DiskSpace, Thresholds
+from sluice.job import Delivery
 from sluice.metrics import with_old_names
 from sluice.wire import agents as wire_agents
 
@@ -93,6 +94,7 @@ class Meter:
             event_time_max=self.event_time_max,
             unflushable=tuple(last.unflushable) if last is not None and last.unflushable is not None else None,
             operators=_operators(last),
+            delivery={name: each.delivery.value for name, each in last.writes.items()} if last is not None else {},
             late_rows=self.dropped_late or None,
             late_rows_at=self.dropped_late_at,
             at=self._clock.now(),
@@ -142,6 +144,7 @@ class ContainerCollector(Collector):
         stages = list(self._meters())
         yield from _counters(stages)
         yield from _gauges(stages, self._clock.now())
+        yield from _writes(stages)
         yield from self._backups()
 
 
@@ -169,6 +172,28 @@ def _counters(stages: Iterable[Meter]) -> Iterable[Metric]:
         for part, seconds in sorted(dict(each.parts).items()):
             parts.add_metric([*labels, part], seconds)
     return rows, batches, restarts, late, took, parts
+
+
+def _writes(stages: Iterable[Meter]) -> Iterable[Metric]:
+    """Transactions of the streams that stages write, since the session started and as of the last batch."""
+    labels = [*LABELS, "stream"]
+    delivery = GaugeMetricFamily("sluice_stage_delivery", "1 for the delivery of what the stage writes.", labels=[*labels, "delivery"])
+    took = SummaryMetricFamily(
+        "sluice_stage_transaction_commit_seconds", "How long commits took, from the last record to the answer.", labels=labels
+    )
+    aborted = CounterMetricFamily("sluice_stage_transactions_aborted", "Transactions that failed. Their batches run again.", labels=labels)
+    fenced = CounterMetricFamily("sluice_stage_transactions_fenced", "How often another producer began.", labels=labels)
+    markers = CounterMetricFamily("sluice_stage_markers_renewed", "Markers written without a batch.", labels=labels)
+    repeated = CounterMetricFamily("sluice_stage_batches_not_repeated", "Batches that ran again and were not sent again.", labels=labels)
+    for stage in stages:
+        for stream, each in sorted(stage.last.writes.items() if stage.last is not None else ()):
+            key = [stage.task, stage.stage, stream]
+            delivery.add_metric([*key, each.delivery.value], 1)
+            if each.delivery is Delivery.EXACTLY_ONCE:
+                took.add_metric(key, each.commits, each.commit_seconds)
+                for family, count in ((aborted, each.aborted), (fenced, each.fenced), (markers, each.markers), (repeated, each.repeated)):
+                    family.add_metric(key, count)
+    return delivery, took, aborted, fenced, markers, repeated
 
 
 def _gauges(stages: Iterable[Meter], now: datetime) -> Iterable[Metric]:

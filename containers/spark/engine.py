@@ -142,6 +142,7 @@ class SparkEngine:
                 operators=None if query.operators is None else stateful(query.operators),
                 progress=self._progress(query, done),
                 delays={} if query.caps is None else query.caps.delays,
+                writes={} if query.task is None else query.task.writes(),
             )
         )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from containers.engine import BatchHooks
+from containers.engine import BatchHooks, Writes
 from containers.spark.systems.port import Grant, TaskSystem
 from containers.state.offsets.offsetlog import from_micros
 from sluice.core.errors import BadJobFile, UnknownSystem
@@ -200,6 +200,14 @@ class StageTask:
     def _writes(self, batch: int) -> None:
         for each in self._batch_hooks:
             each.before_write(batch)
+
+    def writes(self) -> Mapping[str, Writes]:
+        """How it writes streams, by name. Any thread."""
+        found = {}
+        for name, delivery in dict(self.deliveries).items():
+            stream = self._bound(name).stream
+            found[name] = self._system(stream.system).writes(self._grant, stream.stream, delivery)
+        return found
 
     def fence(self, writes: Sequence[str], unfinished: Callable[[], Mapping[int, datetime]] = dict) -> int:
         """Fence older generations of this task off the streams that the stage writes. Returns the last batch that its lineage appended to

@@ -28,6 +28,20 @@ AT_ONCE = 8
 """Requests to systems that are sent concurrently."""
 
 
+NAMED_AFTER = timedelta(seconds=10)
+"""How long readers stand still before the writer is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """Readers of a partition stand still for so long before an open transaction. `writer`: its transactional id, "" if it is not known."""
+
+    stream: StreamId
+    partition: int
+    held_for: timedelta
+    writer: str
+
+
 @dataclass(frozen=True, slots=True)
 class AbortTransactions:
     """Where readers of a stream that a run writes stand at the same offset as at the run before of this chore, before the stream's end,
@@ -44,6 +58,17 @@ class AbortTransactions:
     _active: dict[RunId, RunRow] = field(default_factory=dict)
     _tried: dict[tuple[RunId, StageName], tuple[Offsets, frozenset[TaskName]]] = field(default_factory=dict)
     """Not to be tried again as long as nothing changes."""
+    _since: dict[tuple[StreamId, int], tuple[int, Instant]] = field(default_factory=dict)
+    _names: dict[tuple[StreamId, int], str] = field(default_factory=dict)
+
+    @property
+    def standing(self) -> Sequence[HeldBack]:
+        """The partitions in which readers stand still."""
+        now = self.clock.elapsed()
+        return [
+            HeldBack(stream, partition, timedelta(seconds=now - since), self._names.get((stream, partition), ""))
+            for (stream, partition), (_, since) in sorted(self._since.items())
+        ]
 
     async def run_once(self) -> Mapping[str, int]:
         runs = await self._runs()
@@ -59,6 +84,7 @@ class AbortTransactions:
         still = {stream for stream, at in now.items() if not at.items().isdisjoint(self.held.get(stream, {}).items())}
         self.held.clear()
         self.held.update({stream: at for stream, at in now.items() if at})
+        await self._name_writers()
         aborted = 0
         for run in runs:
             for stage, stream in written[run.run_id]:
@@ -92,6 +118,28 @@ class AbortTransactions:
             log.debug("the ends of %s are not known: %s", stream, error)
             return {}
         return {partition: readable[partition] for partition, end in latest.items() if readable.get(partition, end) < end}
+
+    async def _name_writers(self) -> None:
+        """Note since when readers stand at an offset, and whose transaction begins there."""
+        now = self.clock.elapsed()
+        held = {(stream, partition): at for stream, found in self.held.items() for partition, at in found.items()}
+        moved = {key for key, (at, _) in self._since.items() if held.get(key) != at}
+        for key in moved:
+            del self._since[key]
+            self._names.pop(key, None)
+        self._since.update({key: (at, now) for key, at in held.items() if key not in self._since})
+        long = {key: at for key, (at, since) in self._since.items() if now - since >= NAMED_AFTER.total_seconds()}
+        nameless = {key: at for key, at in long.items() if key not in self._names}
+        for stream in sorted({stream for stream, _ in nameless}):
+            offsets = {partition: at for (of, partition), at in nameless.items() if of == stream}
+            try:
+                found = await self.systems[stream.system].open_transactions(stream.stream, offsets)
+            except SluiceError as error:
+                log.warning("readers of %s stand still, and it is not known why: %s", stream, error)
+                continue
+            for partition, name in found.items():
+                log.warning("the open transaction of %r holds back the readers of partition %d of %s", name, partition, stream)
+                self._names[stream, partition] = name
 
     async def _abort(self, run: RunRow, stage: StageName, stream: StreamId) -> int:
         async with self.store.read() as tx:

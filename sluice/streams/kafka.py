@@ -23,6 +23,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from sluice.core.errors import BadSettings, ClientError, StreamConflict, StreamUnavailable, UnknownStream
 from sluice.core.ids import checked_name
 from sluice.streams.kafka_access import OLDEST, denied, unsupported
+from sluice.streams.kafka_producers import DescribeProducers, ListTransactions
 from sluice.streams.kafka_properties import KafkaProperties
 from sluice.streams.kafka_topicids import NO_ID, TopicIdRequest
 from sluice.streams.port import KeyValue, Offsets, StreamRecord
@@ -175,6 +176,29 @@ class KafkaSystem:
             async with asyncio.timeout(self._timeout.total_seconds()):
                 async with AIOKafkaProducer(**self._client_arguments(), transactional_id=name):
                     pass
+
+    async def open_transactions(self, stream: str, offsets: Offsets) -> Mapping[int, str]:
+        async with self._cluster(stream) as client:
+            leaders = (await self._topic(client, stream)).leaders
+            producers: dict[int, int] = {}
+            names: dict[int, str] = {}
+            try:
+                for leader in {leaders[partition] for partition in offsets if partition in leaders}:
+                    led = [partition for partition in offsets if leaders.get(partition) == leader]
+                    reply = (await client.send(leader, DescribeProducers(stream, led))).to_object()
+                    for partition in (each for topic in reply["topics"] for each in topic["partitions"]):
+                        _raise(partition["error_code"])
+                        number = partition["partition"]
+                        for producer in partition["producers"]:
+                            if producer["first_offset"] == offsets[number]:
+                                producers[number] = producer["producer_id"]
+                for node in [each.nodeId for each in client.cluster.brokers()] if producers else []:
+                    answer = (await client.send(node, ListTransactions(sorted(set(producers.values()))))).to_object()
+                    _raise(answer["error_code"])
+                    names |= {each["producer_id"]: each["transactional_id"] for each in answer["transactions"]}
+                return {partition: names[producer] for partition, producer in producers.items() if producer in names}
+            except (NotImplementedError, errors.IncompatibleBrokerVersion):
+                return {}  # Kafka before 3.0
 
     async def check_transactions(self, stream: str) -> None:
         """Whether this client can write transactions to the topic. Raises BadSettings, which names what is missing; UnknownStream,

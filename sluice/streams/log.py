@@ -407,6 +407,9 @@ class LogSystem:
     async def abort(self, stream: str, job: str, stage: str, task: str) -> None:
         """An append that is interrupted leaves nothing."""
 
+    async def open_transactions(self, stream: str, offsets: Offsets) -> Mapping[int, str]:
+        return {}
+
     async def readable(self, stream: str) -> Offsets:
         return await self.latest(stream)
 

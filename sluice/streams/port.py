@@ -66,6 +66,11 @@ class StreamSystem(Protocol):
         """End the transaction that this writer may have left open. If it still writes, it must begin again."""
         ...
 
+    async def open_transactions(self, stream: str, offsets: Offsets) -> Mapping[int, str]:
+        """The names of the writers whose transactions begin at these offsets, the ends that readers see, partition by partition, without
+        those that are not known. A name is that of any program's."""
+        ...
+
     def connection(self) -> Mapping[str, str]:
         """What a container needs in order to read and write this system, without secrets."""
         ...

@@ -116,6 +116,10 @@ class StatefulOperator(Body):
     why: Annotated[str, Field(max_length=300, pattern=NO_NUL)] = ""
 
 
+DeliveryText = Annotated[str, Field(max_length=50, pattern=r"^[a-z-]+$")]
+"""exactly-once, at-least-once."""
+
+
 class StageMetricsBody(RenamedBody):
     """Metrics of a stage of a task, measured `at` that time.
 
@@ -125,10 +129,11 @@ class StageMetricsBody(RenamedBody):
     the bytes in memory. `watermark`: of the last batch. `eventTimeMax`: the newest event time of the last batch that had any.
     `unflushable`: the query's operators whose state a flush cannot empty; null if unknown. `operators`: all stateful operators of the
     query, and what a drain does to each; null if unknown. `lateRows`: how many rows the query has dropped as late since the container
-    acquired the task, and `lateRowsAt` when it did so last; null if it has dropped none.
+    acquired the task, and `lateRowsAt` when it did so last; null if it has dropped none. `delivery`: of each stream that it writes, by the
+    job's name of the stream.
     """
 
-    added_fields: ClassVar[frozenset[str]] = frozenset({"operators", "lateRows", "lateRowsAt"})
+    added_fields: ClassVar[frozenset[str]] = frozenset({"operators", "lateRows", "lateRowsAt", "delivery"})
 
     rows: Offset
     rows_per_second: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
@@ -145,6 +150,9 @@ class StageMetricsBody(RenamedBody):
     operators: Annotated[tuple[StatefulOperator, ...], Field(max_length=100)] | None = None
     late_rows: Offset | None = None
     late_rows_at: Utc | None = None
+    delivery: Annotated[dict[Name, DeliveryText], Field(max_length=100, json_schema_extra={"additionalProperties": False})] = Field(
+        default_factory=dict
+    )
     at: Utc
 
 

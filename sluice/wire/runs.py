@@ -157,6 +157,7 @@ class StageMetricsReply(RenamedReply):
     watermark: datetime | None = None
     event_time_max: datetime | None = None
     unflushable: tuple[str, ...] | None = None
+    delivery: dict[str, str] = Field(default_factory=dict)
     at: datetime
 
 

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from containers.engine import Writes
 from containers.spark.flush import Flusher
 from containers.spark.gate import pause
 from containers.spark.query import start_query, stop_between_batches
@@ -388,6 +389,13 @@ def test_a_stage_that_names_another_delivery_is_refused(bench: KafkaBench) -> No
     task = bench.task(bench.grant("in"))
     with pytest.raises(BadJobFile, match=r"delivery='twice'.*exactly-once, at-least-once"):
         task.write(task.read(IN), OUT, value="value", delivery="twice")
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_a_task_says_how_it_writes(bench: KafkaBench, delivery: Delivery) -> None:
+    task = bench.task(bench.grant("in"))
+    task.write(task.read(IN), OUT, value="value", delivery=delivery)
+    assert task.writes() == {"out": Writes(delivery)}
 
 
 def test_a_batch_reaches_the_driver_in_pieces_and_whole(bench: KafkaBench) -> None:

@@ -36,6 +36,9 @@ class TwoPartitions:
     async def abort(self, stream: str, job: str, stage: str, task: str) -> None:
         """There are no transactions."""
 
+    async def open_transactions(self, stream: str, offsets: Offsets) -> Mapping[int, str]:
+        return {}
+
     async def readable(self, stream: str) -> Offsets:
         return await self.latest(stream)
 

@@ -10,13 +10,15 @@ import asyncio
 import json
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from pyspark.sql import functions as F
 
-from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced, TransactionalWriter
+from containers.engine import Writes
+from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced, TransactionalWriter, TransactionMeter
 from containers.spark.systems.port import Grant
 from containers.spark.systems.row_transfer import transfer
 from sluice.core.errors import BadSettings, LeaseLost, SluiceError
@@ -59,6 +61,7 @@ class KafkaTaskSystem:
         self._spark = spark
         self._on_lease_lost = on_lease_lost
         self._writers: dict[str, TransactionalWriter] = {}
+        self._meters: defaultdict[str, TransactionMeter] = defaultdict(TransactionMeter)
         self._bootstrap = bootstrap
         self._properties = properties
         self._options = {"kafka.bootstrap.servers": bootstrap, **properties.connector_options()}
@@ -101,6 +104,7 @@ class KafkaTaskSystem:
             self.fence(grant, stream, Delivery.EXACTLY_ONCE)
         writer = self._writers[name]
         if writer.has(batch):
+            self._meters[name].repeated += 1
             log.info("batch %d of %s is in %s: its records are not sent again", batch, name, stream)
             records.write.format("noop").mode("overwrite").save()
             return
@@ -128,6 +132,10 @@ class KafkaTaskSystem:
             records = records.withColumn("headers", F.array(*entries))
         ready()  # executors write as they compute
         records.write.format("kafka").options(**self._options).option("topic", stream).save()
+
+    def writes(self, grant: Grant, stream: str, delivery: Delivery) -> Writes:
+        meter = self._meters.get(transactional_id(grant.job, grant.stage, stream, grant.task))
+        return Writes(delivery) if meter is None else meter.writes(delivery)
 
     def renew(self) -> None:
         """Renew each marker on a thread of its own, because an unreachable broker takes minutes."""
@@ -175,7 +183,14 @@ class KafkaTaskSystem:
                 raise
             return -1  # so the stage has not written exactly-once with these properties
         writer = TransactionalWriter(
-            properties, name, stream, grant.lineage, grant.generation, lambda: self._confirm(grant), missing_marker=self._missing_marker
+            properties,
+            name,
+            stream,
+            grant.lineage,
+            grant.generation,
+            lambda: self._confirm(grant),
+            missing_marker=self._missing_marker,
+            meter=self._meters[name],
         )
         try:
             match delivery:

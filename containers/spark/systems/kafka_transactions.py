@@ -19,6 +19,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import chain, repeat
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar, assert_never
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from containers.engine import Writes
 from containers.spark.systems.kafka_markers import Marker, batch_header, missing, search
 from sluice.core.errors import BadSettings, LeaseLost, StreamUnavailable, Unavailable
 from sluice.core.ids import Generation, Lineage
@@ -110,6 +112,21 @@ class MissingMarker(StrEnum):
     SKIP = "skip"
 
 
+@dataclass(slots=True)
+class TransactionMeter:
+    """What the writers of one transactional id have done. See `Writes`."""
+
+    commits: int = 0
+    commit_seconds: float = 0.0
+    aborted: int = 0
+    fenced: int = 0
+    markers: int = 0
+    repeated: int = 0
+
+    def writes(self, delivery: Delivery) -> Writes:
+        return Writes(delivery, self.commits, self.commit_seconds, self.aborted, self.fenced, self.markers, self.repeated)
+
+
 class TransactionalWriter:
     """Writes the batches of one stage of a task to one topic, under one generation. Methods block. `properties`: of librdkafka's clients.
 
@@ -125,7 +142,9 @@ class TransactionalWriter:
         confirm: Callable[[], None],
         renew_after: timedelta = RENEW_AFTER,
         missing_marker: MissingMarker = MissingMarker.STOP,
+        meter: TransactionMeter | None = None,
     ) -> None:
+        self._meter = TransactionMeter() if meter is None else meter
         self._missing_marker = missing_marker
         self._properties = dict(properties)
         self._name = name
@@ -234,6 +253,7 @@ class TransactionalWriter:
         self._failed, self._begun = None, False
         self._begin()
         self._commit(marker)
+        self._meter.markers += 1
 
     def has(self, batch: int) -> bool:
         """Whether the topic has the records of the batch, or of a later one of its lineage."""
@@ -270,9 +290,14 @@ class TransactionalWriter:
         with self._writing:
             self._failed, self._begun = None, False
             self._header = batch_header(self._lineage, batch)
-            if produce(self._send):
-                self._commit(Marker(self._lineage, batch, self._generation))
-                return
+            try:
+                if produce(self._send):
+                    self._commit(Marker(self._lineage, batch, self._generation))
+                    return
+            except BaseException as error:
+                self._meter.aborted += self._begun
+                self._meter.fenced += isinstance(error, ProducerFenced)
+                raise
         self.renew()
 
     @property
@@ -323,9 +348,12 @@ class TransactionalWriter:
         position = marker.position(self._topic)
         members = self._group.consumer_group_metadata()
         producer, timeout = self._transactions, REQUEST_TIMEOUT.total_seconds()
+        began = monotonic()
         self._until_done(lambda: producer.send_offsets_to_transaction([position], members, timeout))
         self._until_done(lambda: producer.commit_transaction(timeout))
         self._marker, self._marked_at = marker, monotonic()
+        self._meter.commits += 1
+        self._meter.commit_seconds += self._marked_at - began
 
     def close(self) -> None:
         """Abort an open transaction. If that fails, the next producer aborts it when it opens, or the brokers after TRANSACTION_TIMEOUT."""

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from containers.engine import Writes
 from containers.spark.systems import log_source
 from containers.spark.systems.port import Grant
 from sluice.clock import Clock
@@ -68,6 +69,9 @@ class LogTaskSystem:
         self._log.fence(stream, grant.owner, grant.generation)
         appended = self._log.last_batch(stream, grant.lineage)
         return -1 if appended is None else appended
+
+    def writes(self, grant: Grant, stream: str, delivery: Delivery) -> Writes:
+        return Writes(Delivery.EXACTLY_ONCE)
 
     def renew(self) -> None:
         """Do nothing: the log does not expire."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from containers.engine import Writes
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 from sluice.job import Delivery
 
@@ -72,6 +73,10 @@ class TaskSystem(Protocol):
         grant's lineage in the stream, -1 if the system knows none. `delivery`: None for a stream that the stage does not write through its
         task. `unfinished`: returns the batches that were planned and not committed, with the times when they were planned. Raises
         LeaseLost, and CorruptData if it is unknown whether the stream has one of them."""
+        ...
+
+    def writes(self, grant: Grant, stream: str, delivery: Delivery) -> Writes:
+        """How the stage writes the stream, and what it has written since the session started. `delivery`: what it asked for. Any thread."""
         ...
 
     def renew(self) -> None:

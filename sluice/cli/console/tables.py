@@ -242,13 +242,13 @@ def stages_table(stages: Sequence[StageOverview], width: int | None) -> Table:
     columns = [
         *(Column("STAGE"), Column("ROWS/S", right=True), Column("LAG", right=True), Column("BATCH TOOK", right=True, rank=1)),
         *(Column("WATERMARK LAG", right=True, rank=3), Column("LAST REPORT", right=True), Column("BACKUP", right=True, rank=2)),
-        Column("BATCHES", right=True, rank=4),
+        *(Column("BATCHES", right=True, rank=4), Column("DELIVERY", rank=5)),
     ]
     rows = [
         (
             *(each.stage, rate(each.rows_per_second), count(each.lag), millis(each.batch_millis)),
             *(duration(each.watermark_lag_seconds), duration(each.report_age_seconds), duration(each.snapshot_age_seconds)),
-            count(each.batches),
+            *(count(each.batches), ", ".join(each.delivery) or NONE),
         )
         for each in stages
     ]

@@ -31,6 +31,7 @@ MEASURES: Json = {
     "watermark": "2026-03-01T11:00:00Z",
     "eventTimeMax": "2026-03-01T11:10:00Z",
     "unflushable": ["Aggregate"],
+    "delivery": {"delays": "exactly-once"},
     "at": NOON,
 }
 SHOWN: Json = MEASURES | {"offsetsBehind": 0}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
 
-from coordinator.runs.transactions import AFTER_ITS_END, AbortTransactions
+from coordinator.metrics import of_transactions
+from coordinator.runs.transactions import AFTER_ITS_END, NAMED_AFTER, AbortTransactions
 from sluice.streams.port import Offsets
 from tests.support.api import Caller
 from tests.support.fakes import FakeClock
@@ -30,6 +32,9 @@ class Held(TwoPartitions):
 
     async def readable(self, stream: str) -> Offsets:
         return {0: self.readable_to, 1: 10}
+
+    async def open_transactions(self, stream: str, offsets: Offsets) -> Mapping[int, str]:
+        return {partition: f"sluice/flight-delays/hourly/{stream}/Partition {partition}" for partition in offsets}
 
     async def abort(self, stream: str, job: str, stage: str, task: str) -> None:
         self.aborted.append((stream, job, stage, task))
@@ -86,3 +91,34 @@ async def test_those_of_a_run_that_has_ended_are_aborted_and_forgotten_after_a_w
     assert await made.run_once() == {"aborted": 1}
     clock.advance((AFTER_ITS_END + timedelta(seconds=1)).total_seconds())
     assert await made.run_once() == {}
+
+
+async def test_where_readers_stand_still_for_long_the_writer_is_named_until_they_continue(
+    caller: Caller, clock: FakeClock, run_id: str
+) -> None:
+    system = Held()
+    made = chore(caller, clock, system)
+    await made.run_once()
+    (held,) = made.standing
+    assert (held.partition, held.held_for, held.writer) == (0, timedelta(0), "")
+    clock.advance(NAMED_AFTER.total_seconds())
+    await made.run_once()
+    (held,) = made.standing
+    assert (held.held_for, held.writer) == (NAMED_AFTER, f"sluice/flight-delays/hourly/{held.stream.stream}/Partition 0")
+    system.readable_to = 5
+    await made.run_once()
+    (held,) = made.standing
+    assert (held.held_for, held.writer) == (timedelta(0), ""), "another transaction"
+    system.readable_to = 10
+    await made.run_once()
+    assert made.standing == []
+
+
+async def test_the_metric_names_the_writer_that_holds_back_readers(caller: Caller, clock: FakeClock, run_id: str) -> None:
+    made = chore(caller, clock, Held())
+    await made.run_once()
+    clock.advance(61)
+    await made.run_once()
+    ((sample,),) = [metric.samples for metric in of_transactions(made)]
+    assert (sample.name, sample.value) == ("sluice_stream_held_back_seconds", 61)
+    assert sample.labels["transactional_id"] == f"sluice/flight-delays/hourly/{sample.labels['stream']}/Partition 0"

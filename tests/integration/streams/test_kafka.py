@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -55,6 +55,9 @@ class Prefixed:
 
     async def abort(self, stream: str, job: str, stage: str, task: str) -> None:
         await self.system.abort(self.named(stream), job, stage, task)
+
+    async def open_transactions(self, stream: str, offsets: Offsets) -> Mapping[int, str]:
+        return await self.system.open_transactions(self.named(stream), offsets)
 
     async def readable(self, stream: str) -> Offsets:
         return await self.system.readable(self.named(stream))

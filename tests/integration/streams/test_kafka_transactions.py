@@ -25,10 +25,12 @@ from containers.spark.systems.kafka_transactions import (
     ProducerFenced,
     RecordTooLarge,
     TransactionalWriter,
+    TransactionMeter,
 )
 from examples.harness.topics import Topics, topic_partition_of
 from sluice.core.errors import BadSettings, CorruptData, LeaseLost, StreamUnavailable
 from sluice.core.ids import Generation, Lineage
+from sluice.job import Delivery
 from sluice.streams.kafka import transactional_id
 
 LINEAGE = Lineage("6f0c9a52-3f5b-4e58-9c53-0d8e7a1f3b01")
@@ -75,6 +77,7 @@ class Scene:
         properties: Mapping[str, str] | None = None,
         renew_after: timedelta = RENEW_AFTER,
         missing_marker: MissingMarker = MissingMarker.STOP,
+        meter: TransactionMeter | None = None,
     ) -> TransactionalWriter:
         def confirm() -> None:
             self.before_confirming()
@@ -82,7 +85,9 @@ class Scene:
                 raise LeaseLost(f"generation {generation} does not hold it any more")
 
         clients = {"bootstrap.servers": self.topics.bootstrap, **(properties or {})}
-        writer = TransactionalWriter(clients, self.name, self.topic, lineage, Generation(generation), confirm, renew_after, missing_marker)
+        writer = TransactionalWriter(
+            clients, self.name, self.topic, lineage, Generation(generation), confirm, renew_after, missing_marker, meter
+        )
         self.writers.append(writer)
         return writer
 
@@ -335,7 +340,9 @@ def test_the_coordinator_ends_what_a_killed_writer_has_left_open_and_the_writer_
         send(arrow(numbered(range(100))), [])
         assert left._producer is not None
         left._producer.flush(30)
-        assert sum(scene.topics._run(system.readable(scene.topic)).values()) == 0
+        at = scene.topics._run(system.readable(scene.topic))
+        assert sum(at.values()) == 0
+        assert scene.topics._run(system.open_transactions(scene.topic, at)) == {0: scene.name, 1: scene.name}
         scene.topics._run(system.abort(scene.topic, "job", "stage", "Partition 0"))
         assert sum(scene.topics._run(system.settled_ends(scene.topic)).values()) == 102, "and the end of a transaction in each partition"
         return 100
@@ -390,6 +397,20 @@ def test_a_writer_that_was_closed_says_so(scene: Scene) -> None:
     writer.close()
     with pytest.raises(StreamUnavailable, match="starts again"):
         write(writer, 0, numbered([1]))
+
+
+def test_commits_markers_and_what_failed_are_counted(scene: Scene) -> None:
+    meter = TransactionMeter()
+    writer = scene.writer(meter=meter)
+    writer.open()
+    write(writer, 0, numbered(range(10)))
+    scene.current = 2
+    scene.opened(2)
+    with pytest.raises(ProducerFenced):
+        write(writer, 1, numbered(range(10)))
+    counted = meter.writes(Delivery.EXACTLY_ONCE)
+    assert (counted.commits, counted.markers, counted.aborted, counted.fenced) == (2, 1, 1, 1)
+    assert counted.commit_seconds > 0
 
 
 def test_markers_survive_their_encoding() -> None:

@@ -10,9 +10,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from containers.agent.metrics import ContainerCollector, Meter
-from containers.engine import Batch, StageStart, StateSize
+from containers.engine import Batch, StageStart, StateSize, Writes
 from sluice import Job
 from sluice.core.ids import Generation, Lineage, RunId, TaskName
+from sluice.job import Delivery
 from sluice.wire import agents as wire_agents
 from tests.support.fakes import FakeClock
 
@@ -140,6 +141,23 @@ def test_what_batches_have_done_adds_up(meter: Meter, clock: FakeClock) -> None:
     assert found[f"sluice_stage_batch_duration_seconds_bucket{{le=0.5,{LABELS}}}"] == 0
     assert found[f"sluice_stage_batch_duration_seconds_bucket{{le=1.0,{LABELS}}}"] == 3
     assert found[f"sluice_stage_batch_part_seconds_total{{part=addBatch,{LABELS}}}"] == pytest.approx(1.8)
+
+
+def test_what_a_stage_writes_is_reported_with_its_delivery_and_its_transactions(meter: Meter, clock: FakeClock) -> None:
+    exactly = Writes(Delivery.EXACTLY_ONCE, commits=4, commit_seconds=0.5, aborted=2, fenced=1, markers=3, repeated=1)
+    body = meter.committed(batch(0, writes={"delays": exactly, "raw": Writes(Delivery.AT_LEAST_ONCE)}))
+    assert body.delivery == {"delays": "exactly-once", "raw": "at-least-once"}
+    found, labels = scraped(meter, clock), "stage=hourly,stream=delays,task=Partition 0"
+    assert found[f"sluice_stage_delivery{{delivery=exactly-once,{labels}}}"] == 1
+    assert found[f"sluice_stage_transaction_commit_seconds_count{{{labels}}}"] == 4
+    assert found[f"sluice_stage_transaction_commit_seconds_sum{{{labels}}}"] == 0.5
+    assert found[f"sluice_stage_transactions_aborted_total{{{labels}}}"] == 2
+    assert found[f"sluice_stage_transactions_fenced_total{{{labels}}}"] == 1
+    assert found[f"sluice_stage_markers_renewed_total{{{labels}}}"] == 3
+    assert found[f"sluice_stage_batches_not_repeated_total{{{labels}}}"] == 1
+    assert [name for name in found if "stream=raw" in name] == [
+        "sluice_stage_delivery{delivery=at-least-once,stage=hourly,stream=raw,task=Partition 0}"
+    ]
 
 
 def test_how_a_stage_stands_is_as_after_its_last_batch(meter: Meter, clock: FakeClock) -> None:

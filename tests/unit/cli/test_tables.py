@@ -165,7 +165,16 @@ def test_a_status_shows_a_run_its_problems_and_its_stages() -> None:
         "! 1 task without an owner: Partition 1",
     ]
     assert [line.split()[0] for line in lines[6:]] == ["STAGE", "route", "hourly"]
-    assert lines[7].split()[1:] == ["2,000", "200", "800ms", "-", "2s", "-", "84"]
+    assert lines[7].split()[1:] == ["2,000", "200", "800ms", "-", "2s", "-", "84", "-"]
+
+
+def test_a_status_shows_how_a_stage_writes() -> None:
+    measured = measures(delivery={"delays": "at-least-once"})
+    run = overview(detail(tasks=(task(0, execution_id(0), stage("route", metrics=measured)),)), NOON)
+    header, route = [
+        line.split() for line in plain(status_page(status_of([run]), NOON, None)).splitlines() if "ROWS/S" in line or "route" in line
+    ]
+    assert (header[-1], route[-1]) == ("DELIVERY", "at-least-once")
 
 
 def test_a_run_that_has_ended_shows_the_reason_and_no_numbers() -> None:
