@@ -55,7 +55,7 @@ def inspect(directory: Path) -> CheckpointInfo | None:
         raise CheckpointUnreadable(f"{file}: {error.strerror}") from error
     try:
         lineage = Lineage(_text(json.loads(text)["id"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointUnreadable(
             f"{file} is not the metadata of a checkpoint ({text[:60]!r}): move the directory away to start with empty state"
         ) from error
@@ -113,7 +113,7 @@ def next_watermark(directory: Path, batch: int) -> int:
         return int(json.loads(file.read_text().splitlines()[1])["nextBatchWatermarkMs"])
     except OSError as error:
         raise CheckpointUnreadable(f"{error.filename}: {error.strerror}; the batch is committed, so the file should be there") from error
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
         raise CheckpointUnreadable(f"{file} is not a commit-log entry: {type(error).__name__}: {error}") from error
 
 
@@ -145,7 +145,7 @@ def check_not_emptied(directory: Path, drain: str = "") -> None:
         emptied_by, batch = _text(mark["uuid"]), int(mark["batch"])
     except FileNotFoundError:
         return
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise CheckpointUnreadable(f"{directory / DRAIN_MARKER}: {error}: move the directory away to start with empty state") from error
     if emptied_by != drain:
         raise StateNotLocal(

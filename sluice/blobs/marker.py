@@ -15,7 +15,7 @@ def check_marker(body: bytes, where: str) -> None:
     """Raises BlobStoreUnusable unless the marker is of this version's format."""
     try:
         found = json.loads(body)["sluice-blobs"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise BlobStoreUnusable(f"{where} does not belong to Sluice: its {MARKER} was not written by Sluice") from error
     if found != _FORMAT:
         raise BlobStoreUnusable(

@@ -65,7 +65,7 @@ class Marker:
                 Generation(int(found["generation"])),
                 Delivery(found.get("delivery", Delivery.EXACTLY_ONCE)),
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise CorruptData(f"{where} has an offset that Sluice has not written ({metadata[:100]!r}): give it another name") from error
 
     def position(self, topic: str) -> TopicPartition:

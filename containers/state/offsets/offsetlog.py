@@ -93,7 +93,7 @@ def parse(text: str, where: str) -> OffsetSeq:
         metadata = json.loads(lines[0])
         entry = OffsetSeq(metadata, tuple(lines[1:]))
         entry.text, entry.watermark, entry.timestamp  # noqa: B018 (to raise)
-    except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
         raise CheckpointUnreadable(f"{where} is not an offset-log entry: {type(error).__name__}: {error}") from error
     if not entry.sources:
         raise CheckpointUnreadable(f"{where} is an offset-log entry without sources")

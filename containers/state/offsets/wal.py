@@ -117,7 +117,7 @@ def decoded(body: bytes, blob: BlobId, batch: int) -> OffsetLogEntry:
         )
         if entry.batch != batch or not isinstance(entry.text, str) or not isinstance(entry.strict, bool):
             raise ValueError("its contents do not match its name")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise BlobCorrupted(f"{blob} is not an offset-log entry: {error}") from error
     return entry
 

@@ -187,6 +187,41 @@ def test_a_large_body_in_one_piece_is_read(patient: Address) -> None:
     assert statuses(exchanged(patient, head + body)) == [422]
 
 
+POST = b"POST /runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+
+
+@pytest.mark.parametrize("length", [b"9" * 30, b"9" * 5000, b"-1", b"1e9", b"+2", b"2, 2", b"0x2"])
+def test_a_length_that_is_no_number_of_bytes_is_refused(patient: Address, length: bytes) -> None:
+    assert statuses(exchanged(patient, POST + b"Content-Length: " + length + b"\r\n\r\n{}")) == [400]
+
+
+@pytest.mark.parametrize("length", [2**64 - 1, 2**63, 10**12, (4 << 20) + 1])
+def test_a_body_of_an_announced_length_beyond_the_limit_is_refused_before_it_is_sent(patient: Address, length: int) -> None:
+    assert problem(exchanged(patient, POST + b"Content-Length: %d\r\n\r\n" % length))[:2] == (413, "body-too-large")
+
+
+@pytest.mark.parametrize("path", [b"/runs", b"/drain", b"/ui/login"])
+def test_a_body_in_chunks_is_refused_when_it_reaches_the_limit(patient: Address, path: bytes) -> None:
+    piece = b"x" * (1 << 20)
+    chunks = [b"%x\r\n%b\r\n" % (len(piece), piece)] * 5
+    answer = exchanged(patient, POST.replace(b"/runs", path) + b"Transfer-Encoding: chunked\r\n\r\n", *chunks)
+    assert statuses(answer) in ([413], [])  # the answer is lost if the connection is reset while more is being sent
+
+
+def test_a_chunk_of_no_size_is_refused(patient: Address) -> None:
+    for size in (b"f" * 17, b"-1", b"x"):
+        assert statuses(exchanged(patient, POST + b"Transfer-Encoding: chunked\r\n\r\n" + size + b"\r\nabc")) == [400]
+
+
+@pytest.mark.parametrize("depth", [900, 980, 990, 1000, 100_000])
+def test_deeply_nested_json_is_refused_whatever_is_in_it(patient: Address, depth: int) -> None:
+    for leaf in (b"1", b'"\\u0061"', b'"\\ud800"'):
+        for form in (b"%b", b'{"config": {"a": %b}}'):
+            body = form % (b"[" * depth + leaf + b"]" * depth)
+            (status,) = statuses(exchanged(patient, POST + b"Content-Length: %d\r\n\r\n" % len(body), body))
+            assert status in (400, 422), (leaf, form)
+
+
 def test_a_connection_that_sends_nothing_is_closed(impatient: Address) -> None:
     assert exchanged(impatient) == b""
 

@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 
+from containers.errors import CheckpointUnreadable
+from containers.spark.systems.kafka_markers import Marker
+from containers.state.checkpoint import inspect, next_watermark
+from containers.state.offsets.offsetlog import parse
 from containers.state.offsets.wal import OffsetLog, encoded, put_in_all
 from containers.state.recovery.decision import OffsetLogEntry
+from sluice.blobs.marker import check_marker
 from sluice.blobs.port import BlobStore, Purpose, RequestContext
-from sluice.core.errors import BlobCorrupted, BlobMissing, BlobUnavailable
+from sluice.core.errors import BlobCorrupted, BlobMissing, BlobStoreUnusable, BlobUnavailable, CorruptData
 from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName
 from sluice.core.snapshots.snapshot import offsets_blob_id
 from tests.support.fakes import FakeClock
@@ -69,7 +75,11 @@ async def test_a_plan_that_is_not_there_is_missing(blobs: MemoryBlobs) -> None:
         await log_in(blobs).read(3)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"version":1}', encoded(plan(4)), encoded(plan(3))[:-2], b"\xff"])
+ENDLESS = encoded(plan(3)).replace(b'"batch": 3', b'"batch": 1e400')
+NESTED = b"[" * 100_000
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"version":1}', encoded(plan(4)), encoded(plan(3))[:-2], b"\xff", ENDLESS, NESTED])
 async def test_what_is_not_the_plan_of_that_batch_is_corrupted(blobs: MemoryBlobs, body: bytes) -> None:
     await blobs.put(offsets_blob_id(KEY, LINEAGE, 3), body, RequestContext(Purpose.OFFSETS))
     with pytest.raises(BlobCorrupted, match="offsets/one/000000000003"):
@@ -88,3 +98,20 @@ async def test_the_bytes_name_the_batch_and_hold_sparks_own_text(blobs: MemoryBl
     sink = io.BytesIO()
     await blobs.get(offsets_blob_id(KEY, LINEAGE, 3), sink, RequestContext(Purpose.OFFSETS))
     assert json.loads(sink.getvalue())["plan"].splitlines()[2] == '{"in":{"0":5}}'
+
+
+@pytest.mark.parametrize("body", [ENDLESS, NESTED, b'{"sluice-blobs": [' + NESTED])
+def test_numbers_and_nesting_without_end_are_named_as_what_they_damage(tmp_path: Path, body: bytes) -> None:
+    with pytest.raises(BlobStoreUnusable, match="not written by Sluice"):
+        check_marker(body, "the bucket")
+    with pytest.raises(CorruptData, match="has not written"):
+        Marker.decoded(body.decode(), "group g")
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "3").write_bytes(b"v1\n" + body.replace(b"batch", b"nextBatchWatermarkMs"))
+    with pytest.raises(CheckpointUnreadable, match="commits/3"):
+        next_watermark(tmp_path, 3)
+    (tmp_path / "metadata").write_bytes(body)
+    with pytest.raises(CheckpointUnreadable, match="metadata"):
+        inspect(tmp_path)
+    with pytest.raises(CheckpointUnreadable, match="the entry"):
+        parse("v1\n" + body.decode().replace("batch", "batchWatermarkMs"), "the entry")
