@@ -12,6 +12,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SMALL_DISK_BYTES = 1 << 20
 
+SLOW_START = 300
+"""Seconds in which a container starts Spark, also on a busy machine."""
+
 JOB = """
 from sluice import Job
 
@@ -82,14 +85,14 @@ def test_a_container_waits_while_its_disk_is_full_also_after_its_start_and_conti
         state = str(disk.root / "state")
         first, watchdog = scene.start_container(SLUICE_STATE_DIR=state, SLUICE_MAX_RESTARTS="1", SLUICE_RESTART_DELAY_SECONDS="0.1")
         scene.feed(100)
-        scene.await_all_written()
+        scene.await_all_written(SLOW_START)
         disk.fill()
         scene.feed(100)
-        wait_for("the first one waits", lambda: "waiting for room on a disk" in log_of(scene, first))
+        wait_for("the first one waits", lambda: "waiting for room on a disk" in log_of(scene, first), SLOW_START)
         watchdog.terminate()
-        assert watchdog.wait(180) == 0
+        assert watchdog.wait(SLOW_START) == 0
 
         again, _ = scene.start_container(SLUICE_STATE_DIR=state)
-        wait_for("the second one waits", lambda: "waiting for room on a disk" in log_of(scene, again))
+        wait_for("the second one waits", lambda: "waiting for room on a disk" in log_of(scene, again), SLOW_START)
         disk.make_room()
-        scene.await_all_written()
+        scene.await_all_written(SLOW_START)
