@@ -91,7 +91,7 @@ def _plan_and_compare() -> Moved:
     return Moved(
         made={what: _moves(before.placement, now.placement) for what, (before, now) in after.items()},
         least={what: least_moves(before.placement, list(now.containers)) for what, (before, now) in after.items()},
-        without_memory={what: _moves(before.placement, _dealt_out(now)) for what, (before, now) in after.items()},
+        without_memory={what: _moves(before.placement, _assigned_by_name(now)) for what, (before, now) in after.items()},
         figures={"plan_ms": first_ms, "plan_again_ms": again_ms, "plan_grown_ms": grown_ms},
     )
 
@@ -121,7 +121,7 @@ def _moves(before: Placement, after: Placement) -> int:
     return sum(1 for task, pid in after.items() if before[task] != pid)
 
 
-def _dealt_out(model: JobModel) -> Placement:
+def _assigned_by_name(model: JobModel) -> Placement:
     """Assign the tasks by name, without regard to the former assignment."""
     return place(list(model.tasks), sorted(model.containers, key=int), {})
 

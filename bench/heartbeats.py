@@ -16,7 +16,7 @@ from statistics import median
 
 from bench.deployment import CONTAINER, EPOCH, metric, write_fleet
 from bench.harness import BenchFailed, Result, Server, coordinator, note, running
-from bench.load import CONNECTIONS, Target, alternate, middle_cpu, middle_rate, middle_share, need_wrk, paired_ratio, probe
+from bench.load import CONNECTIONS, Target, alternate, median_cpu, median_rate, median_share, need_wrk, paired_ratio, probe
 from tests.support.processes import free_port
 
 NAME = "heartbeats"
@@ -71,11 +71,11 @@ def _measure(home: Path) -> Result:
         figures={
             "containers": CONTAINERS,
             "connections": CONNECTIONS,
-            "heartbeats_per_second": round(middle_rate(own)),
-            "bare_asgi_per_second": round(middle_rate(peers)),
-            "heartbeat_cpu_us": round(middle_cpu(own), 2),
-            "bare_cpu_us": round(middle_cpu(peers), 2),
-            "core_share": round(middle_share(own), 3),
+            "heartbeats_per_second": round(median_rate(own)),
+            "bare_asgi_per_second": round(median_rate(peers)),
+            "heartbeat_cpu_us": round(median_cpu(own), 2),
+            "bare_cpu_us": round(median_cpu(peers), 2),
+            "core_share": round(median_share(own), 3),
             "p50_ms": round(median(sample.p50 for sample in own), 3),
             "p99_ms": round(p99, 3),
             "p999_ms": round(median(sample.p999 for sample in own), 3),

@@ -16,7 +16,7 @@ from statistics import median
 from bench.deployment import JOB, STREAM, deploy, make_stream, metric, register, run_request
 from bench.harness import BenchFailed, Result, Server, coordinator, note, running
 from bench.heartbeats import ALIVE, check_beats, heartbeat_target
-from bench.load import CONNECTIONS, Sample, Target, alternate, middle_cpu, middle_rate, middle_share, need_wrk, paired_ratio
+from bench.load import CONNECTIONS, Sample, Target, alternate, median_cpu, median_rate, median_share, need_wrk, paired_ratio
 from coordinator.api.runs import spec_of
 from sluice.core.jobmodels.grouping import GroupByPartition, PreviousAssignment
 from sluice.core.jobmodels.model import plan_model
@@ -44,11 +44,11 @@ def run() -> Result:
     ratio = paired_ratio(unchanged, beats)
     figures |= {
         "connections": CONNECTIONS,
-        "unchanged_per_second": round(middle_rate(unchanged)),
-        "heartbeats_per_second": round(middle_rate(beats)),
-        "unchanged_cpu_us": round(middle_cpu(unchanged), 2),
-        "heartbeat_cpu_us": round(middle_cpu(beats), 2),
-        "core_share": round(middle_share(unchanged), 3),
+        "unchanged_per_second": round(median_rate(unchanged)),
+        "heartbeats_per_second": round(median_rate(beats)),
+        "unchanged_cpu_us": round(median_cpu(unchanged), 2),
+        "heartbeat_cpu_us": round(median_cpu(beats), 2),
+        "core_share": round(median_share(unchanged), 3),
         "unchanged_p99_ms": round(median(sample.p99 for sample in unchanged), 3),
     }
     return Result(

@@ -147,7 +147,7 @@ def alternate(targets: Sequence[Target], rounds: int, seconds: int) -> Mapping[s
     return samples
 
 
-def middle_rate(samples: Sequence[Sample]) -> float:
+def median_rate(samples: Sequence[Sample]) -> float:
     return median(sample.rate for sample in samples)
 
 
@@ -156,10 +156,10 @@ def paired_ratio(subject: Sequence[Sample], peer: Sequence[Sample]) -> float:
     return median(own.rate / peers.rate for own, peers in zip(subject, peer, strict=True))
 
 
-def middle_cpu(samples: Sequence[Sample]) -> float:
+def median_cpu(samples: Sequence[Sample]) -> float:
     """The median of the server's CPU microseconds per answer, which hardly depends on other processes."""
     return median(sample.cpu for sample in samples)
 
 
-def middle_share(samples: Sequence[Sample]) -> float:
+def median_share(samples: Sequence[Sample]) -> float:
     return median(sample.core_share for sample in samples)

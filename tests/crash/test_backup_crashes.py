@@ -233,14 +233,14 @@ async def test_a_dry_run_writes_nothing_and_says_what_would_be_done() -> None:
 async def test_nothing_is_collected_of_which_the_catalog_knows_too_little() -> None:
     world = await lived()
     await world.tidy()
-    strange = BlobId("jobs/nobodys-job/Partition_0/s/data/0000000000001-0000000000000001")
+    strange = BlobId("jobs/without_root_rights-job/Partition_0/s/data/0000000000001-0000000000000001")
     await world.blobs.put(strange, b"x", ABOUT)
     index = sorted((await world.retained()).values())[0]
     await world.blobs.put(index, b'{"broken":', ABOUT)
     before = await world.listed()
     for _ in range(3):
         (found,) = await world.collection.run(Progress("blobs"), dry=False)
-        assert set(found.not_judged) == {"jobs/nobodys-job/Partition_0/s/", "jobs/flight-delays/Partition_0/s/"}
+        assert set(found.not_judged) == {"jobs/without_root_rights-job/Partition_0/s/", "jobs/flight-delays/Partition_0/s/"}
         world.clock.advance(25 * 3600)
     assert await world.listed() == before
 

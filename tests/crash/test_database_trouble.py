@@ -113,7 +113,7 @@ async def test_a_database_that_became_another_coordinators_is_written_no_more(ur
         assert problem_slug(await caller.register(run_id, "c1")) == (503, "store-unavailable")
         assert "nothing is written until the claim is renewed" in (await ready(caller))[1]
         assert (await caller.http.get(f"/runs/{run_id}")).status_code == 200
-        await other.ask("SELECT pg_advisory_unlock(7355609)")
+        await other.request("SELECT pg_advisory_unlock(7355609)")
         await caller.registered(run_id, "c1")
         assert (await ready(caller))[0] == 200
 

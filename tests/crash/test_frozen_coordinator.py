@@ -160,7 +160,9 @@ def alive(coordinator: Running, execution_id: str) -> bool:
 async def claim_of(url: str) -> tuple[str, int, float]:
     """Holder, term, and the seconds by the database's time until the claim runs out."""
     async with another_client(url) as other:
-        row = str(await other.ask("SELECT concat_ws('|', holder, term, extract(epoch FROM expires_at - clock_timestamp())) FROM claims"))
+        row = str(
+            await other.request("SELECT concat_ws('|', holder, term, extract(epoch FROM expires_at - clock_timestamp())) FROM claims")
+        )
     holder, term, left = row.split("|")
     return holder, int(term), float(left)
 

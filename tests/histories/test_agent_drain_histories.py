@@ -88,7 +88,7 @@ class History:
 
     # --- what people and machines do -------------------------------------------------------------------------------
 
-    async def ask(self, method: str, path: str, **body: Any) -> httpx.Response:
+    async def request(self, method: str, path: str, **body: Any) -> httpx.Response:
         async with httpx.AsyncClient(transport=self.there.app, base_url="http://c") as http:
             return await http.request(method, path, json=body or None)
 
@@ -216,7 +216,7 @@ class History:
         """Run a drain with faults at random steps, and then what operators do after it."""
         slot, what, trap = self.next_trouble() if troubles else ("", "", None)
         reading = [asyncio.create_task(self.batches_meanwhile(each)) for each in self.containers]
-        answer = await self.ask("POST", "/drain", runId=self.run_id, drainMode=mode, hardDeadlineSeconds=DEADLINE)
+        answer = await self.request("POST", "/drain", runId=self.run_id, drainMode=mode, hardDeadlineSeconds=DEADLINE)
         assert answer.status_code == 202, answer.text
         uuid = answer.json()["uuid"]
         over = asyncio.create_task(self.over(uuid))
@@ -248,7 +248,7 @@ class History:
         return slot, what, self.set_trap(slot, self.chance.randrange(*steps))
 
     async def trouble(self, slot: str, what: str, uuid: str) -> None:
-        phase = (await self.ask("GET", f"/drain/{uuid}")).json()["phase"]
+        phase = (await self.request("GET", f"/drain/{uuid}")).json()["phase"]
         self.happened[f"{what} in {phase}"] += 1
         match what:
             case "kill":
@@ -260,7 +260,7 @@ class History:
                 await soon(self.over(uuid))
                 await self.all_have_beaten()
             case "cancel":
-                answer = await self.ask("DELETE", f"/drain/{uuid}")
+                answer = await self.request("DELETE", f"/drain/{uuid}")
                 assert answer.status_code < 300 or answer.status_code == 409, answer.text
             case "stop run":
                 await self.there.client.stop_run(self.run_id, "by hand")
@@ -284,7 +284,7 @@ class History:
 
     async def after(self, uuid: str) -> None:
         """What operators do then: deploy another version, or again the one that could not be drained, or nothing."""
-        reply = (await self.ask("GET", f"/drain/{uuid}")).json()
+        reply = (await self.request("GET", f"/drain/{uuid}")).json()
         keeps = reply["drainMode"] == "KEEP_STATE"
         flushed = any(each["phase"] == "FLUSHING" for each in reply["phases"]) and not keeps
         self.happened[f"{reply['phase']}{' after FLUSHING' if flushed else ' with its state' if keeps else ''}"] += 1

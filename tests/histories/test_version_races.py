@@ -35,7 +35,7 @@ from sluice.streams.port import Offsets
 from sluice.wire import runs as wire_runs
 from tests.support.api import run_body
 from tests.support.databases import temporary_store
-from tests.support.fakes import FakeClock, kept_somewhere, no_blob_stores
+from tests.support.fakes import FakeClock, no_blob_stores, with_blob_stores
 from tests.support.streams import TwoPartitions
 
 ASKED = ChangeReason("somebody", "because")
@@ -119,9 +119,9 @@ class World:
         )
         self.runs = Runs(self.store, self.models, notices, clock)
         self.versions = ModelVersions(
-            self.store, systems, self.models, notices, clock, names, self.leases.set_model_version, kept_somewhere()
+            self.store, systems, self.models, notices, clock, names, self.leases.set_model_version, with_blob_stores()
         )
-        self.history = ModelHistory(self.store, self.models, clock, self.versions.in_force, kept_somewhere())
+        self.history = ModelHistory(self.store, self.models, clock, self.versions.in_force, with_blob_stores())
         self.watch = PartitionMonitor(self.store, systems, self.versions, clock, timedelta(seconds=60))
 
     async def deploy(self, **changes: object) -> RunRow:

@@ -90,7 +90,7 @@ class Stage(Cluster):
     def lose_disk(self) -> None:
         shutil.rmtree(self.home / "state")
 
-    def tell(self) -> str:
+    def log_tails(self) -> str:
         """The last lines of all logs, for a failed test."""
         return "\n".join(tail(file) for file in sorted(self.root.glob("*.log")))
 
@@ -101,7 +101,7 @@ def stage(root: Path, job_text: str = TOY) -> Iterator[Stage]:
     try:
         yield made
     except BaseException:
-        print(made.tell())
+        print(made.log_tails())
         raise
     finally:
         made.close()

@@ -99,7 +99,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield made
 
 
-def drains_told(scene: Stage) -> set[str]:
+def counts_by_drain(scene: Stage) -> set[str]:
     """By the drain of the records in the output; "" for those that were not written by a drain."""
     rows = [row for rows in scene.log.read("out", 0, 0, 10**9) for row in rows]
     headers = scene.log.headers("out")
@@ -116,7 +116,7 @@ def test_a_drained_job_has_written_every_window_and_the_next_run_counts_the_rest
     assert phase(scene, uuid) == "DRAINED"
     assert watchdog.wait(60) == 0
     assert counted(scene) == by_hour(500)
-    assert drains_told(scene) == {uuid}
+    assert counts_by_drain(scene) == {uuid}
     scene.feed(300)
     scene.deploy()
     _, watchdog = scene.start_container(**SETTINGS)

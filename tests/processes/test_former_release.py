@@ -112,7 +112,7 @@ def mixed(root: Path) -> Iterator[MixedReleases]:
         scene.log.create("numbers", 2)
         yield scene
     except BaseException:
-        print(scene.tell())
+        print(scene.log_tails())
         raise
     finally:
         scene.close()

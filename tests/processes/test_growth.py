@@ -154,7 +154,7 @@ def grow(scene: Stage, streams: Log | Topics, partitions: int) -> int:
     return change(scene, grow=True)
 
 
-def told_of(scene: Stage) -> set[int]:
+def reported_partitions(scene: Stage) -> set[int]:
     """The partitions on which containers have reported progress. The output of a batch comes before its report."""
     return {each.partition for task in scene.detail().tasks for each in task.stages[0].offsets}
 
@@ -188,7 +188,7 @@ def test_a_stateful_job_whose_input_grows_twice_under_load_while_its_container_i
         await_adopted(scene, version)
         reported.more()
     reported.check_exact(load.fed)
-    wait_for("progress on all partitions", lambda: told_of(scene) == set(range(8)), 60)
+    wait_for("progress on all partitions", lambda: reported_partitions(scene) == set(range(8)), 60)
     assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
     assert watchdog.wait(120) == 0
 

@@ -150,11 +150,11 @@ class TestAJobOnKafka:
     def test_a_wrong_password_is_told_as_trouble_with_kafka_and_not_shown(self, scene: KafkaScene, tmp_path: Path) -> None:
         wrong = KafkaProperties.read(properties_file(tmp_path / "wrong.properties", scene.broker, "wrong-4712"))
 
-        async def ask() -> str:
+        async def request() -> str:
             system = KafkaSystem(scene.secured, wrong)
             with pytest.raises(Exception, match="Kafka at") as failed:
                 await system.partitions("numbers")
             await system.close()
             return str(failed.value)
 
-        assert "4712" not in asyncio.run(ask())
+        assert "4712" not in asyncio.run(request())

@@ -31,7 +31,7 @@ def store(scene: Stage) -> CheckpointInfo:
     return found
 
 
-def heard(scene: Stage, execution_id: str, what: str) -> bool:
+def has_logged(scene: Stage, execution_id: str, what: str) -> bool:
     return what in (scene.root / f"container-0-{execution_id}.log").read_text(errors="replace")
 
 
@@ -41,7 +41,7 @@ def test_a_second_stop_interrupts_the_batch(scene: Stage) -> None:
     Gate(scene, execution_id).await_batch()
     driver = scene.driver_of(watchdog)
     watchdog.send_signal(signal.SIGTERM)
-    wait_for("the stop to begin", lambda: heard(scene, execution_id, "exiting: stop requested"))
+    wait_for("the stop to begin", lambda: has_logged(scene, execution_id, "exiting: stop requested"))
     watchdog.send_signal(signal.SIGTERM)
     assert watchdog.wait(180) == 0
     assert session_members(driver.pid) == []
@@ -56,7 +56,7 @@ def test_the_next_container_runs_it_again_and_a_stop_in_the_middle_lets_it_finis
     gate = Gate(scene, execution_id)
     gate.await_batch()
     watchdog.send_signal(signal.SIGTERM)
-    wait_for("the stop to begin", lambda: heard(scene, execution_id, "exiting: stop requested"))
+    wait_for("the stop to begin", lambda: has_logged(scene, execution_id, "exiting: stop requested"))
     assert scene.written() == 0
     gate.open()
     assert watchdog.wait(180) == 0

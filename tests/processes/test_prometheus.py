@@ -57,14 +57,14 @@ class Watched:
     container: subprocess.Popen[bytes]
     api: httpx.Client
 
-    def ask(self, path: str, **query: Any) -> Any:
+    def request(self, path: str, **query: Any) -> Any:
         answer = self.api.get(f"/api/v1/{path}", params=query).json()
         assert answer["status"] == "success", answer
         return answer["data"]
 
     def values(self, expression: str) -> dict[tuple[str, ...], float]:
         """The present values of an expression, by their labels' values."""
-        found = self.ask("query", query=expression)["result"]
+        found = self.request("query", query=expression)["result"]
         return {tuple(value for _, value in sorted(each["metric"].items())): float(each["value"][1]) for each in found}
 
     def without_data(self, expressions: list[str]) -> list[str]:
@@ -124,14 +124,14 @@ def panels() -> list[dict[str, Any]]:
 
 def test_prometheus_finds_the_coordinator_and_the_container_with_whose_it_is(watched: Watched) -> None:
     def up() -> bool:
-        found = watched.ask("targets", state="active")["activeTargets"]
+        found = watched.request("targets", state="active")["activeTargets"]
         return sorted((each["labels"]["job"], each["health"]) for each in found) == [
             ("sluice-containers", "up"),
             ("sluice-coordinator", "up"),
         ]
 
     wait_for("two targets that are up", up, 120)
-    (labels,) = (each["metric"] for each in watched.ask("query", query="sluice_container_tasks_owned")["result"])
+    (labels,) = (each["metric"] for each in watched.request("query", query="sluice_container_tasks_owned")["result"])
     (incarnation,) = watched.stage.detail().incarnations
     assert labels == {
         "__name__": "sluice_container_tasks_owned",
@@ -168,14 +168,14 @@ def test_every_variable_of_the_dashboard_has_values(watched: Watched) -> None:
         if variable["type"] == "query":
             match = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
             assert match is not None
-            series = watched.ask("series", **{"match[]": substituted(match[1])})
+            series = watched.request("series", **{"match[]": substituted(match[1])})
             found[variable["name"]] = {each[match[2]] for each in series}
     assert found == {"job": {"toy"}, "stage": {"first", "counted"}, "task": {"Partition 0", "Partition 1"}}
 
 
 def test_every_alert_is_evaluated_without_an_error(watched: Watched) -> None:
     def rules() -> list[dict[str, Any]]:
-        return [rule for group in watched.ask("rules")["groups"] for rule in group["rules"]]
+        return [rule for group in watched.request("rules")["groups"] for rule in group["rules"]]
 
     assert len(rules()) == len(re.findall(r"- alert:", (DEPLOY / "prometheus" / "rules.yml").read_text()))
     wait_for("an evaluation of each", lambda: all(rule["health"] != "unknown" for rule in rules()), 60)

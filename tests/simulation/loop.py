@@ -99,7 +99,7 @@ class _Timers(selectors.BaseSelector):
         return {}
 
 
-def _goes_on(handle: _Handle | _Timer) -> bool:
+def _may_run(handle: _Handle | _Timer) -> bool:
     """Whether the process of the callback is neither dead nor frozen. That of a frozen one is kept until it is thawed."""
     process: Process | None = handle._context.get(_PROCESS)
     if process is None:
@@ -116,7 +116,7 @@ class _Handle(asyncio.Handle):
     _context: Context
 
     def _run(self) -> None:
-        if _goes_on(self):
+        if _may_run(self):
             super()._run()
 
 
@@ -126,7 +126,7 @@ class _Timer(asyncio.TimerHandle):
     _scheduled: bool
 
     def _run(self) -> None:
-        if _goes_on(self):
+        if _may_run(self):
             super()._run()
 
 

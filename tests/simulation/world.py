@@ -389,11 +389,11 @@ class World:
     def operator(self) -> OperatorClient:
         return OperatorClient("http://c", Way(self.network, "operator"))
 
-    async def until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def until_answered(self, request: Callable[[], Awaitable[T]]) -> T:
         """Ask until the coordinator answers, as people do. Raises Refused."""
         for _ in range(200):
             try:
-                return await ask()
+                return await request()
             except CoordinatorUnreachable as error:
                 self.say(f"operator: {error}")
                 await asyncio.sleep(3)

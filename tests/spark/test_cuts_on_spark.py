@@ -91,7 +91,7 @@ def small(bench: Bench) -> object:
     put_back()
 
 
-def cuts_of_a_running_query(bench: Bench, into: Path) -> list[FrozenCheckpoint]:
+def copies_of_a_running_query(bench: Bench, into: Path) -> list[FrozenCheckpoint]:
     """One frozen copy after about each batch while the query runs; the first may be from before any state."""
     bench.max_rows = 10
     totals, grant = Totals(), bench.grant("in")
@@ -115,7 +115,7 @@ def some(cuts: list[FrozenCheckpoint]) -> list[FrozenCheckpoint]:
     return [distinct[place * (len(distinct) - 1) // (RESTARTS - 1)] for place in range(RESTARTS)]
 
 
-def goes_on(bench: Bench, directory: Path, name: str) -> Totals:
+def continues_from(bench: Bench, directory: Path, name: str) -> Totals:
     """Start a query on a copy of the directory, and let it read the rest in one batch."""
     bench.max_rows = 1000
     grant = replace(bench.grant("in"), stage=StageName(name))
@@ -130,13 +130,13 @@ def goes_on(bench: Bench, directory: Path, name: str) -> Totals:
 
 def test_every_cut_of_a_running_query_starts_and_continues_exactly(bench: Bench, tmp_path: Path, small: object) -> None:
     (tmp_path / "cuts").mkdir()
-    cuts = cuts_of_a_running_query(bench, tmp_path / "cuts")
+    cuts = copies_of_a_running_query(bench, tmp_path / "cuts")
     assert len(cuts) > BATCHES / 2
     zips = [cut for cut in cuts if list(cut.directory.glob("state/**/*.zip"))]
     assert zips, "the cuts are of all kinds"
     for cut in some(cuts):
         assert cut.batch is not None
-        totals = goes_on(bench, cut.directory, f"cut-{cut.batch}")
+        totals = continues_from(bench, cut.directory, f"cut-{cut.batch}")
         if read_until(cut) < BATCHES * 10:
             assert totals.batches[0] == cut.batch + 1
         assert counted(BATCHES * 10).items() >= totals.seen.items(), f"cut at batch {cut.batch}"
@@ -145,7 +145,7 @@ def test_every_cut_of_a_running_query_starts_and_continues_exactly(bench: Bench,
 
 async def test_a_cut_that_went_through_a_blob_store_starts_and_continues_exactly(bench: Bench, tmp_path: Path, small: object) -> None:
     (tmp_path / "cuts").mkdir()
-    cuts = cuts_of_a_running_query(bench, tmp_path / "cuts")
+    cuts = copies_of_a_running_query(bench, tmp_path / "cuts")
     clock = FakeClock()
     place = Place(tmp_path / "place", MemoryBlobs(clock), CommitSettings(), clock=clock)
     markers = []
@@ -155,7 +155,7 @@ async def test_a_cut_that_went_through_a_blob_store_starts_and_continues_exactly
         markers.append((marker, cut))
     for marker, cut in markers[::-2]:
         await place.restore(marker.index)
-        totals = goes_on(bench, place.store, f"restored-{cut.batch}")
+        totals = continues_from(bench, place.store, f"restored-{cut.batch}")
         assert counted(BATCHES * 10).items() >= totals.seen.items()
         assert len(totals.seen) == KEYS or read_until(cut) == BATCHES * 10
 

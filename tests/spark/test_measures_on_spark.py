@@ -24,7 +24,7 @@ READS = [StreamId("log", "in")]
 BASE = datetime(2013, 1, 1, tzinfo=UTC)
 
 
-class Heard:
+class RecordingListener:
     def __init__(self) -> None:
         self.batches: queue.Queue[BatchDone] = queue.Queue()
         self.idle: queue.Queue[str] = queue.Queue()
@@ -35,8 +35,8 @@ class Heard:
 
 
 @pytest.fixture
-def heard(bench: Bench) -> Iterator[Heard]:
-    made = Heard()
+def listener(bench: Bench) -> Iterator[RecordingListener]:
+    made = RecordingListener()
     bench.spark.streams.addListener(made.listener)
     yield made
     bench.spark.streams.removeListener(made.listener)
@@ -53,68 +53,68 @@ def counted(task: StageTask) -> DataStreamWriter:
     return task.write(rows.groupBy(F.window("at", "1 minute")).count(), OUT)
 
 
-def test_a_batch_reports_what_there_was_beyond_it(bench: Bench, heard: Heard) -> None:
+def test_a_batch_reports_what_there_was_beyond_it(bench: Bench, listener: RecordingListener) -> None:
     bench.max_rows = 100
     bench.feed(range(250), batch=0)
     bench.run_until_read(bench.grant("in"), copy)
-    batches = [heard.batch() for _ in range(3)]
+    batches = [listener.batch() for _ in range(3)]
     assert [each.rows for each in batches] == [100, 100, 50]
     ends = {Ssp("log", "in", 0): 125, Ssp("log", "in", 1): 125}
     assert [positions_of(each.latest, READS) for each in batches] == [ends] * 3
     assert [sum(positions_of(each.positions, READS).values()) for each in batches] == [100, 200, 250]
 
 
-def test_the_parts_of_a_batch_s_duration_add_up_to_it(bench: Bench, heard: Heard) -> None:
+def test_the_parts_of_a_batch_s_duration_add_up_to_it(bench: Bench, listener: RecordingListener) -> None:
     bench.feed(range(10), batch=0)
     bench.run_until_read(bench.grant("in"), copy)
-    done = heard.batch()
+    done = listener.batch()
     assert {"addBatch", "queryPlanning", "walCommit", "latestOffset", "commitOffsets"} <= done.parts_ms.keys()
     assert 0.8 * done.duration_ms <= sum(done.parts_ms.values()) <= done.duration_ms + 10
 
 
-def test_a_stage_without_state_or_watermark_reports_none(bench: Bench, heard: Heard) -> None:
+def test_a_stage_without_state_or_watermark_reports_none(bench: Bench, listener: RecordingListener) -> None:
     bench.feed(range(10), batch=0)
     bench.run_until_read(bench.grant("in"), copy)
-    done = heard.batch()
+    done = listener.batch()
     assert (done.state, done.watermark, done.event_time_max) == (None, None, None)
 
 
-def test_a_stage_with_state_reports_its_size_and_its_watermark(bench: Bench, heard: Heard) -> None:
+def test_a_stage_with_state_reports_its_size_and_its_watermark(bench: Bench, listener: RecordingListener) -> None:
     grant = bench.grant("in")
     bench.feed([0, 30, 70], batch=0)
     bench.run_until_read(grant, counted)
-    first = heard.batch()
+    first = listener.batch()
     assert first.state is not None
     assert (first.state.rows, first.state.dropped_late) == (2, 0)
     assert first.state.memory_bytes > 0
     assert (first.watermark, first.event_time_max) == (None, BASE.replace(minute=1, second=10))
-    after = heard.batch()
+    after = listener.batch()
     assert after.rows == 0, "Spark runs a batch without rows to move the watermark on"
     assert after.watermark == BASE.replace(minute=1)
     assert after.state is not None
     assert after.state.rows == 1, "the window of the first minute is closed"
 
 
-def test_rows_that_come_too_late_are_counted(bench: Bench, heard: Heard) -> None:
+def test_rows_that_come_too_late_are_counted(bench: Bench, listener: RecordingListener) -> None:
     grant = bench.grant("in")
     bench.feed([0, 300], batch=0)
     bench.run_until_read(grant, counted)
     bench.feed([5], batch=1)
     bench.run_until_read(grant, counted)
-    seen = [heard.batch(), heard.batch(), heard.batch()]
+    seen = [listener.batch(), listener.batch(), listener.batch()]
     assert [each.state.dropped_late for each in seen if each.state] == [0, 0, 1]
 
 
-def test_a_query_that_finds_nothing_to_read_says_so(bench: Bench, heard: Heard) -> None:
+def test_a_query_that_finds_nothing_to_read_says_so(bench: Bench, listener: RecordingListener) -> None:
     interval = "spark.sql.streaming.noDataProgressEventInterval"
     bench.spark.conf.set(interval, "100ms")
     try:
         query = bench.start(bench.grant("in"), copy)
-        assert heard.batch().rows == 0, "the first batch of a query is run in any case"
-        assert heard.idle.get(timeout=60) == str(query.runId)
+        assert listener.batch().rows == 0, "the first batch of a query is run in any case"
+        assert listener.idle.get(timeout=60) == str(query.runId)
         bench.feed(range(10), batch=0)
-        assert heard.batch().rows == 10
-        while heard.idle.get(timeout=60) != str(query.runId):
+        assert listener.batch().rows == 10
+        while listener.idle.get(timeout=60) != str(query.runId):
             pass
     finally:
         bench.spark.conf.unset(interval)

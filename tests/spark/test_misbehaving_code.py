@@ -52,7 +52,7 @@ def test_a_session_that_user_code_has_stopped_gives_none() -> None:
         check_alive(stopped)  # type: ignore[arg-type]
 
 
-def hung_up() -> None:
+def closed_jvm() -> None:
     raise Py4JNetworkError("Answer from Java side is empty")
 
 
@@ -66,12 +66,12 @@ def hung_up() -> None:
 )
 def test_a_jvm_that_has_ended_is_reported_with_its_exit_code(end: str, expected: str) -> None:
     with subprocess.Popen(["/bin/sh", "-c", end]) as jvm:
-        gone = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=hung_up), _gateway=SimpleNamespace(proc=jvm)))
+        gone = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=closed_jvm), _gateway=SimpleNamespace(proc=jvm)))
         with pytest.raises(SparkStopped, match=f"^Spark's JVM {expected}$"):
             check_alive(gone)  # type: ignore[arg-type]
 
 
 def test_a_jvm_that_another_process_started_is_reported_with_the_error() -> None:
-    gone = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=hung_up), _gateway=SimpleNamespace(proc=None)))
+    gone = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=closed_jvm), _gateway=SimpleNamespace(proc=None)))
     with pytest.raises(SparkStopped, match=r"no longer answers: .*Answer from Java side is empty"):
         check_alive(gone)  # type: ignore[arg-type]

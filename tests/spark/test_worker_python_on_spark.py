@@ -23,7 +23,7 @@ def _where(*_: object) -> str:
     return str(theirs.__file__)
 
 
-class _Tells(DataSourceReader):
+class _LocationReader(DataSourceReader):
     def __init__(self, made: str) -> None:
         self.made = made
 
@@ -42,7 +42,7 @@ class Locations(DataSource):
         return "planned string, read string"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Tells(_where())
+        return _LocationReader(_where())
 
 
 def test_user_functions_and_data_sources_run_on_it(spark: SparkSession) -> None:

@@ -157,11 +157,11 @@ class Drained:
     run_id: str
     uuid: str = ""
 
-    async def ask(self, **body: Any) -> httpx.Response:
+    async def request(self, **body: Any) -> httpx.Response:
         return await self.caller.http.post("/drain", json={"runId": self.run_id, **body})
 
-    async def asked(self, **body: Any) -> Json:
-        answer = await self.ask(**body)
+    async def requested(self, **body: Any) -> Json:
+        answer = await self.request(**body)
         assert answer.status_code == 202, answer.text
         self.uuid = answer.json()["uuid"]
         return answer.json()  # type: ignore[no-any-return]
@@ -296,7 +296,7 @@ def versioning(caller: Caller) -> JobModelParts:
     return found
 
 
-async def look(caller: Caller) -> Mapping[str, int]:
+async def check_partitions(caller: Caller) -> Mapping[str, int]:
     """One turn of the partition monitor."""
     return await versioning(caller).watch.run_once()
 
@@ -369,14 +369,14 @@ def execution_id(slot: int, suffix: str = "0a1b2c3d") -> str:
     return f"{RUN}-container-{slot}-{suffix}"
 
 
-def measures(**changes: Any) -> wire_runs.StageMetricsReply:
+def stage_metrics(**changes: Any) -> wire_runs.StageMetricsReply:
     reported = {"rows": 5000, "rows_per_second": 1000.0, "batch_millis": 800, "lag": 100, "at": ago(seconds=2)}
     return wire_runs.StageMetricsReply.model_validate(reported | changes)
 
 
 def stage(name: str, **changes: Any) -> wire_runs.StageProgress:
     """A stage that committed batch 41 two seconds ago."""
-    reported = {"stage": name, "lineage": "l1", "batch_id": 41, "offsets": (), "reported_at": ago(seconds=2), "metrics": measures()}
+    reported = {"stage": name, "lineage": "l1", "batch_id": 41, "offsets": (), "reported_at": ago(seconds=2), "metrics": stage_metrics()}
     return wire_runs.StageProgress.model_validate(reported | changes)
 
 

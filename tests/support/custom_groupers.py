@@ -131,7 +131,7 @@ class ByOrder:
         return {str(place): [ssp] for place, ssp in enumerate(ssps)}
 
 
-class Meddles:
+class ModifiesAssignment:
     """Modifies the stored assignment."""
 
     def group(self, previous: Any, ssps: frozenset[Ssp]) -> Any:

@@ -96,27 +96,27 @@ class Other:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def ask(self, statement: str, **values: object) -> Any:
+    async def request(self, statement: str, **values: object) -> Any:
         return await self._connection.scalar(text(statement), values)
 
     async def holder(self) -> int | None:
         """The PID of the server process whose session has the claim."""
-        found = await self.ask("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = 7355609")
+        found = await self.request("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = 7355609")
         return None if found is None else int(found)
 
     async def end(self, pid: int | None) -> None:
         """Terminate a session, and wait until it is gone."""
-        await self.ask("SELECT pg_terminate_backend(:pid, 20000)", pid=pid)
+        await self.request("SELECT pg_terminate_backend(:pid, 20000)", pid=pid)
 
     async def take_over(self) -> None:
         """Terminate the session that has the claim, and take the claim. This client is already waiting for the lock, so that no other
         client gets it.
         """
         async with self._new() as ender:
-            waiting = asyncio.create_task(self.ask("SELECT pg_advisory_lock(7355609)"))
-            while not await ender.ask("SELECT count(*) FROM pg_locks WHERE objid = 7355609 AND NOT granted"):
+            waiting = asyncio.create_task(self.request("SELECT pg_advisory_lock(7355609)"))
+            while not await ender.request("SELECT count(*) FROM pg_locks WHERE objid = 7355609 AND NOT granted"):
                 pass
-            await ender.ask("SELECT pg_terminate_backend(:pid)", pid=await ender.holder())
+            await ender.request("SELECT pg_terminate_backend(:pid)", pid=await ender.holder())
             await waiting
 
     @asynccontextmanager

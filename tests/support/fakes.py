@@ -32,7 +32,7 @@ class FakeClock:
         self._now += by
 
 
-def kept_somewhere() -> BlobStores:
+def with_blob_stores() -> BlobStores:
     """Blob stores of runs that are backed up."""
     local = (BlobStoreName("local"),)
     return BlobStores({"local": "memory"}, lambda name, url: MemoryBlobs(FakeClock()), Backup(local, local))

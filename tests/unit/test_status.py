@@ -7,7 +7,7 @@ import pytest
 
 from sluice.status import overview, status_of
 from sluice.wire import runs as wire_runs
-from tests.support.api import NOON, RUN, ago, container, detail, execution_id, measures, stage, task
+from tests.support.api import NOON, RUN, ago, container, detail, execution_id, stage, stage_metrics, task
 
 HOLDER = execution_id(0)
 
@@ -30,9 +30,9 @@ def test_a_healthy_run_has_no_problems_and_shows_its_numbers() -> None:
 
 
 def test_a_stage_shows_the_sum_of_its_tasks_rates_and_the_worst_of_their_times() -> None:
-    slow = stage("route", metrics=measures(rows_per_second=0.5, batch_millis=9000, lag=7, watermark=ago(hours=1)))
+    slow = stage("route", metrics=stage_metrics(rows_per_second=0.5, batch_millis=9000, lag=7, watermark=ago(hours=1)))
     stale = stage("route", reported_at=ago(minutes=3), metrics=None, snapshot_at=ago(minutes=4))
-    fast = stage("route", metrics=measures(watermark=ago(minutes=1)))
+    fast = stage("route", metrics=stage_metrics(watermark=ago(minutes=1)))
     seen = overview(detail(tasks=tuple(task(n, HOLDER, each) for n, each in enumerate((slow, stale, fast)))), NOON)
     route, hourly = seen.stages
     assert (route.stage, route.rows_per_second, route.lag, route.batch_millis, route.batches) == (
@@ -98,22 +98,22 @@ def test_a_run_that_ended_in_order_or_is_stopping_has_no_problems(changes: dict[
 
 
 def test_a_stage_with_lag_that_has_not_reported_for_long_is_a_problem() -> None:
-    late = only_stage(reported_at=ago(minutes=6), metrics=measures(at=ago(minutes=6)))
+    late = only_stage(reported_at=ago(minutes=6), metrics=stage_metrics(at=ago(minutes=6)))
     assert problems(**late) == ["1 task without a report of stage route for more than 300 s: Partition 0"]
 
 
 def test_how_long_is_for_the_asker_to_say() -> None:
-    late = detail(**only_stage(reported_at=ago(minutes=6), metrics=measures(at=ago(minutes=6))))
+    late = detail(**only_stage(reported_at=ago(minutes=6), metrics=stage_metrics(at=ago(minutes=6))))
     assert overview(late, NOON, timedelta(minutes=10)).problems == ()
     assert overview(detail(), NOON, timedelta(seconds=1)).problems != ()
 
 
 def test_a_stage_with_nothing_left_to_read_may_be_silent() -> None:
-    assert problems(**only_stage(reported_at=ago(hours=6), metrics=measures(lag=0, at=ago(hours=6)))) == []
+    assert problems(**only_stage(reported_at=ago(hours=6), metrics=stage_metrics(lag=0, at=ago(hours=6)))) == []
 
 
 def test_what_the_coordinator_sees_in_the_streams_stands_over_what_the_container_saw() -> None:
-    hanging = only_stage(reported_at=ago(hours=6), lag=9, metrics=measures(lag=0, at=ago(hours=6)))
+    hanging = only_stage(reported_at=ago(hours=6), lag=9, metrics=stage_metrics(lag=0, at=ago(hours=6)))
     assert len(problems(**hanging)) == 1
     assert overview(detail(**hanging), NOON).stages[0].lag == 9
     idle = only_stage(batch_id=None, reported_at=None, metrics=None, lag=0)
@@ -121,7 +121,7 @@ def test_what_the_coordinator_sees_in_the_streams_stands_over_what_the_container
 
 
 def test_a_stage_of_unknown_lag_that_does_not_report_is_a_problem() -> None:
-    assert len(problems(**only_stage(reported_at=ago(hours=6), metrics=measures(lag=None, at=ago(hours=6))))) == 1
+    assert len(problems(**only_stage(reported_at=ago(hours=6), metrics=stage_metrics(lag=None, at=ago(hours=6))))) == 1
     assert len(problems(**only_stage(reported_at=ago(hours=6), metrics=None))) == 1
 
 

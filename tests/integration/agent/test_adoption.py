@@ -394,7 +394,7 @@ async def test_tasks_of_a_lost_container_are_taken_over_and_given_back_when_its_
 # --- beside drains and stops -----------------------------------------------------------------------------------------
 
 
-async def ask(there: Place, method: str, path: str, **body: Any) -> dict[str, Any]:
+async def request(there: Place, method: str, path: str, **body: Any) -> dict[str, Any]:
     async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
         answer = await http.request(method, path, json=body or None)
         assert answer.status_code < 300, answer.text
@@ -412,13 +412,13 @@ async def test_a_drain_that_begins_before_a_version_was_adopted_is_completed_wit
     await soon(zero.wire.held.wait())
     one = start(there, run_id, "c1", "1")
     await one.wire.after("acquire")
-    uuid = (await ask(there, "POST", "/drain", runId=run_id, drainMode="DEFAULT"))["uuid"]
+    uuid = (await request(there, "POST", "/drain", runId=run_id, drainMode="DEFAULT"))["uuid"]
     await zero.wire.after("drain")
     held.set()
     assert (await zero.ending()).exit_code == EXIT_OK
     assert (await one.ending()).exit_code == EXIT_OK
     assert await there.state(run_id) == "DRAINED"
-    assert (await ask(there, "GET", f"/drain/{uuid}"))["phase"] == "DRAINED"
+    assert (await request(there, "GET", f"/drain/{uuid}"))["phase"] == "DRAINED"
 
 
 async def test_a_version_is_adopted_when_the_drain_that_kept_it_up_is_cancelled(there: Place) -> None:
@@ -428,11 +428,11 @@ async def test_a_version_is_adopted_when_the_drain_that_kept_it_up_is_cancelled(
     model = zero.wire.hold("/jobModel")
     await grown(there, run_id, **{"in": 4})
     await soon(zero.wire.held.wait())
-    uuid = (await ask(there, "POST", "/drain", runId=run_id, drainMode="DEFAULT"))["uuid"]
+    uuid = (await request(there, "POST", "/drain", runId=run_id, drainMode="DEFAULT"))["uuid"]
     await zero.wire.after("drain")
     model.set()
     await zero.wire.after("jobModel", 2)
-    await ask(there, "DELETE", f"/drain/{uuid}")
+    await request(there, "DELETE", f"/drain/{uuid}")
     assert reads(await zero.engine.resumed()) == {"in": [0]}
     assert reads(await zero.engine.started()) == {"in": [0, 2]}
     await zero.wire.after("adopted")

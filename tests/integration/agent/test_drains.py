@@ -34,7 +34,7 @@ async def there(tmp_path: Path) -> AsyncIterator[Place]:
         yield made
 
 
-async def ask(there: Place, method: str, path: str, **body: Any) -> dict[str, Any]:
+async def request(there: Place, method: str, path: str, **body: Any) -> dict[str, Any]:
     async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
         answer = await http.request(method, path, json=body or None)
         assert answer.status_code < 300, answer.text
@@ -43,7 +43,7 @@ async def ask(there: Place, method: str, path: str, **body: Any) -> dict[str, An
 
 
 async def drained(there: Place, run_id: RunId, **more: Any) -> dict[str, Any]:
-    return await ask(there, "POST", "/drain", **{"runId": run_id, "drainMode": "DEFAULT", **more})
+    return await request(there, "POST", "/drain", **{"runId": run_id, "drainMode": "DEFAULT", **more})
 
 
 async def until_failed(there: Place, run_id: RunId) -> None:
@@ -93,7 +93,7 @@ async def test_a_drain_stops_flushes_commits_and_ends_the_run_and_the_next_one_b
     assert batch == 3
     assert uuid in text
     assert await there.state(run_id) == "DRAINED"
-    detail = await ask(there, "GET", f"/drain/{uuid}")
+    detail = await request(there, "GET", f"/drain/{uuid}")
     assert {each["partition"]: each["offset"] for each in detail["drained"]} == {0: 3, 1: 7}
     again = await there.deploy(job=one_stage())
     _, after = await began(start(there, again, "c2", "disk1", **NEVER))
@@ -137,7 +137,7 @@ async def test_a_drain_that_is_cancelled_in_time_lets_the_queries_continue(there
     held = first.wire.hold(f"/runs/{run_id}")  # the request that it sends after the notice of the drain
     uuid = (await drained(there, run_id))["uuid"]
     await soon(first.wire.held.wait())
-    await ask(there, "DELETE", f"/drain/{uuid}")
+    await request(there, "DELETE", f"/drain/{uuid}")
     held.set()
     assert await disk.resumed() is query
     await disk.runs(query, 1, {0: 9, 1: 9})
@@ -174,7 +174,7 @@ async def test_a_task_whose_batch_outlasts_a_cancelled_drain_continues_as_well(t
     held = container.wire.hold("/stages/only/drain")  # of the task whose query was paused at once
     uuid = (await drained(there, run_id))["uuid"]
     await soon(container.wire.held.wait())
-    await ask(there, "DELETE", f"/drain/{uuid}")
+    await request(there, "DELETE", f"/drain/{uuid}")
     held.set()
     assert await disk.resumed() is queries["Partition 0/only"]
     batch_ends.set()
@@ -265,7 +265,7 @@ async def test_a_stage_that_has_read_less_of_an_input_than_another_reads_on_to_w
     await disk.runs(queries["behind"], 0, {0: 3, 1: 4})
     uuid = (await drained(there, run_id))["uuid"]
     assert (await container.ending()).exit_code == EXIT_OK
-    detail = await ask(there, "GET", f"/drain/{uuid}")
+    detail = await request(there, "GET", f"/drain/{uuid}")
     assert {each["partition"]: each["offset"] for each in detail["drained"]} == {0: 9, 1: 4}
 
 
@@ -304,7 +304,7 @@ async def test_at_a_coordinator_of_release_0_1_stages_flush_in_order_and_catch_u
                 await disk.runs(query, 0, {ssp.partition: offset for ssp in query.start.starts})
     uuid = (await drained(there, run_id))["uuid"]
     assert (await container.ending()).exit_code == EXIT_OK
-    detail = await ask(there, "GET", f"/drain/{uuid}")
+    detail = await request(there, "GET", f"/drain/{uuid}")
     assert {each["partition"]: each["offset"] for each in detail["drained"] if each["stream"] == "in"} == {0: 9, 1: 9}
     assert old.read > 0
 
@@ -429,7 +429,7 @@ async def test_a_drain_that_keeps_the_state_empties_nothing_and_a_container_on_a
     uuid = (await drained(there, run_id, drainMode="KEEP_STATE"))["uuid"]
     assert (await container.ending()).exit_code == EXIT_OK
     assert [batch for batch, _ in disk.outputs[query.start.query]] == [0, 1, 2]
-    detail = await ask(there, "GET", f"/drain/{uuid}")
+    detail = await request(there, "GET", f"/drain/{uuid}")
     (stage,) = detail["containers"][0]["tasks"][0]["stages"]
     assert (stage["keptOperators"], stage["batchId"]) == (["counts by key"], 2)
 
@@ -458,7 +458,7 @@ async def test_a_drain_that_keeps_the_state_is_cancelled_after_a_stage_has_read_
     disk.on_empty = lambda start: empty_after(keeping, go)
     uuid = (await drained(there, run_id, drainMode="KEEP_STATE"))["uuid"]
     await soon(asyncio.to_thread(keeping.wait, 20))
-    assert (await ask(there, "DELETE", f"/drain/{uuid}"))["phase"] == "CANCELLED"
+    assert (await request(there, "DELETE", f"/drain/{uuid}"))["phase"] == "CANCELLED"
     go.set()
     assert await disk.resumed() is query
     await disk.runs(query, 1, {0: 9, 1: 9})

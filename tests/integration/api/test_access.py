@@ -46,7 +46,7 @@ class Guarded:
         name = f"{'-'.join(roles)} of {jobs[0]}"
         return (await self.caller.coordinator.authentication.tokens.create(name, Grant(frozenset(roles), jobs), lasts, "test")).token
 
-    async def ask(self, request: str, token: str, **more: Any) -> httpx.Response:
+    async def request(self, request: str, token: str, **more: Any) -> httpx.Response:
         """`request`: an entry of the table."""
         method, path = request.split(" ")
         for name, value in {**IN_PATHS, "runId": self.run_id, "job": "flight-delays"}.items():
@@ -106,9 +106,9 @@ async def test_each_role_may_send_what_the_table_says_and_nothing_else(guarded: 
     tokens = {role: await guarded.token(role) for role in Role}
     for request, rule in RULES.items():
         if not rule.is_open:
-            assert (await guarded.ask(request, "")).status_code == 401, request
+            assert (await guarded.request(request, "")).status_code == 401, request
         for role, token in tokens.items():
-            answer = await guarded.ask(request, token)
+            answer = await guarded.request(request, token)
             if not rule.is_open and role not in rule.roles:
                 assert answer.status_code == 403, (request, role)
             else:
@@ -127,11 +127,11 @@ async def test_a_deployer_sets_no_spark_setting_that_names_code_before_an_admini
     deployer, admin = [await guarded.token(role) for role in (Role.DEPLOYER, Role.ADMIN)]
 
     async def status(request: str, token: str, **config: str) -> int:
-        return (await guarded.ask(request, token, json=run_body() | {"config": config})).status_code
+        return (await guarded.request(request, token, json=run_body() | {"config": config})).status_code
 
     jars = {"spark.jars": "/opt/library.jar", "spark.executor.memory": "2g"}
     assert await status("POST /runs/plan", deployer, **jars) == 403
-    refused = await guarded.ask("POST /runs", deployer, json=run_body() | {"config": jars})
+    refused = await guarded.request("POST /runs", deployer, json=run_body() | {"config": jars})
     assert refused.status_code == 403
     assert "spark.jars: such a setting can run code" in refused.text
     assert await status("POST /runs", admin, **jars) == 201
@@ -142,15 +142,15 @@ async def test_a_deployer_sets_no_spark_setting_that_names_code_before_an_admini
 async def test_a_role_is_for_the_jobs_of_its_token_only(guarded: Guarded) -> None:
     ours, theirs = [await guarded.token(*Role, jobs=jobs) for jobs in (("flight-*",), ("flights", "weather-*"))]
     bodies = BODIES | {"POST /drain": {"runId": guarded.run_id}, "POST /drain/plan": {"run_id": guarded.run_id}}
-    drain = await guarded.ask("POST /drain", ours, json=bodies["POST /drain"])
+    drain = await guarded.request("POST /drain", ours, json=bodies["POST /drain"])
     assert drain.status_code == 202
     for request, rule in RULES.items():
         if rule.job is not JobSource.ANY and rule.roles:
             content = {"json": bodies[request]} if request in bodies else {}
             path = request.replace("{uuid}", "no-drain")
-            answer = await guarded.ask(request, theirs, **content)
+            answer = await guarded.request(request, theirs, **content)
             assert answer.status_code == 403, (path, answer.text)
-            answer = await guarded.ask(request, ours, **content)
+            answer = await guarded.request(request, ours, **content)
             refused = rule.job is JobSource.ALL or "{uuid}" in request
             assert (answer.status_code == 403) == refused, (path, answer.text)
     found = f"/drain/{drain.json()['uuid']}"
@@ -160,8 +160,8 @@ async def test_a_role_is_for_the_jobs_of_its_token_only(guarded: Guarded) -> Non
 
 async def test_jobs_of_others_are_not_listed(guarded: Guarded) -> None:
     ours, theirs = [await guarded.token(Role.VIEWER, jobs=jobs) for jobs in (("flight-*",), ("weather-*",))]
-    assert [each["job"] for each in (await guarded.ask("GET /jobs", ours)).json()["jobs"]] == ["flight-delays"]
-    assert (await guarded.ask("GET /jobs", theirs)).json()["jobs"] == []
+    assert [each["job"] for each in (await guarded.request("GET /jobs", ours)).json()["jobs"]] == ["flight-delays"]
+    assert (await guarded.request("GET /jobs", theirs)).json()["jobs"] == []
     assert (await guarded.http.get("/runs", headers=bearer(ours))).status_code == 403
     assert (await guarded.http.get("/drains", headers=bearer(ours))).status_code == 403
 
@@ -196,9 +196,9 @@ async def test_a_token_that_is_not_exactly_right_is_refused(guarded: Guarded) ->
 async def test_an_expired_token_is_refused(guarded: Guarded) -> None:
     token = await guarded.token(Role.VIEWER, lasts=timedelta(hours=1))
     guarded.clock.advance(59 * 60)
-    assert (await guarded.ask("GET /jobs", token)).status_code == 200
+    assert (await guarded.request("GET /jobs", token)).status_code == 200
     guarded.clock.advance(120)
-    assert (await guarded.ask("GET /jobs", token)).status_code == 401
+    assert (await guarded.request("GET /jobs", token)).status_code == 401
 
 
 async def test_a_revoked_token_is_refused_and_its_long_polls_end(guarded: Guarded) -> None:
@@ -210,21 +210,21 @@ async def test_a_revoked_token_is_refused_and_its_long_polls_end(guarded: Guarde
     answer = await guarded.http.delete(f"/tokens/{viewer.split('.')[1]}", headers=bearer(admin))
     assert answer.json()["revokedAt"] is not None
     assert problem_slug(await poll) == (401, "not-authenticated")
-    assert (await guarded.ask("GET /jobModel", viewer)).status_code == 401
+    assert (await guarded.request("GET /jobModel", viewer)).status_code == 401
     assert (await guarded.http.delete("/tokens/0000", headers=bearer(admin))).status_code == 404
 
 
 async def test_wrong_tokens_are_limited_by_address_and_right_ones_are_not(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
     token = await guarded.token(Role.VIEWER)
-    answers = [await guarded.ask("GET /jobs", f"{token[:-8]}{n:08}") for n in range(BAD_LOGINS + 5)]
+    answers = [await guarded.request("GET /jobs", f"{token[:-8]}{n:08}") for n in range(BAD_LOGINS + 5)]
     assert [each.status_code for each in answers] == [401] * BAD_LOGINS + [429] * 5
     assert problem_slug(answers[-1])[1] == "too-many-bad-tokens"
     assert 0 < int(answers[-1].headers["retry-after"]) <= 60
-    assert (await guarded.ask("GET /jobs", token)).status_code == 200
+    assert (await guarded.request("GET /jobs", token)).status_code == 200
     assert len([each for each in caplog.records if "wrong token" in each.message]) == BAD_LOGINS
     assert token.split(".")[2][:8] not in caplog.text
     guarded.clock.advance(120)
-    assert (await guarded.ask("GET /jobs", "wrong")).status_code == 401
+    assert (await guarded.request("GET /jobs", "wrong")).status_code == 401
 
 
 async def test_a_token_in_a_url_is_refused_and_not_repeated(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
@@ -272,7 +272,7 @@ async def test_changes_have_the_name_of_the_principal_and_not_one_of_the_request
     headers = {**bearer(await guarded.token(Role.OPERATOR)), "Sluice-Actor": "somebody else"}
     answer = await guarded.http.patch(f"/runs/{guarded.run_id}", json={"containers": 2}, headers=headers)
     assert answer.status_code == 200, answer.text
-    versions = await guarded.ask("GET /jobs/{job}/models", await guarded.token(Role.VIEWER))
+    versions = await guarded.request("GET /jobs/{job}/models", await guarded.token(Role.VIEWER))
     assert versions.json()["models"][0]["actor"] == "operator of *"
 
 

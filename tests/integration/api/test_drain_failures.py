@@ -24,7 +24,7 @@ async def saved(caller: Caller) -> tuple[Drained, list[str]]:
 async def stopped_with_checkpoints(caller: Caller) -> tuple[Drained, list[str]]:
     """The same in FLUSHING: snapshot 1 of each task is pinned."""
     run, lineages = await saved(caller)
-    await run.asked(hardDeadlineSeconds=20)
+    await run.requested(hardDeadlineSeconds=20)
     for task in (0, 1):
         made = await snapshot(caller, run.run_id, 1, lineages[task], task)
         await run.phase_after("stopped", task, checkpointId=made)
@@ -62,7 +62,7 @@ async def test_what_a_stage_stopped_with_is_pinned_until_the_drain_is_over(calle
 
 async def test_a_stage_that_stops_again_pins_what_it_stopped_with_last(caller: Caller) -> None:
     run, lineages = await saved(caller)
-    await run.asked()
+    await run.requested()
     for number in (1, 2):
         made = await snapshot(caller, run.run_id, number, lineages[0], previous=number - 1 or None)
         assert await run.phase_after("stopped", 0, checkpointId=made) == "STOPPING"
@@ -74,7 +74,7 @@ async def test_a_stage_that_stops_again_pins_what_it_stopped_with_last(caller: C
 
 async def test_a_run_that_is_backed_up_stops_and_ends_with_durable_checkpoints_only(caller: Caller) -> None:
     run, lineages = await saved(caller)
-    await run.asked()
+    await run.requested()
     assert problem_slug(await run.step("stopped")) == (422, "checkpoint-needed")
     assert problem_slug(await run.step("stopped", checkpointId=checkpoint_id(1))) == (404, "unknown-snapshot")
     assert problem_slug(await run.step("stopped", checkpointId="x")) == (422, "invalid-request")
@@ -91,7 +91,7 @@ async def test_a_step_whose_offsets_cannot_be_true_is_refused_and_moves_no_drain
     run = await running(caller)
     lineage = (await caller.acquired(run.run_id, "c1"))["stages"][0]["lineage"]
     assert (await caller.progress(run.run_id, 1, lineage, 7, [("flights", 0, 70)])).status_code == 204
-    await run.asked()
+    await run.requested()
     for changes in ({"offsets": offsets_json({("flights", 0): 69})}, {"batchId": 2**53 + 1}):
         assert problem_slug(await run.step("stopped", **changes)) == (422, "false-report")
     assert (await run.drain_status())["phase"] == "STOPPING"
@@ -101,7 +101,7 @@ async def test_a_step_whose_offsets_cannot_be_true_is_refused_and_moves_no_drain
 
 async def test_a_stage_without_any_batch_needs_no_checkpoint(caller: Caller) -> None:
     run, _ = await saved(caller)
-    await run.asked()
+    await run.requested()
     for step in ("stopped", "flushed", "committed"):
         phase = await run.all_take(step, batchId=None, offsets=[])
     assert phase == "DRAINED"
@@ -112,7 +112,7 @@ async def test_a_stage_without_any_batch_needs_no_checkpoint(caller: Caller) -> 
 
 async def test_a_drain_that_fails_before_it_flushed_leaves_the_run_as_it_was(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
-    await run.asked(hardDeadlineSeconds=20)
+    await run.requested(hardDeadlineSeconds=20)
     await run.phase_after("stopped", 0)
     reply = len(await caller.notices(run.run_id))
     clock.advance(20)
@@ -123,7 +123,7 @@ async def test_a_drain_that_fails_before_it_flushed_leaves_the_run_as_it_was(cal
     after = await caller.run(run.run_id)
     assert (after["state"], after["stopRequestedAt"], after["drain"], after["failedDrains"]) == ("RUNNING", None, None, [])
     first = run.uuid
-    assert (await run.asked())["uuid"] != first
+    assert (await run.requested())["uuid"] != first
 
 
 async def test_a_drain_that_fails_after_it_flushed_goes_back_to_what_was_pinned(caller: Caller, clock: FakeClock) -> None:
@@ -152,7 +152,7 @@ async def test_a_drain_that_fails_after_it_flushed_goes_back_to_what_was_pinned(
 
 async def test_after_a_late_failure_a_stage_without_any_batch_starts_fresh(caller: Caller) -> None:
     run = await running(caller)
-    await run.asked()
+    await run.requested()
     await run.phase_after("stopped", 0, batchId=None, offsets=[])
     await run.phase_after("stopped", 1)
     before = {task["task"]: task["stages"][0]["lineage"] for task in (await caller.run(run.run_id))["tasks"]}
@@ -168,7 +168,7 @@ async def test_after_a_late_failure_a_stage_without_any_batch_starts_fresh(calle
 @pytest.mark.parametrize(("steps", "phase"), [(0, "CANCELLED"), (1, "FAILED"), (2, "FAILED")])
 async def test_a_stop_ends_a_drain(caller: Caller, steps: int, phase: str) -> None:
     run = await running(caller)
-    await run.asked()
+    await run.requested()
     for step in ("stopped", "flushed")[:steps]:
         await run.all_take(step)
     answer = await caller.stop(run.run_id, reason="enough")
@@ -181,14 +181,14 @@ async def test_a_stop_ends_a_drain(caller: Caller, steps: int, phase: str) -> No
 
 async def test_a_stop_before_any_container_came_ends_a_drain_and_the_run(caller: Caller) -> None:
     run = await deployed(caller)
-    await run.asked()
+    await run.requested()
     assert (await caller.stop(run.run_id)).json()["state"] == "STOPPED"
     assert (await run.drain_status())["phase"] == "CANCELLED"
 
 
 async def test_a_drain_of_which_all_containers_are_lost_fails_and_ends_the_run(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
-    await run.asked(hardDeadlineSeconds=20)
+    await run.requested(hardDeadlineSeconds=20)
     await run.to_flushing()
     await caller.exited("c1", 1)
     reply = len(await caller.notices(run.run_id))
@@ -199,7 +199,7 @@ async def test_a_drain_of_which_all_containers_are_lost_fails_and_ends_the_run(c
 
 async def test_a_stop_after_a_drain_changes_nothing(caller: Caller) -> None:
     run = await running(caller)
-    await run.asked()
+    await run.requested()
     await run.to_drained()
     assert (await caller.stop(run.run_id)).json()["state"] == "DRAINED"
     assert (await run.drain_status())["phase"] == "DRAINED"
@@ -210,7 +210,7 @@ async def test_a_stop_after_a_drain_changes_nothing(caller: Caller) -> None:
 
 async def test_the_soft_deadline_names_what_is_late_and_fails_nothing(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
-    asked = await run.asked(softDeadlineSeconds=20, hardDeadlineSeconds=1000)
+    asked = await run.requested(softDeadlineSeconds=20, hardDeadlineSeconds=1000)
     assert datetime.fromisoformat(asked["softDeadlineAt"]) == clock.now() + timedelta(seconds=20)
     assert not (await run.drain_status())["late"]
     clock.advance(20)
@@ -222,7 +222,7 @@ async def test_the_soft_deadline_names_what_is_late_and_fails_nothing(caller: Ca
 
 async def test_each_phase_has_a_budget_of_its_own(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
-    await run.asked(softDeadlineSeconds=1000, hardDeadlineSeconds=2000, budgetSeconds={"stopping": 5, "flushing": 100})
+    await run.requested(softDeadlineSeconds=1000, hardDeadlineSeconds=2000, budgetSeconds={"stopping": 5, "flushing": 100})
     clock.advance(12)
     assert (await run.drain_status())["late"]
     await run.to_flushing()
@@ -235,7 +235,7 @@ async def test_each_phase_has_a_budget_of_its_own(caller: Caller, clock: FakeClo
 
 async def test_drains_have_metrics(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
-    await run.asked(hardDeadlineSeconds=20)
+    await run.requested(hardDeadlineSeconds=20)
     reply = len(await caller.notices(run.run_id))
     clock.advance(20)
     await over(caller, run, reply)
@@ -279,16 +279,16 @@ async def test_a_plan_names_what_a_flush_could_not_empty(caller: Caller) -> None
 
 async def test_a_drain_that_must_empty_the_state_is_refused_if_it_could_not(caller: Caller) -> None:
     run = await running(caller)
-    assert problem_slug(await run.ask(requireEmpty=True)) == (409, "not-emptied")
+    assert problem_slug(await run.request(requireEmpty=True)) == (409, "not-emptied")
     await measured(caller, run, 0, [])
     await measured(caller, run, 1, ["Aggregate without a watermark"])
-    answer = await run.ask(requireEmpty=True)
+    answer = await run.request(requireEmpty=True)
     assert problem_slug(answer) == (409, "not-emptied")
     assert "stage hourly: Aggregate without a watermark" in answer.json()["detail"]
     assert (await caller.run(run.run_id))["state"] == "RUNNING"
     await measured(caller, run, 1, [])
     assert (await plan(caller, run))["empties"] is True
-    await run.asked(requireEmpty=True)
+    await run.requested(requireEmpty=True)
 
 
 async def test_a_run_that_has_ended_has_no_plan(caller: Caller) -> None:
@@ -304,9 +304,9 @@ async def test_a_run_that_has_ended_has_no_plan(caller: Caller) -> None:
 
 async def test_a_second_request_with_later_deadlines_extends_the_drain(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
-    first = await run.asked(softDeadlineSeconds=10, hardDeadlineSeconds=20)
+    first = await run.requested(softDeadlineSeconds=10, hardDeadlineSeconds=20)
     clock.advance(15)
-    answer = await run.ask(softDeadlineSeconds=20, hardDeadlineSeconds=25)
+    answer = await run.request(softDeadlineSeconds=20, hardDeadlineSeconds=25)
     assert (answer.status_code, answer.json()["uuid"]) == (200, run.uuid)
     for name, seconds in (("softDeadlineAt", 10), ("hardDeadlineAt", 5)):
         later = datetime.fromisoformat((await run.drain_status())[name]) - datetime.fromisoformat(first[name])
@@ -321,18 +321,18 @@ async def test_a_second_request_with_later_deadlines_extends_the_drain(caller: C
 @pytest.mark.parametrize("body", [{}, {"hardDeadlineSeconds": 10}, {"softDeadlineSeconds": 1, "hardDeadlineSeconds": 20}])
 async def test_a_second_request_without_later_deadlines_changes_nothing(caller: Caller, body: Json) -> None:
     run = await running(caller)
-    await run.asked(softDeadlineSeconds=10, hardDeadlineSeconds=20)
+    await run.requested(softDeadlineSeconds=10, hardDeadlineSeconds=20)
     before = await run.drain_status()
-    assert (await run.ask(**body)).json()["uuid"] == run.uuid
+    assert (await run.request(**body)).json()["uuid"] == run.uuid
     assert await run.drain_status() == before
 
 
 async def test_a_drain_that_is_over_is_not_extended(caller: Caller) -> None:
     run = await running(caller)
-    await run.asked(hardDeadlineSeconds=20)
+    await run.requested(hardDeadlineSeconds=20)
     await run.to_drained()
     before = await run.drain_status()
-    assert (await run.ask(hardDeadlineSeconds=60)).status_code == 200
+    assert (await run.request(hardDeadlineSeconds=60)).status_code == 200
     assert await run.drain_status() == before
 
 

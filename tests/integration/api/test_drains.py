@@ -25,7 +25,7 @@ from tests.support.fakes import FakeClock
 
 async def test_a_run_drains_phase_by_phase_and_ends(caller: Caller) -> None:
     run = await running(caller)
-    asked = await run.asked()
+    asked = await run.requested()
     assert (asked["phase"], asked["runId"], asked["drainMode"]) == ("STOPPING", run.run_id, "DEFAULT")
     assert (await caller.run(run.run_id))["state"] == "DRAINING"
     assert await run.phase_after("stopped", 0) == "STOPPING"
@@ -46,7 +46,7 @@ async def test_a_run_drains_phase_by_phase_and_ends(caller: Caller) -> None:
 
 async def test_a_drain_shows_what_is_done_what_remains_and_what_blocks(caller: Caller) -> None:
     run = await running(caller, chained=True)
-    await run.asked()
+    await run.requested()
     await run.all_take("stopped", ["route", "hourly"])
     await run.phase_after("flushing", 0, "route", note="round 2 of timers")
     await run.phase_after("flushed", 1, "route", leftoverRows=3, leftoverOperators=["flatMapGroupsWithState"])
@@ -66,7 +66,7 @@ async def test_a_drain_shows_what_is_done_what_remains_and_what_blocks(caller: C
 
 async def test_when_the_last_task_has_flushed_a_stage_the_stages_after_it_are_notified(caller: Caller) -> None:
     run = await running(caller, chained=True)
-    await run.asked()
+    await run.requested()
     await run.all_take("stopped", ["route", "hourly"])
     await run.phase_after("flushed", 0, "route")
     before = await run.kinds()
@@ -78,7 +78,7 @@ async def test_when_the_last_task_has_flushed_a_stage_the_stages_after_it_are_no
 
 async def test_in_flushing_notices_and_answers_say_which_stages_every_task_has_flushed(caller: Caller) -> None:
     run = await running(caller, chained=True)
-    await run.asked()
+    await run.requested()
     steps = [("stopped", task, stage) for stage in ("route", "hourly") for task in (0, 1)]
     steps += [("flushing", 0, "route"), ("flushed", 0, "route"), ("flushed", 1, "route"), ("flushing", 0, "hourly")]
     answers = [(await run.step(*each)).json() for each in steps]
@@ -92,7 +92,7 @@ async def test_in_flushing_notices_and_answers_say_which_stages_every_task_has_f
 
 async def test_before_any_container_a_drain_waits_and_continues_when_they_come(caller: Caller, clock: FakeClock) -> None:
     run = await deployed(caller, containers=2)
-    assert (await run.asked())["phase"] == "REQUESTED"
+    assert (await run.requested())["phase"] == "REQUESTED"
     clock.advance(10_000)
     reported = await run.drain_status()
     assert [(each["processorId"], each["why"]) for each in reported["blockedBy"]] == [("0", "no container"), ("1", "no container")]
@@ -112,15 +112,15 @@ async def test_before_any_container_a_drain_waits_and_continues_when_they_come(c
 async def test_a_starting_run_is_drained(caller: Caller) -> None:
     run = await deployed(caller)
     await caller.registered(run.run_id, "c1")
-    assert (await run.asked())["phase"] == "STOPPING"
+    assert (await run.requested())["phase"] == "STOPPING"
     assert (await run.drain_status())["blockedBy"][0]["why"] == "not held"
 
 
 async def test_the_same_run_again_gives_the_same_drain(caller: Caller) -> None:
     run = await running(caller)
-    first = await run.asked()
+    first = await run.requested()
     for phase, step in (("STOPPING", "stopped"), ("FLUSHING", "flushed"), ("COMMITTING", "committed"), ("DRAINED", "")):
-        again = await run.ask()
+        again = await run.request()
         assert (again.status_code, again.json()["uuid"], again.json()["phase"]) == (200, first["uuid"], phase)
         if step:
             await run.all_take(step)
@@ -129,10 +129,10 @@ async def test_the_same_run_again_gives_the_same_drain(caller: Caller) -> None:
 async def test_a_run_that_is_stopping_is_not_drained(caller: Caller) -> None:
     run = await running(caller)
     await caller.stop(run.run_id)
-    assert problem_slug(await run.ask()) == (409, "stale-run")
+    assert problem_slug(await run.request()) == (409, "stale-run")
     await caller.exited("c1")
     assert (await caller.run(run.run_id))["state"] == "STOPPED"
-    assert problem_slug(await run.ask()) == (409, "stale-run")
+    assert problem_slug(await run.request()) == (409, "stale-run")
 
 
 async def test_a_run_that_failed_is_not_drained(caller: Caller) -> None:
@@ -140,23 +140,23 @@ async def test_a_run_that_failed_is_not_drained(caller: Caller) -> None:
     await caller.stop(run.run_id, failed=True)
     await caller.exited("c1", 1)
     assert (await caller.run(run.run_id))["state"] == "FAILED"
-    assert problem_slug(await run.ask()) == (409, "stale-run")
+    assert problem_slug(await run.request()) == (409, "stale-run")
 
 
 async def test_a_run_that_is_not_the_current_one_is_not_drained(caller: Caller) -> None:
     run = await running(caller)
     await caller.deploy(run_body(**UNSAVED))
-    assert problem_slug(await run.ask()) == (409, "stale-run")
-    assert problem_slug(await Drained(caller, "no-run").ask()) == (404, "unknown-run")
+    assert problem_slug(await run.request()) == (409, "stale-run")
+    assert problem_slug(await Drained(caller, "no-run").request()) == (404, "unknown-run")
 
 
 async def test_a_run_whose_drain_failed_late_answers_with_it(caller: Caller) -> None:
     run = await running(caller)
-    await run.asked()
+    await run.requested()
     await run.to_flushing()
     await caller.stop(run.run_id)
     for _ in range(2):
-        again = await run.ask()
+        again = await run.request()
         assert (again.status_code, again.json()["uuid"], again.json()["phase"]) == (200, run.uuid, "FAILED")
         await caller.exited("c1")
     assert (await caller.run(run.run_id))["state"] == "STOPPED"
@@ -176,10 +176,10 @@ async def test_a_run_whose_drain_failed_late_answers_with_it(caller: Caller) -> 
 )
 async def test_a_malformed_request_disturbs_nothing(caller: Caller, body: dict[str, object]) -> None:
     run = await running(caller)
-    assert problem_slug(await run.ask(**body)) == (422, "invalid-request")
+    assert problem_slug(await run.request(**body)) == (422, "invalid-request")
     assert (await caller.run(run.run_id))["state"] == "RUNNING"
     assert await run.kinds() == []
-    await run.asked()
+    await run.requested()
 
 
 # --- cancelling, and two drains ---------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ async def test_a_malformed_request_disturbs_nothing(caller: Caller, body: dict[s
 
 async def test_a_drain_that_is_cancelled_leaves_the_run_as_it_was(caller: Caller) -> None:
     run = await running(caller)
-    await run.asked()
+    await run.requested()
     await run.phase_after("stopped", 0)
     for _ in range(2):
         answer = await run.cancel()
@@ -200,7 +200,7 @@ async def test_a_drain_that_is_cancelled_leaves_the_run_as_it_was(caller: Caller
 
 async def test_a_drain_is_cancelled_before_any_container_came(caller: Caller) -> None:
     run = await deployed(caller)
-    await run.asked()
+    await run.requested()
     assert (await run.cancel()).status_code == 200
     assert (await caller.run(run.run_id))["state"] == "CREATED"
     await caller.registered(run.run_id, "c1")
@@ -209,10 +209,10 @@ async def test_a_drain_is_cancelled_before_any_container_came(caller: Caller) ->
 
 async def test_after_a_cancelled_drain_another_may_be_requested(caller: Caller) -> None:
     run = await running(caller)
-    first = (await run.asked())["uuid"]
+    first = (await run.requested())["uuid"]
     await run.phase_after("stopped", 0)
     await run.cancel()
-    assert (await run.asked())["uuid"] != first
+    assert (await run.requested())["uuid"] != first
     assert (await run.drain_status())["remaining"] == 2
     assert await run.phase_after("stopped", 0, uuid=first) == "CANCELLED"
     await run.to_drained()
@@ -224,7 +224,7 @@ async def test_after_a_cancelled_drain_another_may_be_requested(caller: Caller) 
 
 async def test_nothing_is_cancelled_once_anything_may_have_been_flushed(caller: Caller) -> None:
     run = await running(caller)
-    await run.asked()
+    await run.requested()
     for step in ("stopped", "flushed", "committed"):
         await run.all_take(step)
         assert problem_slug(await run.cancel()) == (409, "not-cancellable")
@@ -244,7 +244,7 @@ async def test_an_unknown_drain_is_not_found(caller: Caller) -> None:
 
 async def test_a_step_that_comes_again_or_late_changes_nothing(caller: Caller) -> None:
     run = await running(caller)
-    await run.asked()
+    await run.requested()
     assert [await run.phase_after("stopped", 0) for _ in range(2)] == ["STOPPING"] * 2
     await run.phase_after("stopped", 1)
     assert await run.phase_after("flushed", 0) == "FLUSHING"
@@ -259,7 +259,7 @@ async def test_a_step_that_comes_again_or_late_changes_nothing(caller: Caller) -
 
 async def test_a_step_of_a_later_phase_is_refused(caller: Caller) -> None:
     run = await running(caller)
-    await run.asked()
+    await run.requested()
     for step in ("flushing", "flushed", "committed"):
         assert problem_slug(await run.step(step)) == (409, "drain-too-early")
     await run.to_flushing()
@@ -268,7 +268,7 @@ async def test_a_step_of_a_later_phase_is_refused(caller: Caller) -> None:
 
 async def test_a_step_for_another_drain_is_refused(caller: Caller) -> None:
     run = await running(caller)
-    await run.asked()
+    await run.requested()
     assert problem_slug(await run.step("stopped", uuid="another")) == (409, "unknown-drain")
     assert problem_slug(await run.step("stopped", stage="nothing")) == (404, "unknown-task")
     assert problem_slug(await run.step("jumped")) == (422, "invalid-request")
@@ -277,7 +277,7 @@ async def test_a_step_for_another_drain_is_refused(caller: Caller) -> None:
 
 async def test_only_the_holder_of_a_task_reports_its_steps(caller: Caller) -> None:
     run = await running(caller)
-    await run.asked()
+    await run.requested()
     await run.to_flushing()
     await caller.registered(run.run_id, "c2")
     await caller.exited("c1")
@@ -292,7 +292,7 @@ async def test_only_the_holder_of_a_task_reports_its_steps(caller: Caller) -> No
 async def test_a_container_that_joins_a_drain_gets_the_steps_of_its_stages(caller: Caller) -> None:
     run = await running(caller)
     assert (await caller.acquired(run.run_id, "c1"))["drain"] is None
-    await run.asked()
+    await run.requested()
     reply = await caller.acquired(run.run_id, "c1")
     assert (reply["drain"]["uuid"], reply["drain"]["phase"], reply["stages"][0]["drainStep"]) == (run.uuid, "STOPPING", None)
     await run.to_flushing()
@@ -312,7 +312,7 @@ async def test_a_container_that_joins_a_drain_gets_the_steps_of_its_stages(calle
 async def test_a_container_learns_of_the_drain_and_where_streams_ended(caller: Caller) -> None:
     run = await running(caller, chained=True)
     appended(caller, "by-carrier", partition=1, records=5)
-    await run.asked()
+    await run.requested()
     drain = (await caller.run(run.run_id))["drain"]
     assert (drain["uuid"], drain["phase"], drain["mode"]) == (run.uuid, "STOPPING", "DEFAULT")
     assert offsets_of(drain["pinned"]) == {("by-carrier", 0): 0, ("by-carrier", 1): 5}
@@ -320,7 +320,7 @@ async def test_a_container_learns_of_the_drain_and_where_streams_ended(caller: C
 
 async def test_nothing_is_deployed_over_a_run_that_drains(caller: Caller) -> None:
     run = await running(caller)
-    await run.asked()
+    await run.requested()
     assert problem_slug(await caller.http.post("/runs", json=run_body())) == (409, "run-is-draining")
     await run.cancel()
     assert (await caller.http.post("/runs", json=run_body())).status_code == 201
@@ -330,13 +330,13 @@ async def test_a_coordinator_that_restarts_in_the_middle_continues(home: Path, c
     async with calling(home, clock) as caller:
         caller.log.create("flights", 2)
         run = await running(caller)
-        await run.asked()
+        await run.requested()
         await run.phase_after("stopped", 0)
     for step in ("stopped", "flushed", "committed"):
         async with calling(home, clock) as caller:
             run = Drained(caller, run.run_id, run.uuid)
             assert await caller.alive("c1", 1)
-            assert (await run.ask()).json()["uuid"] == run.uuid
+            assert (await run.request()).json()["uuid"] == run.uuid
             await run.phase_after(step, 0)
         async with calling(home, clock) as caller:
             phase = await Drained(caller, run.run_id, run.uuid).phase_after(step, 1)
@@ -361,7 +361,7 @@ async def starts_of_next(caller: Caller, execution_id: str = "d1", **changes: An
 async def drained(caller: Caller, *, chained: bool = False) -> Drained:
     """A run that was drained and whose container has exited."""
     run = await running(caller, chained=chained)
-    await run.asked()
+    await run.requested()
     stages = ["route", "hourly"] if chained else ["hourly"]
     for step in ("stopped", "flushed", "committed"):
         await run.all_take(step, stages)
@@ -372,7 +372,7 @@ async def drained(caller: Caller, *, chained: bool = False) -> Drained:
 async def test_the_next_run_begins_at_the_drained_offsets_with_empty_state(caller: Caller) -> None:
     run = await running(caller)
     lineage = (await caller.acquired(run.run_id, "c1"))["stages"][0]["lineage"]
-    await run.asked()
+    await run.requested()
     await run.to_drained()
     assert offsets_of((await run.drain_status())["drained"]) == {("flights", 0): 70, ("flights", 1): 71}
     await caller.exited("c1")
@@ -385,7 +385,7 @@ async def test_the_next_run_begins_at_the_drained_offsets_with_empty_state(calle
 
 async def test_a_container_of_the_drained_run_keeps_its_tasks_until_it_has_ended(caller: Caller) -> None:
     run = await running(caller)
-    await run.asked()
+    await run.requested()
     await run.to_drained()
     after = await deployed(caller)
     await caller.registered(after.run_id, "d1")
@@ -396,7 +396,7 @@ async def test_a_container_of_the_drained_run_keeps_its_tasks_until_it_has_ended
 
 async def test_what_is_left_in_an_intermediate_stream_is_not_read_by_the_next_run(caller: Caller) -> None:
     run = await running(caller, chained=True)
-    await run.asked()
+    await run.requested()
     appended(caller, "by-carrier", partition=1, records=5)
     stages = ["route", "hourly"]
     await run.all_take("stopped", stages)
@@ -418,7 +418,7 @@ async def test_a_partition_that_came_between_drain_and_next_run_is_read_from_its
 async def test_a_partition_that_was_never_read_begins_where_the_run_began(caller: Caller) -> None:
     appended(caller, "flights", partition=0, records=9)
     run = await running(caller, start="latest")
-    await run.asked()
+    await run.requested()
     for step in ("stopped", "flushed", "committed"):
         await run.all_take(step, batchId=None, offsets=[])
     assert offsets_of((await run.drain_status())["drained"]) == {("flights", 0): 9, ("flights", 1): 0}
@@ -450,7 +450,7 @@ async def test_the_run_after_the_next_continues_where_the_next_one_ended(caller:
 async def test_readers_of_one_partition_get_the_offsets_up_to_which_they_catch_up(caller: Caller) -> None:
     stages = [{"name": name, "reads": ["flights"], "writes": []} for name in ("hourly", "daily")]
     run = await running(caller, stages=stages, outputs=[])
-    await run.asked()
+    await run.requested()
     await run.all_take("stopped", ["hourly"])
     for task, offset in ((0, 64), (1, 71)):
         answer = await run.step("stopped", task, "daily", offsets=offsets_json({("flights", task): offset}))

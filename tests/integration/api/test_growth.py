@@ -17,8 +17,8 @@ from tests.support.api import (
     adopted,
     calling,
     chained_body,
+    check_partitions,
     history,
-    look,
     offsets_json,
     partitions_of,
     patched,
@@ -52,8 +52,8 @@ async def run_id(caller: Caller) -> str:
 
 
 async def test_a_stream_that_has_not_changed_changes_nothing(caller: Caller, run_id: str) -> None:
-    assert await look(caller) == {"changed": 1}
-    assert await look(caller) == {}
+    assert await check_partitions(caller) == {"changed": 1}
+    assert await check_partitions(caller) == {}
     run = await caller.run(run_id)
     assert run["jobModelVersion"] == 1
     assert {**watched(run), "since": ""} == {
@@ -65,7 +65,7 @@ async def test_a_stream_that_has_not_changed_changes_nothing(caller: Caller, run
 async def test_a_doubled_stream_gives_each_task_another_partition_and_its_containers_learn_of_it(caller: Caller, run_id: str) -> None:
     before = await caller.http.get("/jobModel?job=flight-delays")
     caller.log.grow("flights", 4)
-    assert (await look(caller))["grown"] == 1
+    assert (await check_partitions(caller))["grown"] == 1
     assert await partitions_of(caller) == {"Partition 0": [0, 2], "Partition 1": [1, 3]}
     run = await caller.run(run_id)
     assert (run["jobModelVersion"], run["streams"][0]["partitions"]) == (2, 4)
@@ -88,7 +88,7 @@ async def test_a_waiting_poll_gets_the_new_version_at_once(caller: Caller, run_i
     while not caller.coordinator.notices.waiting(RunId(run_id)):  # noqa: ASYNC110 – nothing is notified when a poll begins
         await asyncio.sleep(0)
     caller.log.grow("flights", 4)
-    await look(caller)
+    await check_partitions(caller)
     assert [each["kind"] for each in await waiting] == ["MODEL"]
 
 
@@ -101,7 +101,7 @@ async def test_a_holder_that_acquires_again_gets_the_new_partitions_from_their_b
     caller.log.grow("flights", 4)
     append(caller, "flights", 2, 7)
     caller.log.trim("flights", {2: 2})
-    await look(caller)
+    await check_partitions(caller)
     assert (await caller.progress(run_id, 1, lineage, 4, [("flights", 0, 5)])).status_code == 204
     again = await caller.acquired(run_id, "c1")
     (stage,) = again["stages"]
@@ -115,7 +115,7 @@ async def test_what_is_left_to_read_of_new_partitions_is_counted_from_their_begi
     caller.log.grow("flights", 4)
     append(caller, "flights", 2, 7)
     caller.log.trim("flights", {2: 2})
-    await look(caller)
+    await check_partitions(caller)
     await survey.run_once()
     assert [task["stages"][0]["lag"] for task in (await caller.run(run_id))["tasks"]] == [5, 0]
     metrics = (await caller.http.get("/metrics")).text
@@ -127,7 +127,7 @@ async def test_what_is_left_to_read_of_new_partitions_is_counted_from_their_begi
 async def test_a_chain_of_growths_keeps_every_partition_where_it_was(caller: Caller, run_id: str) -> None:
     for count in (4, 8):
         caller.log.grow("flights", count)
-        await look(caller)
+        await check_partitions(caller)
     assert await partitions_of(caller) == {"Partition 0": [0, 2, 4, 6], "Partition 1": [1, 3, 5, 7]}
     assert (await caller.run(run_id))["jobModelVersion"] == 3
     next_run = await caller.deploy()
@@ -141,9 +141,9 @@ async def test_growth_to_no_multiple_is_refused_and_shown_and_the_job_continues_
 ) -> None:
     caller.log.grow("flights", 2 + more)
     with caplog.at_level(logging.WARNING):
-        await look(caller)
+        await check_partitions(caller)
         clock.advance(60)
-        await look(caller)
+        await check_partitions(caller)
     reply = watched(await caller.run(run_id))
     assert (reply["known"], reply["seen"], reply["verdict"]) == (2, 2 + more, "REFUSED")
     assert f"had 2 and now has {2 + more}, which is no multiple of 2: keys would leave their state" in reply["reason"]
@@ -155,7 +155,7 @@ async def test_growth_to_no_multiple_is_refused_and_shown_and_the_job_continues_
     assert f'sluice_stream_partitions{{sluice_job="flight-delays",stream="flights",system="log"}} {2.0 + more}' in metrics
     assert 'sluice_stream_partitions_known{sluice_job="flight-delays",stream="flights",system="log"} 2.0' in metrics
     caller.log.grow("flights", 8)
-    await look(caller)
+    await check_partitions(caller)
     assert (await caller.run(run_id))["streams"][0]["partitions"] == 8
 
 
@@ -164,7 +164,7 @@ async def test_streams_that_grow_at_once_make_one_version(caller: Caller) -> Non
     run = await caller.deploy(run_body(**{**TWO_INPUTS, "stages": [{"name": "join", "reads": ["flights", "weather"]}]}, stateful=False))
     caller.log.grow("flights", 4)
     caller.log.grow("weather.hourly", 4)
-    assert (await look(caller))["grown"] == 2
+    assert (await check_partitions(caller))["grown"] == 2
     (notice,) = await caller.notices(run["runId"])
     assert notice["detail"]["why"] == "log.flights grew from 2 to 4 partitions; log.weather.hourly grew from 2 to 4 partitions"
     assert await partitions_of(caller) == {f"Partition {p}": [p, p] for p in range(4)}
@@ -176,7 +176,7 @@ async def test_a_broadcast_stream_grows_for_every_task(caller: Caller) -> None:
     run = await caller.deploy(run_body(inputs=inputs, stages=[{"name": "join", "reads": ["flights", "weather"]}]))
     await caller.registered(run["runId"], "c1")
     caller.log.grow("weather.hourly", 3)
-    await look(caller)
+    await check_partitions(caller)
     for p in (0, 1):
         (stage,) = (await caller.acquired(run["runId"], "c1", task=f"Partition {p}"))["stages"]
         assert sorted((each["stream"], each["partition"]) for each in stage["starts"]) == [
@@ -190,7 +190,7 @@ async def test_a_stream_with_a_dot_in_its_name_that_cannot_grow_keeps_no_other_b
     run = await caller.deploy(run_body(**TWO_INPUTS))
     caller.log.grow("flights", 4)
     caller.log.grow("weather.hourly", 3)
-    await look(caller)
+    await check_partitions(caller)
     reply = await caller.run(run["runId"])
     assert {each["name"]: (each["verdict"], each["known"], each["seen"]) for each in reply["watched"]} == {
         "flights": ("SAFE", 4, 4),
@@ -204,12 +204,12 @@ async def test_a_stream_that_vanishes_keeps_no_other_back_and_may_come_back(call
     away = caller.log.directory / "weather.hourly.db"
     away.rename(away.with_suffix(".away"))
     caller.log.grow("flights", 4)
-    await look(caller)
+    await check_partitions(caller)
     reply = await caller.run(run["runId"])
     assert (watched(reply)["verdict"], watched(reply, "weather")["verdict"], watched(reply, "weather")["seen"]) == ("SAFE", "UNKNOWN", None)
     assert "log.weather.hourly no longer exists" in watched(reply, "weather")["reason"]
     away.with_suffix(".away").rename(away)
-    await look(caller)
+    await check_partitions(caller)
     assert watched(await caller.run(run["runId"]), "weather")["verdict"] == "UNCHANGED"
 
 
@@ -218,13 +218,13 @@ async def test_a_stream_that_was_deleted_and_created_again_is_noticed_with_any_c
     for file in caller.log.directory.glob("flights.db*"):
         file.unlink()
     caller.log.create("flights", partitions)
-    await look(caller)
+    await check_partitions(caller)
     run = await caller.run(run_id)
     assert watched(run)["verdict"] == "REFUSED"
     assert "log.flights was deleted and created again" in watched(run)["reason"]
     assert (run["jobModelVersion"], run["streams"][0]["partitions"]) == (1, 2)
     again = (await caller.deploy(run_body(start="earliest")))["runId"]
-    await look(caller)
+    await check_partitions(caller)
     assert watched(await caller.run(again))["verdict"] == "UNCHANGED"
 
 
@@ -234,16 +234,16 @@ async def test_a_run_that_continues_with_a_stream_created_again_between_runs_is_
         file.unlink()
     caller.log.create("flights", 2)
     again = (await caller.deploy())["runId"]
-    await look(caller)
+    await check_partitions(caller)
     assert "was deleted and created again" in watched(await caller.run(again))["reason"]
 
 
 async def test_a_stream_that_shrinks_is_refused(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 4)
-    await look(caller)
+    await check_partitions(caller)
     with caller.log._open("flights", write=True) as connection:  # Kafka cannot do this, but another system might
         connection.execute("DELETE FROM partitions WHERE partition > 1")
-    await look(caller)
+    await check_partitions(caller)
     reply = watched(await caller.run(run_id))
     assert (reply["verdict"], reply["known"], reply["seen"]) == ("REFUSED", 4, 2)
     assert "a running job cannot give partitions up" in reply["reason"]
@@ -270,11 +270,11 @@ async def test_systems_that_fail_or_do_not_answer_are_reported_and_hide_no_other
         caller.log.grow("flights", 4)
         caller.log.grow("weather.hourly", 4)
         system.silent = True
-        await look(caller)
+        await check_partitions(caller)
         reply = await caller.run(run["runId"])
         assert (watched(reply)["verdict"], watched(reply, "weather")["reason"]) == ("SAFE", "log.weather.hourly: no answer within 0.05 s")
         system.silent, system.failing = False, True
-        await look(caller)
+        await check_partitions(caller)
         reply = await caller.run(run["runId"])
         assert (watched(reply)["reason"], watched(reply, "weather")["verdict"]) == ("log.flights: the cluster is away", "SAFE")
         clock.advance(100)
@@ -285,16 +285,16 @@ async def test_systems_that_fail_or_do_not_answer_are_reported_and_hide_no_other
 async def test_intermediate_streams_are_not_watched(caller: Caller) -> None:
     run = await caller.deploy(chained_body(partitions=2))
     caller.log.grow("by-carrier", 4)
-    await look(caller)
+    await check_partitions(caller)
     reply = await caller.run(run["runId"])
     assert ([each["name"] for each in reply["watched"]], reply["jobModelVersion"]) == (["flights"], 1)
 
 
 async def test_nothing_grows_while_a_run_drains_and_the_next_run_reads_what_is_new(caller: Caller) -> None:
     run = await running(caller)
-    await run.asked()
+    await run.requested()
     caller.log.grow("flights", 6)
-    assert "grown" not in await look(caller)
+    assert "grown" not in await check_partitions(caller)
     reply = await caller.run(run.run_id)
     assert (reply["jobModelVersion"], watched(reply)["known"], watched(reply)["seen"]) == (1, 2, 6)
     assert watched(reply)["reason"] == "log.flights has 6 partitions; the run is draining, and the next run reads them"
@@ -303,7 +303,7 @@ async def test_nothing_grows_while_a_run_drains_and_the_next_run_reads_what_is_n
     assert (await caller.run(run.run_id))["state"] == "DRAINED"
     after = await caller.deploy()
     assert len(await partitions_of(caller)) == 6
-    await look(caller)
+    await check_partitions(caller)
     assert watched(await caller.run(after["runId"]))["verdict"] == "UNCHANGED"
 
 
@@ -314,7 +314,7 @@ async def test_growth_before_the_coordinator_was_started_again_is_seen(home: Pat
         await caller.registered(run_id, "c1")
     caller.log.grow("flights", 4)
     async with calling(home, clock) as caller:
-        await look(caller)  # or the monitor's own first turn has done it
+        await check_partitions(caller)  # or the monitor's own first turn has done it
         assert (await caller.run(run_id))["jobModelVersion"] == 2
         assert (await caller.beat("c1", 1)).headers["sluice-job-model-version"] == "2"
     async with calling(home, clock) as caller:
@@ -325,7 +325,7 @@ async def test_growth_before_the_coordinator_was_started_again_is_seen(home: Pat
 async def test_a_stateless_jobs_new_partitions_get_tasks_of_their_own(caller: Caller) -> None:
     run = await caller.deploy(run_body(stateful=False, containers=2))
     caller.log.grow("flights", 3)
-    await look(caller)
+    await check_partitions(caller)
     assert await partitions_of(caller) == {"Partition 0": [0], "Partition 1": [1], "Partition 2": [2]}
     assert (await caller.run(run["runId"]))["jobModelVersion"] == 2
 
@@ -350,7 +350,7 @@ async def test_containers_report_their_versions_and_the_run_shows_when_all_have_
     assert (await caller.run(run_id))["adoption"]["allOn"] == 1
     clock.advance(10)
     caller.log.grow("flights", 4)
-    await look(caller)
+    await check_partitions(caller)
     adoption = (await caller.run(run_id))["adoption"]
     assert (adoption["version"], adoption["since"], adoption["allOn"]) == (2, "2026-03-01T12:00:10Z", 1)
     assert await adopted(caller, run_id, "c/0", 2) == {"version": 2, "current": 2, "allOn": None}
@@ -374,7 +374,7 @@ async def test_every_adoption_of_a_fleet_that_adopts_at_once_is_recorded(caller:
     run_id = (await caller.deploy(run_body(containers=40)))["runId"]
     await asyncio.gather(*(caller.registered(run_id, f"c{slot}", str(slot)) for slot in range(40)))
     caller.log.grow("flights", 80)
-    await look(caller)
+    await check_partitions(caller)
     reply = await asyncio.gather(*(adopted(caller, run_id, f"c{slot}", 2) for slot in range(40)))
     assert {each["version"] for each in reply} == {2}
     assert reply[-1]["allOn"] == 2
@@ -383,7 +383,7 @@ async def test_every_adoption_of_a_fleet_that_adopts_at_once_is_recorded(caller:
 
 async def test_a_container_that_registers_later_counts_for_the_version_of_its_registration(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 4)
-    await look(caller)
+    await check_partitions(caller)
     assert (await caller.registered(run_id, "c2"))["jobModelVersion"] == 2
     assert (await caller.run(run_id))["adoption"]["allOn"] == 2
 
@@ -407,9 +407,9 @@ async def test_an_unknown_version_and_a_report_of_another_incarnation_are_refuse
 async def test_after_a_drain_a_grown_stream_has_a_task_for_each_partition_and_grows_from_there(caller: Caller) -> None:
     run = await running(caller)
     caller.log.grow("flights", 4)
-    await look(caller)
+    await check_partitions(caller)
     assert await partitions_of(caller) == {"Partition 0": [0, 2], "Partition 1": [1, 3]}
-    await run.asked()
+    await run.requested()
     for step in ("stopped", "flushed"):
         await run.all_take(step)
     offsets = [offsets_json({("flights", task): 70 + task, ("flights", task + 2): 10}) for task in (0, 1)]
@@ -423,10 +423,10 @@ async def test_after_a_drain_a_grown_stream_has_a_task_for_each_partition_and_gr
     found = [(await caller.acquired(again, "c2", task=f"Partition {p}"))["stages"][0]["starts"][0]["offset"] for p in range(4)]
     assert found == [70, 71, 10, 10]
     caller.log.grow("flights", 6)
-    await look(caller)
+    await check_partitions(caller)
     assert "began with 4 partitions, had 4 and now has 6" in watched(await caller.run(again))["reason"]
     caller.log.grow("flights", 8)
-    await look(caller)
+    await check_partitions(caller)
     assert await partitions_of(caller) == {f"Partition {partition}": [partition, partition + 4] for partition in range(4)}
 
 
@@ -436,7 +436,7 @@ async def test_an_input_of_a_stage_without_state_may_grow_to_any_number(caller: 
     body = chained_body() | {"stages": [{**route, "stateful": False}, hourly]}
     run_id = (await caller.deploy(body))["runId"]
     caller.log.grow("flights", 8)
-    assert (await look(caller))["grown"] == 1
+    assert (await check_partitions(caller))["grown"] == 1
     reply = watched(await caller.run(run_id))
     assert (reply["known"], reply["verdict"]) == (8, "SAFE")
     assert [task for task, read in (await partitions_of(caller)).items() if len(read) > 2] == ["Partition 0", "Partition 1"]
@@ -447,7 +447,7 @@ async def test_the_same_growth_is_refused_where_the_stage_may_have_state_and_the
     caller.log.grow("flights", 6)
     run_id = (await caller.deploy(chained_body()))["runId"]
     caller.log.grow("flights", 8)
-    await look(caller)
+    await check_partitions(caller)
     reply = watched(await caller.run(run_id))
     assert reply["verdict"] == "REFUSED"
     assert "declare them with stateful=False" in reply["reason"]

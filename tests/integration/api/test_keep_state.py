@@ -39,7 +39,7 @@ async def kept(caller: Caller, run: Drained, *, saved: bool = False) -> None:
     """Drain the run with its state, with snapshot 1 of each task if it is backed up, and let its container exit."""
     lineages = [task["stages"][0]["lineage"] for task in (await caller.run(run.run_id))["tasks"]]
     made = [{"checkpointId": await snapshot(caller, run.run_id, 1, lineages[task], task)} if saved else {} for task in (0, 1)]
-    await run.asked(**KEEP)
+    await run.requested(**KEEP)
     for step, more in (("stopped", made), ("flushed", [{"operators": OPERATORS}] * 2), ("committed", made)):
         for task in (0, 1):
             phase = await run.phase_after(step, task, **more[task])
@@ -70,7 +70,7 @@ async def test_a_run_after_a_drain_that_keeps_the_state_continues_with_it_and_ge
 async def test_a_drain_that_keeps_the_state_may_be_cancelled_or_fail_in_any_phase_and_the_run_continues(caller: Caller) -> None:
     run = await keeping(caller)
     for phase, steps in (("STOPPING", []), ("FLUSHING", ["stopped"]), ("COMMITTING", ["stopped", "flushed"])):
-        await run.asked(**KEEP)
+        await run.requested(**KEEP)
         for step in steps:
             await run.all_take(step)
         assert (await run.drain_status())["phase"] == phase
@@ -78,13 +78,13 @@ async def test_a_drain_that_keeps_the_state_may_be_cancelled_or_fail_in_any_phas
         assert (await caller.run(run.run_id))["state"] == "RUNNING"
     detail = await caller.run(run.run_id)
     assert (detail["drain"], detail["failedDrains"]) == (None, [])
-    await run.asked()
+    await run.requested()
     await run.to_drained()
 
 
 async def test_a_run_that_is_stopped_under_a_drain_that_keeps_the_state_has_its_state(caller: Caller) -> None:
     run = await keeping(caller)
-    await run.asked(**KEEP)
+    await run.requested(**KEEP)
     await run.all_take("stopped")
     await caller.stop(run.run_id)
     assert (await run.drain_status())["phase"] == "CANCELLED"
@@ -96,11 +96,11 @@ async def test_a_run_that_is_stopped_under_a_drain_that_keeps_the_state_has_its_
 async def test_a_request_of_the_other_mode_is_refused_while_a_run_drains_and_afterwards(caller: Caller, first: str) -> None:
     run = await keeping(caller)
     other = {"DEFAULT": "KEEP_STATE", "KEEP_STATE": "DEFAULT"}[first]
-    await run.asked(drainMode=first)
-    assert problem_slug(await run.ask(drainMode=other)) == (409, "other-drain-mode")
+    await run.requested(drainMode=first)
+    assert problem_slug(await run.request(drainMode=other)) == (409, "other-drain-mode")
     await run.to_drained()
-    assert problem_slug(await run.ask(drainMode=other)) == (409, "other-drain-mode")
-    assert (await run.ask(drainMode=first)).json()["phase"] == "DRAINED"
+    assert problem_slug(await run.request(drainMode=other)) == (409, "other-drain-mode")
+    assert (await run.request(drainMode=first)).json()["phase"] == "DRAINED"
 
 
 # --- containers of the release before ----------------------------------------------------------------------------------
@@ -108,19 +108,19 @@ async def test_a_request_of_the_other_mode_is_refused_while_a_run_drains_and_aft
 
 async def test_a_run_with_a_container_of_the_release_before_is_not_drained_with_its_state(caller: Caller) -> None:
     run = await running(caller)
-    refused = await run.ask(**KEEP)
+    refused = await run.request(**KEEP)
     assert problem_slug(refused) == (409, "outdated-containers")
     assert "c1" in refused.json()["detail"]
     plan = (await caller.http.post("/drain/plan", json={"runId": run.run_id})).json()
     assert plan["keepStateRefused"] == refused.json()["detail"]
     assert (await caller.run(run.run_id))["state"] == "RUNNING"
     await caller.registered(run.run_id, "c2", **KNOWN)
-    assert (await run.ask(**KEEP)).status_code == 202
+    assert (await run.request(**KEEP)).status_code == 202
 
 
 async def test_a_container_of_the_release_before_does_not_come_into_a_drain_that_keeps_the_state(caller: Caller) -> None:
     run = await deployed(caller)
-    await run.asked(**KEEP)
+    await run.requested(**KEEP)
     assert problem_slug(await caller.register(run.run_id, "c1")) == (409, "outdated-containers")
     assert (await caller.run(run.run_id))["incarnations"] == []
     await caller.registered(run.run_id, "c2", **KNOWN)

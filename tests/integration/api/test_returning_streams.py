@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.api import Caller, Json, appended, look, partitions_of, problem_slug, roll_back, run_body, watched
+from tests.support.api import Caller, Json, appended, check_partitions, partitions_of, problem_slug, roll_back, run_body, watched
 from tests.support.fakes import FakeClock
 
 RA, RB = {"name": "ra", "system": "log"}, {"name": "rb", "system": "log"}
@@ -66,7 +66,7 @@ async def test_growth_and_its_roll_back_meanwhile_forget_no_stream_that_is_left_
     version = (await caller.run(run_id))["jobModelVersion"]
     caller.log.grow("rb", 4)
     clock.advance(1)
-    await look(caller)
+    await check_partitions(caller)
     assert (await roll_back(caller, version)).status_code == 200
     await caller.deploy(BOTH)
     assert await readers_of(caller) == {0: "Partition 0", 1: "Partition 1", 2: "Partition 0", 3: "Partition 1"}
@@ -119,5 +119,5 @@ async def test_an_input_that_was_created_again_while_it_was_left_out_is_reported
     (caller.log.directory / "ra.db").unlink()
     caller.log.create("ra", 2)
     run_id = str((await caller.deploy(BOTH))["runId"])
-    await look(caller)
+    await check_partitions(caller)
     assert "was deleted and created again" in watched(await caller.run(run_id), "ra")["reason"]

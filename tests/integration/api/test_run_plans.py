@@ -60,7 +60,7 @@ async def test_a_start_after_a_drain_is_planned_before_there_is_a_drain(caller: 
     assert problem_slug(await caller.http.post("/runs", json=drained))[1] == "never-drained"
     assert len((await plan(caller, drained))["tasks"]) == 2
     job = await running(caller)
-    await job.asked()
+    await job.requested()
     assert problem_slug(await caller.http.post("/runs/plan", json=run_body(**UNSAVED))) == (409, "run-is-draining")
     assert (await plan(caller, drained))["replaces"] == job.run_id
 

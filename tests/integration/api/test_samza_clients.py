@@ -114,7 +114,7 @@ async def test_the_container_of_a_drained_run_is_not_alive(caller: Caller) -> No
     container = await launched(caller, run.run_id)
     for task in (0, 1):
         await caller.acquired(run.run_id, container.execution_id, task=f"Partition {task}")
-    await run.asked()
+    await run.requested()
     await run.to_flushing()
     assert await container.alive()
     await run.all_take("flushed")
@@ -237,7 +237,7 @@ async def test_a_notification_that_is_repeated_after_its_drain_was_cancelled_sta
 
 async def test_a_run_that_drains_keeps_its_drain_when_another_notification_comes(caller: Caller) -> None:
     run = await running(caller)
-    await run.asked()
+    await run.requested()
     other = await caller.http.post("/drain", json=notification(run.run_id))
     assert (other.status_code, other.json()["uuid"]) == (200, run.uuid)
     assert (await caller.http.get(f"/drain/{CHOSEN}")).status_code == 404

@@ -13,8 +13,8 @@ from tests.support.api import (
     Caller,
     adopted,
     chained_body,
+    check_partitions,
     history,
-    look,
     partitions_of,
     patch,
     patched,
@@ -269,7 +269,7 @@ async def test_a_run_that_ends_has_ended_or_was_replaced_does_not_change(caller:
 
 async def test_a_run_that_drains_is_frozen(caller: Caller) -> None:
     run = await running(caller, config={})
-    await run.asked()
+    await run.requested()
     assert problem_slug(await patch(caller, run.run_id, {"containers": 2})) == (409, "run-is-draining")
     assert problem_slug(await patch(caller, run.run_id, {"grow": True})) == (409, "run-is-draining")
     assert problem_slug(await roll_back(caller, 1)) == (409, "run-is-draining")
@@ -300,7 +300,7 @@ async def test_the_history_shows_who_made_each_version_when_and_why(caller: Call
     run_id = deployed.json()["runId"]
     clock.advance(60)
     caller.log.grow("flights", 4)
-    await look(caller)
+    await check_partitions(caller)
     clock.advance(60)
     await patched(caller, run_id, {"containers": 2}, Sluice_Who="bob")
     found = await history(caller)
@@ -336,7 +336,7 @@ async def test_a_version_or_a_job_that_there_is_not_is_unknown(caller: Caller, r
 
 async def test_growth_that_no_container_has_adopted_can_be_rolled_back_and_does_not_repeat_by_itself(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 8)
-    await look(caller)
+    await check_partitions(caller)
     answer = await roll_back(caller, 1, If_Match='"2"', Sluice_Who="ops")
     assert answer.status_code == 200, answer.text
     assert (answer.json()["former"], answer.json()["version"]) == (2, 3)
@@ -346,19 +346,19 @@ async def test_growth_that_no_container_has_adopted_can_be_rolled_back_and_does_
     newest, second, first = await history(caller)
     assert (newest["actor"], newest["why"]) == ("ops", "rolled back to version 1; too soon")
     assert newest["contentHash"] == first["contentHash"] != second["contentHash"]
-    await look(caller)
+    await check_partitions(caller)
     run = await caller.run(run_id)
     assert (run["jobModelVersion"], watched(run)["verdict"], watched(run)["seen"]) == (3, "REFUSED", 8)
     assert "its growth to 8 partitions was rolled back (too soon): request growth again" in watched(run)["reason"]
     assert (await patched(caller, run_id, {"grow": True}))["version"] == 4
-    assert (await look(caller), watched(await caller.run(run_id))["verdict"]) == ({"changed": 1}, "UNCHANGED")
+    assert (await check_partitions(caller), watched(await caller.run(run_id))["verdict"]) == ({"changed": 1}, "UNCHANGED")
 
 
 async def test_what_was_taken_back_and_grows_again_begins_at_what_is_there_by_then(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 8)
     writer = Writer(Lineage("l"), "producer", Generation(1))
     caller.log.append("flights", [Record(b"x", partition=4)] * 9, writer=writer, batch=0, now_micros=1)
-    await look(caller)
+    await check_partitions(caller)
     assert (await roll_back(caller, 1)).status_code == 200
     caller.log.trim("flights", {4: 5})
     await patched(caller, run_id, {"grow": True})
@@ -368,16 +368,16 @@ async def test_what_was_taken_back_and_grows_again_begins_at_what_is_there_by_th
 
 async def test_growth_that_was_taken_back_may_go_further_by_itself(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 8)
-    await look(caller)
+    await check_partitions(caller)
     assert (await roll_back(caller, 1)).status_code == 200
     caller.log.grow("flights", 16)
-    await look(caller)
+    await check_partitions(caller)
     assert (await caller.run(run_id))["streams"][0]["partitions"] == 16
 
 
 async def test_a_version_that_a_container_has_adopted_stays(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 8)
-    await look(caller)
+    await check_partitions(caller)
     await adopted(caller, run_id, "c1", 2)
     answer = await roll_back(caller, 1)
     assert problem_slug(answer) == (409, "version-adopted")
@@ -388,7 +388,7 @@ async def test_a_version_that_a_container_has_adopted_stays(caller: Caller, run_
 
 async def test_a_version_under_which_a_task_was_acquired_stays(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 8)
-    await look(caller)
+    await check_partitions(caller)
     await caller.acquired(run_id, "c0")
     answer = await roll_back(caller, 1)
     assert problem_slug(answer) == (409, "version-adopted")
@@ -405,5 +405,5 @@ async def test_a_version_of_another_deployment_is_no_way_back(caller: Caller, cl
 
 async def test_a_roll_back_of_what_is_in_force_no_more_is_refused(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 8)
-    await look(caller)
+    await check_partitions(caller)
     assert problem_slug(await roll_back(caller, 1, If_Match='"1"')) == (412, "version-conflict")

@@ -154,7 +154,7 @@ async def test_when_a_container_was_last_seen_is_written_once(caller: Caller, cl
 
 
 @dataclass
-class Stumbling:
+class FailingChore:
     """A chore that fails at its first turns, each time in another way."""
 
     name: str = "stumbling"
@@ -171,7 +171,7 @@ class Stumbling:
 
 @pytest.mark.filterwarnings("ignore")
 async def test_a_chore_that_fails_is_counted_and_runs_again() -> None:
-    chore = Stumbling()
+    chore = FailingChore()
     async with ChoreScheduler([chore], FakeClock()) as maintenance:
         await chore.well.wait()
         assert maintenance.done["stumbling", "failed"] == 2

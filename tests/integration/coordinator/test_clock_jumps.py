@@ -41,7 +41,7 @@ async def backed_up(home: Path, clock: FakeClock) -> AsyncIterator[Caller]:
 
 async def test_a_jump_of_an_hour_fails_no_drain_that_flushes(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
-    await run.asked(hardDeadlineSeconds=600)
+    await run.requested(hardDeadlineSeconds=600)
     await run.to_flushing()
     clock.jump(HOUR)
     await turn(caller, DrainDeadlines)
@@ -56,7 +56,7 @@ async def test_a_jump_of_an_hour_fails_no_drain_that_flushes(caller: Caller, clo
 
 async def test_a_clock_that_is_set_back_does_not_prolong_a_drain(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
-    await run.asked(hardDeadlineSeconds=600)
+    await run.requested(hardDeadlineSeconds=600)
     await turn(caller, DrainDeadlines)
     clock.jump(-3 * DAY)
     clock.advance(600)
@@ -68,7 +68,7 @@ async def test_a_drain_continues_after_a_restart_of_the_coordinator_under_a_cloc
     async with calling(home, clock) as caller:
         caller.log.create("flights", 2)
         run = await running(caller)
-        await run.asked(hardDeadlineSeconds=600)
+        await run.requested(hardDeadlineSeconds=600)
         await run.to_flushing()
     clock.jump(HOUR)
     async with calling(home, clock) as caller:

@@ -22,7 +22,7 @@ COMPARED = (b"content-type", b"cache-control", b"etag")
 ODD_ID = "yarn/app:1?x=%2F&y#+z"
 
 
-async def ask(app: App, path: str, query: bytes, headers: Headers) -> Answer:
+async def request(app: App, path: str, query: bytes, headers: Headers) -> Answer:
     """Status, relevant headers, and body of the answer to bytes that no client library would send."""
     sent: list[MutableMapping[str, Any]] = []
 
@@ -56,8 +56,8 @@ class Compared:
         self.etag = etag
 
     def __call__(self, path: str, query: bytes, headers: Headers | None = None) -> Answer:
-        fast = self.loop.run_until_complete(ask(self.caller.coordinator.asgi, path, query, headers or []))
-        routed = self.loop.run_until_complete(ask(self.caller.coordinator.api, path, query, headers or []))
+        fast = self.loop.run_until_complete(request(self.caller.coordinator.asgi, path, query, headers or []))
+        routed = self.loop.run_until_complete(request(self.caller.coordinator.api, path, query, headers or []))
         assert fast == routed
         at_once = self.caller.coordinator.fast_paths.answer(path.encode() + b"?" + query, headers or [])
         if at_once is not None:

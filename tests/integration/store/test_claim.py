@@ -168,8 +168,8 @@ async def test_a_claim_that_another_has_got_is_lost_for_good(url: str, other: Ot
 async def test_a_claim_that_another_had_meanwhile_is_lost_for_good(url: str, other: Other) -> None:
     async with claimed(url) as store:
         await other.take_over()
-        await other.ask("UPDATE claims SET holder = 'elsewhere pid 7' RETURNING 1")
-        await other.ask("SELECT pg_advisory_unlock(7355609)")
+        await other.request("UPDATE claims SET holder = 'elsewhere pid 7' RETURNING 1")
+        await other.request("SELECT pg_advisory_unlock(7355609)")
         for _ in range(2):
             with pytest.raises(
                 DatabaseInUse, match=r"another coordinator meanwhile \(elsewhere pid 7\): the state in memory is out of date"

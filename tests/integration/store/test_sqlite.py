@@ -166,7 +166,7 @@ async def test_a_read_only_database_can_be_read_and_is_unavailable_for_writes(re
 
 
 @pytest.fixture
-def nobodys(tmp_path: Path) -> Iterator[None]:
+def without_root_rights(tmp_path: Path) -> Iterator[None]:
     """This process without root's rights, so that file modes have an effect."""
     root = os.geteuid() == 0
     if root:
@@ -176,7 +176,7 @@ def nobodys(tmp_path: Path) -> Iterator[None]:
         os.seteuid(0)
 
 
-async def test_a_file_that_may_not_be_opened_is_unavailable(file: Path, nobodys: None) -> None:
+async def test_a_file_that_may_not_be_opened_is_unavailable(file: Path, without_root_rights: None) -> None:
     store = open_store(url(file))
     with pytest.raises(StoreUnavailable, match="unable to open"):
         await upgrade(store)

@@ -15,7 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from sluice.core.errors import UnknownStream
 from sluice.streams.kafka import KafkaSystem
 from sluice.streams.kafka_properties import KafkaProperties
-from tests.support.api import Caller, Json, calling, look, partitions_of, run_body, versioning, watched
+from tests.support.api import Caller, Json, calling, check_partitions, partitions_of, run_body, versioning, watched
 from tests.support.fakes import FakeClock
 from tests.support.processes import free_port
 
@@ -50,12 +50,12 @@ async def test_a_job_grows_with_its_topic(caller: Caller, kafka: KafkaSystem, to
     run_id = (await caller.deploy(body(topic)))["runId"]
     for count in (4, 8):
         await kafka.grow(topic, count)
-        assert (await look(caller))["grown"] == 1
+        assert (await check_partitions(caller))["grown"] == 1
     assert await partitions_of(caller) == {"Partition 0": [0, 2, 4, 6], "Partition 1": [1, 3, 5, 7]}
     run = await caller.run(run_id)
     assert (run["jobModelVersion"], watched(run)["known"]) == (3, 8)
     await kafka.grow(topic, 9)
-    await look(caller)
+    await check_partitions(caller)
     assert watched(await caller.run(run_id))["verdict"] == "REFUSED"
 
 
@@ -73,10 +73,10 @@ async def test_a_topic_that_was_deleted_and_created_again_is_noticed_by_its_id(
             while True:  # the broker answers before the deletion has reached all parts of the cluster
                 await kafka.partitions(topic)
     await admin.close()
-    await look(caller)
+    await check_partitions(caller)
     assert watched(await caller.run(run_id))["verdict"] == "UNKNOWN"
     await kafka.create(topic, 4)
-    await look(caller)
+    await check_partitions(caller)
     run = await caller.run(run_id)
     assert (watched(run)["verdict"], watched(run)["seen"], run["jobModelVersion"]) == ("REFUSED", 4, 1)
     assert "was deleted and created again" in watched(run)["reason"]
@@ -91,7 +91,7 @@ async def test_while_kafka_cannot_be_reached_other_streams_grow(caller: Caller, 
     away = KafkaSystem(f"127.0.0.1:{free_port()}", KafkaProperties({}), timeout=timedelta(seconds=1))
     versioning(caller).watch.systems["kafka"] = away  # type: ignore[index]
     caller.log.grow("flights", 4)
-    assert (await look(caller))["grown"] == 1
+    assert (await check_partitions(caller))["grown"] == 1
     run = await caller.run(run_id)
     assert (watched(run, "clicks")["verdict"], watched(run, "clicks")["seen"]) == ("UNKNOWN", None)
     assert "Kafka at 127.0.0.1" in watched(run, "clicks")["reason"]

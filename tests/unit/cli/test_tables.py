@@ -25,7 +25,7 @@ from sluice.cli.console.tables import (
 )
 from sluice.status import overview, status_of
 from sluice.wire import runs as wire_runs
-from tests.support.api import NOON, RUN, ago, container, detail, execution_id, measures, stage, task
+from tests.support.api import NOON, RUN, ago, container, detail, execution_id, stage, stage_metrics, task
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 LATE = (container(0, state="LOST", exit_code=-9, reason="its driver was\nended by \x1b[31mSIGKILL", lease_seconds_left=None), container(1))
@@ -134,7 +134,7 @@ def test_where_room_is_scarce_an_id_leaves_out_the_run_that_it_begins_with() -> 
 
 
 def test_a_task_shows_each_of_its_stages_on_a_line() -> None:
-    reported = measures(rows_per_second=12.0, lag=3, batch_millis=1500, watermark=ago(minutes=3))
+    reported = stage_metrics(rows_per_second=12.0, lag=3, batch_millis=1500, watermark=ago(minutes=3))
     held = task(
         0, execution_id(0), stage("route", metrics=reported, snapshot_at=ago(minutes=1)), stage("hourly", metrics=None), generation=4
     )
@@ -169,7 +169,7 @@ def test_a_status_shows_a_run_its_problems_and_its_stages() -> None:
 
 
 def test_a_status_shows_how_a_stage_writes() -> None:
-    measured = measures(delivery={"delays": "at-least-once"})
+    measured = stage_metrics(delivery={"delays": "at-least-once"})
     run = overview(detail(tasks=(task(0, execution_id(0), stage("route", metrics=measured)),)), NOON)
     header, route = [
         line.split() for line in plain(status_page(status_of([run]), NOON, None)).splitlines() if "ROWS/S" in line or "route" in line

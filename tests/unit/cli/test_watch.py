@@ -9,7 +9,7 @@ import pytest
 
 from sluice.cli.upgrade.watch import SETTLED, HealthState, HealthWatch, VersionHealth, look
 from sluice.wire import runs as wire_runs
-from tests.support.api import NOON, ago, container, detail, execution_id, measures, stage, task
+from tests.support.api import NOON, ago, container, detail, execution_id, stage, stage_metrics, task
 from tests.support.fakes import FakeClock
 
 WITHIN = timedelta(minutes=10)
@@ -41,7 +41,7 @@ def test_a_stage_whose_first_batch_left_nothing_to_read_speaks_for_itself_after_
 
 
 def test_what_a_container_measured_counts_where_the_coordinator_sees_no_ends() -> None:
-    idle = stage("hourly", batch_id=0, metrics=measures(lag=0))
+    idle = stage("hourly", batch_id=0, metrics=stage_metrics(lag=0))
     assert look(of_stages(idle), 2).how is HealthState.SETTLING
 
 
@@ -51,7 +51,7 @@ def test_on_state_that_was_kept_only_batches_of_the_new_version_count() -> None:
     assert look(of_stages(at(58)), 2, before=before).how is HealthState.PENDING
     assert look(of_stages(at(59)), 2, before=before).how is HealthState.HEALTHY
     assert look(of_stages(at(57, 0)), 2, before=before).how is HealthState.PENDING
-    reported = stage("hourly", batch_id=57, lag=0, metrics=measures(lag=0))
+    reported = stage("hourly", batch_id=57, lag=0, metrics=stage_metrics(lag=0))
     assert look(of_stages(reported), 2, before=before).how is HealthState.SETTLING
 
 

@@ -49,14 +49,14 @@ GOOD = ("thing_2.13-1.0.jar", "needed-by-thing-7.jar")
 # --- what is requested -----------------------------------------------------------------------------------------------
 
 
-def asked(wanted: JarSet) -> dict[str, Xml.Element]:
+def dependencies(wanted: JarSet) -> dict[str, Xml.Element]:
     root = Xml.fromstring(wanted.ivy_xml())
     assert root.tag == "ivy-module"
     return {each.attrib["name"]: each for each in root.findall("dependencies/dependency")}
 
 
 def test_the_connector_comes_with_a_token_provider_that_mirrors_have() -> None:
-    connector, provider = asked(CONNECTOR).values()
+    connector, provider = dependencies(CONNECTOR).values()
     assert connector.attrib["rev"] == "4.2.0"
     assert {each.attrib["module"] for each in connector.findall("exclude")} == {"spark-token-provider-kafka-0-10_2.13", "spark-tags_2.13"}
     assert (provider.attrib["name"], provider.attrib["rev"]) == ("spark-token-provider-kafka-0-10_2.13", "4.0.0")
@@ -70,7 +70,7 @@ def test_what_spark_has_itself_does_not_come_a_second_time() -> None:
 
 
 def test_a_broker_can_say_why_it_ends() -> None:
-    assert set(asked(BROKER)) == {"kafka_2.13", "log4j-slf4j-impl"}
+    assert set(dependencies(BROKER)) == {"kafka_2.13", "log4j-slf4j-impl"}
 
 
 def test_another_version_is_another_directory() -> None:

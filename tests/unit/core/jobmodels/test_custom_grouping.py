@@ -53,7 +53,7 @@ def test_names_that_are_plain_strings_and_groups_that_are_lists_will_do() -> Non
         (custom_groupers.Raises, "failed: ZeroDivisionError: of no use"),
         (custom_groupers.Exits, "failed: SystemExit: 3"),
         (custom_groupers.CannotBeMade, "failed: OSError: no file"),
-        (custom_groupers.Meddles, "failed: TypeError: 'mappingproxy' object does not support item assignment"),
+        (custom_groupers.ModifiesAssignment, "failed: TypeError: 'mappingproxy' object does not support item assignment"),
         (custom_groupers.ByChance, "returned two different results"),
         (custom_groupers.ByOrder, "returned two different results"),
         (custom_groupers.Remembers, "returned two different results"),
