@@ -74,7 +74,7 @@ def every() -> int:
 
 
 def page(results: Sequence[Result], at: datetime) -> str:
-    """The page in Markdown. Of the machine it names only the version of Python and the number of cores."""
+    """The page in Markdown. It names only the version of Python and the number of cores of the machine."""
     rows = [
         f"| {each.name} | {each.target} | {_figures(each.figures)} | {each.ratio:.3f} | {'yes' if each.met else '**no**'} |"
         for each in results

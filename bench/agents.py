@@ -1,4 +1,4 @@
-"""What the agents of a run cost the coordinator: polls for standby copies, and the adoption of a version.
+"""The coordinator's cost of a run's agents: polls for standby copies, and the adoption of a version.
 
 Standby: 300 containers on hosts of their own, in a run with `standby.replicas`, whose tasks have snapshots. Each heartbeats every 5 s and
 requests every 5 s the list of the copies that it must keep. The peer is the same fleet that only heartbeats, measured in turns with it.
@@ -157,7 +157,7 @@ def _adopt(containers: int) -> tuple[float, float, float]:
 
 
 def _adopting(run_id: str, slot: int) -> Requests:
-    """What one container sends, in this order."""
+    """The requests of one container, in order."""
     run = f"/runs/{quote(run_id)}"
     return [
         (b"GET", f"{run}/notices?after=0&wait=0".encode(), b"", b""),

@@ -122,7 +122,7 @@ def _moves(before: Placement, after: Placement) -> int:
 
 
 def _assigned_by_name(model: JobModel) -> Placement:
-    """Assign the tasks by name, without regard to the former assignment."""
+    """Assign the tasks by name, independently of the former assignment."""
     return place(list(model.tasks), sorted(model.containers, key=int), {})
 
 

@@ -40,7 +40,7 @@ from tests.support.servers import program
 
 NAME = "backup"
 SHARE = float(os.environ.get("BENCH_SHARE", "1"))
-"""1 is the real benchmark; a smaller scale is for trying it out."""
+"""1 is the real benchmark; a smaller scale is for a quick test."""
 SMALL, SMALL_BYTES = round(1900 * SHARE), 16 << 10
 LARGE, LARGE_BYTES = round(100 * SHARE), 21_000_000
 SMALL_CHANGED, LARGE_CHANGED = max(1, SMALL // 100), max(1, LARGE // 100)

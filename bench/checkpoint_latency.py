@@ -1,4 +1,4 @@
-"""What it costs a stateful query that its state survives the loss of the machine, with S3 20 ms away.
+"""The cost for a stateful query of keeping its state through the loss of the machine, with S3 at a distance of 20 ms.
 
 The same query reads the same log, 1,000 rows per second in batches of one second, on `local[2]`, in three ways:
 

@@ -26,12 +26,12 @@ NAME = "connections"
 CONTAINERS = 1000
 IDLE = 10_000
 REPLACED = 1000
-"""Of them, those that were closed and are about to be replaced."""
+"""How many of them may be closed and not replaced yet."""
 RATE = 500
 """Heartbeats a second."""
 ROUNDS = 3
 SECONDS = 12
-"""Of a round: longer than a connection may send nothing."""
+"""Duration of a round: longer than the time for which a connection may send nothing."""
 MOST_P99 = 50.0
 WAIT = 60.0
 

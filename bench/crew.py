@@ -20,7 +20,7 @@ PATIENCE = 600.0
 
 
 class Crew(Cluster):
-    """The containers must keep running: polling the run fails if one has ended."""
+    """The containers must keep running: a poll of the run fails if one has ended."""
 
     def __init__(self, root: Path, job_file: Path, environment: Mapping[str, str]) -> None:
         super().__init__(root, job_file, environment)

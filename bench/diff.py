@@ -1,4 +1,4 @@
-"""What a commit does before it uploads, for a store of 100,000 files: it lists the directory and compares it with the snapshot before.
+"""The work of a commit before its upload, for a store of 100,000 files: it lists the directory and compares it with the previous snapshot.
 
 Measured: listing, `files_to_read` and `diff`, as `Uploader.upload` calls them, when 1 % of the files are new, 1 % changed in place and 1 %
 deleted. The peer is the minimum of work on the disk: `os.scandir` of every directory and `stat` of every file, without keeping the result.
@@ -32,7 +32,7 @@ MOST_RATIO = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The snapshot before, and the files with known contents."""
+    """The previous snapshot, and the files with known contents."""
 
     index: DirIndex
     known: dict[Identity, Fingerprint]

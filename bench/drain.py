@@ -41,7 +41,7 @@ from tests.support.processes import ROOT, wait_for
 
 NAME = "drain"
 SHARE = float(os.environ.get("BENCH_SHARE", "1"))
-"""Scale of rows and turns: 1 is the real benchmark; a smaller scale is for trying it out."""
+"""Scale of rows and turns: 1 is the real benchmark; a smaller scale is for a quick test."""
 TURNS = max(1, round(3 * SHARE))
 IDLE_ROWS = 4_000
 MANY_ROWS = round(1_000_000 * SHARE)
@@ -53,7 +53,7 @@ JOB = ROOT / "bench" / "drain_job.py"
 WRITER = Writer(Lineage("bench"), "bench", Generation(1))
 APPENDED = 50_000
 SECONDS_APART = 7
-"""Distance of rows in event time: rows of the same name never share a window."""
+"""Interval of rows in event time: rows of the same name never share a window."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from tests.support.s3servers import S3_CREDENTIALS
 
 NAME = "failover"
 SHARE = float(os.environ.get("BENCH_SHARE", "1"))
-"""Size of the state: 1 GiB is the real benchmark; less is for trying it out."""
+"""Size of the state: 1 GiB is the real benchmark; less is for a quick test."""
 BLOCK = 4096
 BLOCKS = round((1 << 30) / BLOCK * SHARE)
 APPENDED = 8_192

@@ -1,9 +1,9 @@
-"""What a year of a job's past costs the coordinator, against a database without a past.
+"""The coordinator's cost of a year of a job's history, compared with a database without history.
 
-Two coordinators have the same running job of ten slots. The database of one also has what a year leaves: 3,000 containers of each slot
+Two coordinators have the same running job of ten slots. The database of one also has the rows of a year: 3,000 containers of each slot
 that have ended, a run and a version of the job model for each day, and ten notices for each run. Its chore `prune_history` has run once.
 Measured in turns: the details of the run, a page of the list of runs, and the registration of a container; and at the end the memory.
-Each may take at most twice what it takes without the past; the ratio is the largest of the four.
+Each may take at most twice as long as without history; the ratio is the largest of the four.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _await_pruning(server: Server) -> None:
 
 
 async def _write_past(home: Path) -> None:
-    """Rows as a year would leave them. The job's run is the newest, at the newest version."""
+    """Insert the rows of a year. The job's run is the newest, at the newest version."""
     store, newest = open_store(read_settings(home=home).database), DAYS + 1
     try:
         async with store.read() as tx:

@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).with_name("load.lua")
 CONNECTIONS = 32
 WARM_UP_SECONDS = 2
 BYTES_SLACK = 0.005
-"""Fraction of the expected bytes: wrk counts answers that its own end cut off."""
+"""Tolerance, as a fraction of the expected bytes: wrk counts answers that were cut off at its end."""
 BUSY_SHARE = 0.9
 """If a saturated server gets less of its core than this, other processes use the machine and the figures are not reliable."""
 

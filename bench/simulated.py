@@ -30,7 +30,7 @@ MOST_OPEN = 4_000
 """Connections for heartbeats that are open at once. Further heartbeats wait, and the wait counts as latency."""
 JITTER = 0.1
 RETRY = 1.0
-"""Seconds until an unanswered heartbeat is sent again. The container is not lost by that yet."""
+"""Seconds until an unanswered heartbeat is sent again. This does not make the container lost."""
 ALIVE = b'{"alive": true}'
 PATIENCE = 60.0
 """Time limit in seconds for deployments, and for the last answers."""

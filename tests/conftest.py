@@ -92,7 +92,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Postgres]:
-    """A server for all tests that keep it running; each test has a database of its own."""
+    """One server for all tests that do not stop it; each test has its own database."""
     with postgres() as server:
         yield server
 

@@ -31,7 +31,7 @@ Consumed = Callable[[], Mapping[str, Mapping[int, int]] | None]
 
 
 class StreamNotOurs(Exception):
-    """The stream holds records that this replay did not write."""
+    """The stream contains records that this replay did not write."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -335,10 +335,11 @@ WRITES: dict[str, Sequence[Callable[[WriteTransaction], Awaitable[object]]]] = {
     "runs.add_notice": [lambda tx: tx.runs.add_notice(RUN, "STOP", NOON, {})],
 }
 WHOLE = {"access.tokens", "access.sessions", "history.rows_of_job", "runs.jobs", "snapshots.jobs", "cleanup.tally", "drains.outcomes"}
-"""What lists a whole table because that is what is asked for: by people, at a start, and by chores every few seconds or minutes."""
+"""Statements that read a whole table because the request needs all of it: by people, at a start, and by chores every few seconds or
+minutes."""
 
 RARE = {"history.drop_job"}
-"""Writes that look through whole tables, because people ask for them a few times a year."""
+"""Writes that scan whole tables, because people request them a few times a year."""
 
 PARTIAL = {
     index.name
@@ -346,11 +347,11 @@ PARTIAL = {
     for index in table.indexes
     if index.dialect_options["sqlite"]["where"] is not None
 }
-"""Indexes of the few rows that are still going on: a query may read all of one."""
+"""Indexes of the few active rows: a query may read all of one."""
 
 
 SMALL = {tables.jobs.name, tables.registries.name, tables.lease_bounds.name, tables.tokens.name}
-"""A row a job, a blob store or a token, or one row: reading all of it is the better plan."""
+"""Tables with one row for each job, blob store or token, or one row: reading all of it is the better plan."""
 
 
 def methods_of(kind: type) -> list[str]:

@@ -1,5 +1,5 @@
-"""A coordinator that is cut off from PostgreSQL alone, while containers still reach it, and its successor: a task never has two holders
-that can act. Leases are measured on a clock that the test advances; the database and its network are real.
+"""A coordinator that is cut off from PostgreSQL alone, while containers still reach it, and its successor: a task never has two owners that
+can act. Leases are measured on a clock that the test advances; the database and its network are real.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def start(home: Path, clock: FakeClock) -> Start:
 
 
 class Container:
-    """What an agent does about its lease, with the real client. `coordinator`: the one that it reaches."""
+    """The lease of an agent, with the real client. `coordinator`: the one that it reaches."""
 
     def __init__(self, execution_id: str, coordinator: Caller, clock: FakeClock) -> None:
         self.execution_id = ExecutionContainerId(execution_id)
@@ -140,7 +140,7 @@ async def holding(coordinator: Caller, clock: FakeClock) -> tuple[str, Container
 
 
 async def seconds_until_given_away(run_id: str, former: Container, successor: Container, clock: FakeClock) -> int:
-    """Both containers send heartbeats, and the successor asks for the task, until it has it."""
+    """Both containers send heartbeats, and the successor requests the task until it has it."""
     for seconds in range(0, 400, 4):
         await former.beat()
         await successor.beat()

@@ -1,4 +1,4 @@
-"""A coordinator that stands still, as one whose machine is suspended, is replaced on PostgreSQL, and writes nothing when it wakes."""
+"""A coordinator that is frozen, like one on a suspended machine, is replaced on PostgreSQL, and writes nothing when it resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two blob stores, of which one or both have lost something, and a process that dies before each of its writes: to the disk, to either blob
+"""Two blob stores, of which one or both have lost blobs, and a process that dies before each of its writes: to the disk, to either blob
 store, to the coordinator. The next process always ends where the first would have, and a crash costs no snapshot.
 """
 
@@ -237,8 +237,8 @@ async def killed_everywhere(
     check: Callable[[Machine], Awaitable[None]],
     told: Iterable[BlobStoreName] = (),
 ) -> Sequence[str]:
-    """Run the scene without a crash, then with one before each step; the steps. The next process ends in the same state, when it is told
-    what blob stores have lost something, as each hour."""
+    """Run the scene without a crash, then with one before each step; the steps. The next process ends in the same state, when it gets the
+    notice of lost blobs, as each hour."""
     whole = await scene(root / "whole")
     with changes_of_files(whole.disk, whole.steps):
         await whole.acquires(told)

@@ -53,7 +53,7 @@ TROUBLES = [
     ("stop", EARLY),
 ]
 HISTORIES = int(os.environ.get("SLUICE_TEST_HISTORIES", "6"))
-"""More of them take longer, and see more."""
+"""A larger number takes longer, and finds more."""
 ON_KAFKA = int(os.environ.get("SLUICE_TEST_KAFKA_HISTORIES", "3"))
 
 

@@ -1,4 +1,4 @@
-"""A job whose batches wait at a gate, so that a test can tell that a container is in the middle of a batch; and suspending whole
+"""A job whose batches wait at a gate, so that a test knows that a container is in the middle of a batch; and functions that suspend whole
 containers.
 """
 

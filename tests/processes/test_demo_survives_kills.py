@@ -1,4 +1,4 @@
-"""kill -9 of a container and of the coordinator in the middle of the demo: the totals are exact all the same."""
+"""kill -9 of a container and of the coordinator in the middle of the demo: the totals are still exact."""
 
 from __future__ import annotations
 

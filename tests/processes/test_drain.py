@@ -79,7 +79,7 @@ def by_hour(task):
     return task.write(counts, out, key="hour").outputMode("append")
 """
 )
-"""Counts wait for timers of processing time, which no held query can fire before their time."""
+"""Counts wait for timers of processing time, which a paused query cannot fire before their time."""
 
 SETTINGS: dict[str, Any] = {"SLUICE_TRIGGER_SECONDS": "0.2"}
 

@@ -23,7 +23,7 @@ ROUNDS = [
     ("coordinator", "watchdog", "container"),
     ("watchdog", "container", "coordinator"),
 ]
-"""Who is killed in which phase: in these three drains, everybody once in each."""
+"""Which process is killed in which phase: in these three drains, each process once in each phase."""
 
 PHASES = ["STOPPING", "FLUSHING", "COMMITTING"]
 ORDER = ["REQUESTED", "STOPPING", "FLUSHING", "COMMITTING", "DRAINED"]

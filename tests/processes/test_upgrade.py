@@ -50,7 +50,7 @@ def by_hour(task):
     return task.write(hours.selectExpr("k", "count as n"), out, key="k")
 """
 )
-"""Number n is minute n; every window stays open until somebody drains."""
+"""Number n is minute n; every window stays open until a drain."""
 
 BY_SESSION = (
     HEAD

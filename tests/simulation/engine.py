@@ -1,4 +1,4 @@
-"""The counting engine on greenlets, whose queries read on of their own accord, and whose process may be killed between any two steps."""
+"""The counting engine on greenlets. Its queries run continuously, and its process may be killed between any two steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.counting_engine import CountingEngine, write_whole
 from tests.support.engines import FakeQuery
 
 PAUSES = (0.5, 5)
-"""Seconds between two batches of a query, at least and at most. More batches cost more time than they find faults."""
+"""Seconds between two batches of a query, at least and at most. Shorter intervals cost time and hardly find more faults."""
 
 COMPACTED_EVERY = 6
 """After so many batches the sums are written in one file, and older files are deleted."""
@@ -39,7 +39,7 @@ class SimulatedEngine(CountingEngine):
     """A query runs from now on."""
     steps: int = 0
     _busy: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
-    """Queries at work between two batches, and who waits for that to end."""
+    """Queries whose work between two batches has not ended, and the waits for its end."""
 
     def start(self, start: StageStart) -> tuple[str, Any]:
         token, query = super().start(start)

@@ -1,4 +1,4 @@
-"""What can go wrong. Each fault begins at once, and what it disturbs for a time is put right by a task of its own."""
+"""What can go wrong. Each fault begins at once, and its temporary effect is ended by a separate task."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def freeze_container(world: World) -> None:
 
 
 async def suspend_machine(world: World) -> None:
-    """The watchdog of its container, too. The clock of leases goes on; what was due meanwhile happens at once afterwards."""
+    """The watchdog of its container, too. The clock of leases continues; events that were due meanwhile happen immediately afterwards."""
     if running := _running(world):
         container = world.dice.choice(running)
         seconds = world.dice.choice((10, 60, 300))
@@ -296,7 +296,7 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[None]]] = {
 
 
 async def heal(world: World) -> None:
-    """No fault goes on."""
+    """End all faults."""
     for container in world.containers:
         for engine in container.engines:
             engine.kill_after = None

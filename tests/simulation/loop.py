@@ -48,12 +48,12 @@ class Killed(BaseException):
 
 
 class Stuck(Exception):
-    """Nothing will ever happen again, or a thread waits for something that the simulation does not know."""
+    """No event is left, or a thread waits for something that the simulation does not control."""
 
 
 @dataclass(eq=False)
 class Process:
-    """`on_death`: what the operating system does then: close files, release locks."""
+    """`on_death`: the actions of the operating system at its end: close files, release locks."""
 
     name: str
     dead: bool = False
@@ -234,7 +234,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
                 outcome.set_result(result)
 
     def wait_in_thread(self, until: Callable[[Callable[[], None]], None]) -> None:
-        """Called in a greenlet: the loop goes on until somebody calls what `until` is given."""
+        """Called in a greenlet: the loop continues until the function that `until` gets is called."""
         thread = greenlet.getcurrent()
         if thread.parent is None:
             raise Stuck("the loop itself would wait for ever")
@@ -270,7 +270,7 @@ def simulated(chance: Random) -> Iterator[SimulatedLoop]:
 
 
 def collect_quietly() -> None:
-    """Collect what a loop that has ended has left. `finally` blocks of its coroutines run now, and nothing listens to them any more."""
+    """Collect what a loop that has ended has left. `finally` blocks of its coroutines run now, without effect."""
     former, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""One job of two stages on the embedded log, its coordinator, its containers on machines of their own, and those who operate it."""
+"""One job of two stages on the embedded log, its coordinator, its containers on machines of their own, and its operators."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ BLOB_STORES = ("local", "remote")
 
 PIN = "kept"
 SURVIVED = 20
-"""An absence of the coordinator, in seconds, that no container dies of, within the last LEASE seconds."""
+"""The absence of the coordinator, in seconds within the last LEASE seconds, that every container survives."""
 
 GIVEN_UP_WITHIN = 15
 """Seconds after the grace period and `failover_after_seconds`, in which the coordinator has given up a slot."""
@@ -131,7 +131,7 @@ class GrowingLedger(Ledger):
 
 @dataclass
 class Slot:
-    """What starts the containers of a slot again, as Kubernetes does, on a machine with a disk that may be lost."""
+    """Restarts the containers of a slot, as Kubernetes does, on a machine with a disk that may be lost."""
 
     name: str
     run: RunId
@@ -147,7 +147,7 @@ class World:
         self.loop = loop
         self.chance = chance
         self.dice = chance
-        """What the present fault draws from."""
+        """The random numbers of the present fault."""
         self.directory = directory
         self.container_settings = settings
         self.trace: list[str] = []
@@ -390,7 +390,7 @@ class World:
         return OperatorClient("http://c", Way(self.network, "operator"))
 
     async def until_answered(self, request: Callable[[], Awaitable[T]]) -> T:
-        """Ask until the coordinator answers, as people do. Raises Refused."""
+        """Repeat the request until the coordinator answers, as operators do. Raises Refused."""
         for _ in range(200):
             try:
                 return await request()

@@ -1,4 +1,4 @@
-"""User code for which Spark alone would wait, or continue without, forever."""
+"""User code that would make plain Spark wait forever, or continue without it."""
 
 from __future__ import annotations
 

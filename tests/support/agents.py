@@ -93,7 +93,7 @@ class Wire(httpx.AsyncBaseTransport):
         self.losing.add(end)
 
     async def after(self, what: str, times: int = 1) -> None:
-        """Wait until that many were answered, counted from the start."""
+        """Wait until that many requests were answered, counted from the start."""
 
         async def there() -> None:
             async with self._news:

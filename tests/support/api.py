@@ -297,7 +297,7 @@ def versioning(caller: Caller) -> JobModelParts:
 
 
 async def check_partitions(caller: Caller) -> Mapping[str, int]:
-    """One turn of the partition monitor."""
+    """Run the partition monitor once."""
     return await versioning(caller).watch.run_once()
 
 

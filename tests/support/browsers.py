@@ -1,4 +1,4 @@
-"""A real browser: Chromium of the system, driven by Playwright; and a job whose pages are worth looking at."""
+"""A real browser: Chromium of the system, driven by Playwright; and a job with contents on all pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process dies before a chosen change of what outlives it: of files below a directory, or of whatever else is counted as a step.
+"""The process dies before a chosen change of durable data: of files below a directory, or of anything else that is counted as a step.
 
 Changes of files are seen by the interpreter's audit events, so that no code takes part: opening a file to write it, links, renames,
 removals, new directories and modes.

@@ -1,4 +1,4 @@
-"""Blob stores that have lost what was put into them: the disk, the other blob store or an older snapshot takes its place."""
+"""Blob stores that have lost blobs: the disk, the other blob store or an older snapshot replaces them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def in_store(there: Place, store: str) -> Path:
 
 
 def lose(there: Place, store: str, blob: str) -> None:
-    """Delete a blob behind Sluice's back."""
+    """Delete a blob without Sluice."""
     found = list(in_store(there, store).rglob(blob.rpartition("/")[2]))
     assert found, blob
     for each in found:

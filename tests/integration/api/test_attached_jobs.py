@@ -1,4 +1,4 @@
-"""Jobs of the kind attached: one slot and one task for a command that the coordinator knows nothing of."""
+"""Jobs of the kind attached: one slot and one task for a command that the coordinator does not know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page in the browser of somebody who reaches the coordinator can make the browser do."""
+"""Requests that a page of another site makes the browser of a user send."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ async def test_what_was_deleted_is_found_among_many_records(bare: BlobStore) -> 
 
 
 async def test_the_tags_of_many_blobs_are_read_a_part_in_each_sweep(bare: BlobStore) -> None:
-    """A server without lifecycle rules and with more blobs than one sweep looks at: all are looked at after a few."""
+    """A server without lifecycle rules and with more blobs than one sweep reads: all are read after a few sweeps."""
     assert isinstance(bare, S3Blobs)
     store = S3Blobs(bare.location, SystemClock(), TagReads(remembered=0, in_a_sweep=4))
     for n in range(10):

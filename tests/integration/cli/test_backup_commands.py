@@ -38,7 +38,7 @@ from tests.support.coordinators import GENEROUS, Running, running
 
 SLUICE = [sys.executable, "-m", "sluice"]
 LONG_LEASES = ("--lease-seconds", "300")
-"""Nobody beats here, and a command takes seconds."""
+"""Long, because no container sends heartbeats here, and a command takes seconds."""
 
 JOB, TASK, STAGE = JobName("flight-delays"), TaskName("Partition 0"), StageName("hourly")
 KEY = StageKey(JOB, TASK, STAGE)

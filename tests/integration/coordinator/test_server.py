@@ -77,7 +77,7 @@ def test_a_coordinator_that_has_ended_has_left_its_address_and_the_heap(tmp_path
 
 
 class Link:
-    """Garbage that only the cyclic collector finds."""
+    """Garbage that only the cyclic garbage collector finds."""
 
     def __init__(self) -> None:
         self.itself = self

@@ -23,7 +23,7 @@ WRITER = Writer(Lineage("test"), "test", Generation(1))
 ORIGINS = ["EWR", "JFK"]  # in partitions 0 and 1
 HOURS = 72
 MISSED = {("EWR", 5), ("JFK", 30), ("EWR", 60)}
-"""Hours that nobody measured. With a delay of a day the first two are closed at the end of the third day, the last is not."""
+"""Hours without a measurement. With a delay of a day the first two are closed at the end of the third day, the last is not."""
 
 
 def flight(row: int) -> Flight:

@@ -264,7 +264,7 @@ def test_a_former_writer_is_fenced_and_adds_nothing(scene: Scene) -> None:
 
 
 def test_a_former_holder_that_begins_late_loses_and_the_present_one_writes_on(scene: Scene) -> None:
-    """It stood still between its acquire and its first request, and fences the present holder. Neither writes twice."""
+    """It was suspended between its acquire and its first request, and fences the present owner. Neither writes twice."""
     scene.current = 2
     present = scene.opened(2)
     write(present, 0, numbered(range(10)))
@@ -280,7 +280,7 @@ def test_a_former_holder_that_begins_late_loses_and_the_present_one_writes_on(sc
 
 
 def test_a_holder_that_is_replaced_after_its_generation_was_confirmed_cannot_write(scene: Scene) -> None:
-    """It stands still between the coordinator's answer and its first batch."""
+    """It is suspended between the coordinator's answer and its first batch."""
     frozen = scene.opened(1)
     scene.current = 2
     present = scene.opened(2)
@@ -291,7 +291,7 @@ def test_a_holder_that_is_replaced_after_its_generation_was_confirmed_cannot_wri
 
 
 def test_a_holder_that_is_replaced_while_it_asks_the_coordinator_loses(scene: Scene) -> None:
-    """It stands still between `init_transactions` and its question."""
+    """It is suspended between `init_transactions` and its request."""
     frozen = scene.writer(1)
 
     def replaced() -> None:
