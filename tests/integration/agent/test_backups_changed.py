@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,26 @@ from tests.support.agents import Place, place
 from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, one_stage, start, stopped
 from tests.support.engines import soon
 from tests.support.faults import Fault, FaultyBlobs, healthy
+from tests.support.s3servers import S3Server
 
 OVERDUE_AT_ONCE: dict[str, Any] = {"commit_interval_seconds": 0.001, "commit_max_delay_seconds": 0, "commit_timeout_seconds": 3600}
 """A batch waits as soon as the one before it is not durable after a millisecond."""
 
 
 OFTEN = {"commit_interval_seconds": 0.01}
+
+
+@pytest.fixture(params=["filesystem", "s3"])
+def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
+    """Makes the URL of an empty blob store."""
+    server: S3Server | None = request.getfixturevalue("s3") if request.param == "s3" else None
+
+    def made(name: str) -> str:
+        if server is None:
+            return (tmp_path / name).as_uri()
+        return f"s3://{server.new_bucket()}?endpoint={server.endpoint}&region=us-east-1"
+
+    return made
 
 
 async def put_backup(there: Place, run_id: RunId, stores: list[str], restore_from: list[str]) -> httpx.Response:
@@ -38,18 +52,23 @@ async def put_backup(there: Place, run_id: RunId, stores: list[str], restore_fro
     [(BACKED_UP, {"backup.stores": ""}), ({"backup_stores": (), "restore_from": None}, {})],
     ids=["by the job's configuration", "by the coordinator's settings"],
 )
-async def test_batches_of_a_run_without_backups_wait_for_none(tmp_path: Path, settings: Mapping[str, Any], config: dict[str, str]) -> None:
-    async with place(tmp_path / "home", **settings) as there:
+async def test_batches_of_a_run_without_backups_wait_for_none(
+    tmp_path: Path, new_store: Callable[[str], str], settings: Mapping[str, Any], config: dict[str, str]
+) -> None:
+    async with place(tmp_path / "home", **settings, blob_stores={"local": new_store("local")}) as there:
         run_id = await there.deploy(job=one_stage(), config=config)
         disk, query = await began(start(there, run_id, "c1", "disk1", **OVERDUE_AT_ONCE))
         for batch in range(3):
             await soon(disk.runs(query, batch, {0: batch + 1, 1: 0}))
 
 
-async def test_a_batch_that_waits_for_a_backup_continues_when_backups_are_switched_off(tmp_path: Path) -> None:
-    async with place(tmp_path / "home", **BACKED_UP) as there:
+async def test_a_batch_that_waits_for_a_backup_continues_when_backups_are_switched_off(
+    tmp_path: Path, new_store: Callable[[str], str]
+) -> None:
+    local = new_store("local")
+    async with place(tmp_path / "home", **BACKED_UP, blob_stores={"local": local}) as there:
         run_id = await there.deploy(job=one_stage())
-        blobs = FaultyBlobs(open_blob_store((there.home / "blobs").as_uri()))
+        blobs = FaultyBlobs(open_blob_store(local))
         disk, query = await began(start(there, run_id, "c1", "disk1", open_blobs=lambda url: blobs, **OVERDUE_AT_ONCE))
         blobs.plan = lambda operation: Fault.FAIL if operation.name == "put" else None
         await disk.runs(query, 0, {0: 1, 1: 0})
@@ -61,8 +80,10 @@ async def test_a_batch_that_waits_for_a_backup_continues_when_backups_are_switch
         await soon(disk.runs(query, 2, {0: 3, 1: 0}))
 
 
-async def test_a_run_that_names_no_blob_store_to_restore_from_is_backed_up_and_restores_from_its_backups(tmp_path: Path) -> None:
-    async with place(tmp_path / "home", **BACKED_UP) as there:
+async def test_a_run_that_names_no_blob_store_to_restore_from_is_backed_up_and_restores_from_its_backups(
+    tmp_path: Path, new_store: Callable[[str], str]
+) -> None:
+    async with place(tmp_path / "home", **BACKED_UP, blob_stores={"local": new_store("local")}) as there:
         run_id = await there.deploy(job=one_stage(), config={"restore.from": ""})
         first = start(there, run_id, "c1", "disk1", **NEVER)
         disk, query = await began(first)
@@ -72,8 +93,10 @@ async def test_a_run_that_names_no_blob_store_to_restore_from_is_backed_up_and_r
         assert disk2.state(query2.start) == disk.state(query.start)
 
 
-async def test_a_run_that_was_deployed_without_backups_is_backed_up_from_the_next_commit_on_when_it_is_to_be(tmp_path: Path) -> None:
-    async with place(tmp_path / "home", **BACKED_UP) as there:
+async def test_a_run_that_was_deployed_without_backups_is_backed_up_from_the_next_commit_on_when_it_is_to_be(
+    tmp_path: Path, new_store: Callable[[str], str]
+) -> None:
+    async with place(tmp_path / "home", **BACKED_UP, blob_stores={"local": new_store("local")}) as there:
         run_id = await there.deploy(job=one_stage(), config={"backup.stores": "", "restore.from": ""})
         first = start(there, run_id, "c1", "disk1", **OFTEN)
         disk, query = await began(first)
@@ -87,9 +110,9 @@ async def test_a_run_that_was_deployed_without_backups_is_backed_up_from_the_nex
 
 @pytest.mark.parametrize("settings", [OFTEN, EVERY_BATCH], ids=["at intervals", "after each batch"])
 async def test_a_blob_store_that_is_added_gets_the_state_of_a_stage_that_has_nothing_to_read(
-    tmp_path: Path, settings: Mapping[str, Any]
+    tmp_path: Path, new_store: Callable[[str], str], settings: Mapping[str, Any]
 ) -> None:
-    stores = {name: (tmp_path / name).as_uri() for name in ("old", "new")}
+    stores = {name: new_store(name) for name in ("old", "new")}
     async with place(tmp_path / "home", blob_stores=stores, backup_stores=("old",), restore_from=("old",)) as there:
         run_id = await there.deploy(job=one_stage())
         container = start(there, run_id, "c1", "disk1", **settings)
@@ -104,8 +127,8 @@ async def test_a_blob_store_that_is_added_gets_the_state_of_a_stage_that_has_not
         assert disk2.state(query2.start) == disk.state(query.start)
 
 
-async def test_a_task_is_acquired_after_backups_were_switched_off(tmp_path: Path) -> None:
-    async with place(tmp_path / "home", **BACKED_UP) as there:
+async def test_a_task_is_acquired_after_backups_were_switched_off(tmp_path: Path, new_store: Callable[[str], str]) -> None:
+    async with place(tmp_path / "home", **BACKED_UP, blob_stores={"local": new_store("local")}) as there:
         run_id = await there.deploy(job=one_stage())
         first = start(there, run_id, "c1", "disk1", **NEVER)
         disk, query = await began(first)
@@ -122,8 +145,8 @@ async def test_a_task_is_acquired_after_backups_were_switched_off(tmp_path: Path
         assert "restore.from" in ending.reason
 
 
-async def test_blob_stores_that_cannot_be_used_at_first_are_tried_again(tmp_path: Path) -> None:
-    stores = {name: (tmp_path / name).as_uri() for name in ("old", "new")}
+async def test_blob_stores_that_cannot_be_used_at_first_are_tried_again(tmp_path: Path, new_store: Callable[[str], str]) -> None:
+    stores = {name: new_store(name) for name in ("old", "new")}
     blobs = {uri: FaultyBlobs(open_blob_store(uri)) for uri in stores.values()}
     blobs[stores["new"]].plan = lambda operation: Fault.FAIL if operation.name == "open" and operation.number < 3 else None
     async with place(tmp_path / "home", blob_stores=stores, backup_stores=("old",), restore_from=("old",)) as there:
@@ -153,11 +176,11 @@ async def shown(there: Place, run_id: RunId) -> tuple[list[str], list[str], str]
     )
 
 
-async def test_a_run_whose_blob_store_is_no_longer_configured_is_degraded_at_once(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    async with place(home, **BACKED_UP, blob_stores={"old": (tmp_path / "blobs").as_uri()}) as there:
+async def test_a_run_whose_blob_store_is_no_longer_configured_is_degraded_at_once(tmp_path: Path, new_store: Callable[[str], str]) -> None:
+    home, url = tmp_path / "home", new_store("blobs")
+    async with place(home, **BACKED_UP, blob_stores={"old": url}) as there:
         run_id = await there.deploy(job=one_stage(), config={"backup.stores": "old"})
-    async with place(home, **BACKED_UP, blob_stores={"renamed": (tmp_path / "blobs").as_uri()}) as there:
+    async with place(home, **BACKED_UP, blob_stores={"renamed": url}) as there:
         await there.parts.backup_monitor.run_once()
         problems, ready, metric = await shown(there, run_id)
         assert len(problems) == 1
@@ -168,10 +191,12 @@ async def test_a_run_whose_blob_store_is_no_longer_configured_is_degraded_at_onc
 
 async def test_a_stage_without_a_snapshot_in_a_blob_store_is_degraded_after_half_a_minute_and_no_longer_once_it_has_one(
     tmp_path: Path,
+    new_store: Callable[[str], str],
 ) -> None:
-    async with place(tmp_path / "home", **BACKED_UP) as there:
+    local = new_store("local")
+    async with place(tmp_path / "home", **BACKED_UP, blob_stores={"local": local}) as there:
         run_id = await there.deploy(job=one_stage())
-        blobs = FaultyBlobs(open_blob_store((there.home / "blobs").as_uri()))
+        blobs = FaultyBlobs(open_blob_store(local))
         container = start(there, run_id, "c1", "disk1", open_blobs=lambda url: blobs, **OFTEN)
         disk, query = await began(container)
         blobs.plan = lambda operation: Fault.FAIL if operation.name == "put" else None
