@@ -48,7 +48,7 @@ CLAIM_SECONDS = 10.0
 SESSION_MILLIS = 8_000
 """How long a statement may take, wait for a lock, or be waited for within a transaction. Less than CLAIM_SECONDS."""
 
-_LOOK_SECONDS = 0.25
+LOOK_SECONDS = 0.25
 """How often a coordinator that waits for a claim looks at it."""
 
 _LOOKS_UNTIL_SILENT = 8
@@ -324,7 +324,7 @@ class SessionClaim:
                     log.warning("%s It does not renew its claim, which runs out at %s: waiting until then", held, expires_at)
             except _Ending as ending:
                 log.warning("%s", ending)
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
         raise AssertionError("unreachable")
 
     async def _open(self) -> _Session:

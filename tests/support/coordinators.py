@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
@@ -57,6 +58,47 @@ def running(home: Path, *flags: str, limits: str = "", **environment: str) -> It
             made.http.close()
     finally:
         kill_whole(process)
+
+
+class Front:
+    """One address for several coordinators, of which it forwards to one."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._to = 0
+        self._connections: set[asyncio.StreamWriter] = set()
+
+    def forward_to(self, port: int) -> None:
+        """Also closes the connections to the coordinator before."""
+        self._to = port
+        for each in self._connections:
+            each.close()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def pipe(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            with suppress(OSError):
+                while data := await source.read(1 << 16):
+                    sink.write(data)
+                    await sink.drain()
+            sink.close()
+
+        self._connections.add(writer)
+        with suppress(OSError, asyncio.CancelledError):
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._to)
+            await asyncio.gather(pipe(reader, server_writer), pipe(server_reader, writer))
+        writer.close()
+        self._connections.discard(writer)
+
+
+@asynccontextmanager
+async def front() -> AsyncIterator[Front]:
+    made = Front()
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        yield made
+        made.forward_to(0)
+        server.close()
 
 
 def _good(answer: httpx.Response) -> httpx.Response:

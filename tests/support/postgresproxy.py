@@ -47,7 +47,7 @@ class _Statements:
 class PostgresProxy:
     """`cut_commit_of`: the name of a table. The next COMMIT of a transaction that writes to it is executed, and the connection is closed
     instead of answered. `cut` counts such commits. `hold_commit_of`: the same, but the answer waits until `release` is set; `held` is set
-    meanwhile.
+    meanwhile. `hold_transaction_of`: the COMMIT itself waits.
     """
 
     def __init__(self, port: int) -> None:
@@ -55,6 +55,7 @@ class PostgresProxy:
         self.cut_commit_of = ""
         self.cut = 0
         self.hold_commit_of = ""
+        self.hold_transaction_of = ""
         self.held = asyncio.Event()
         self.release = asyncio.Event()
         self.url = ""
@@ -72,6 +73,10 @@ class PostgresProxy:
                         cutting, self.cut_commit_of = True, ""
                     if written is not None and self.hold_commit_of and f"INTO {self.hold_commit_of} ".encode() in written:
                         holding, self.hold_commit_of = True, ""
+                    if written is not None and self.hold_transaction_of and f"INTO {self.hold_transaction_of} ".encode() in written:
+                        self.hold_transaction_of = ""
+                        self.held.set()
+                        await self.release.wait()
                     server_writer.write(data)
                     await server_writer.drain()
             server_writer.close()
