@@ -9,8 +9,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo-kafka test unit simulate check format bench screenshots constraints clean java
 
+# With KEEP=1 the coordinator is started again afterwards, so that its pages can be looked at, until Ctrl-C.
 demo: $(VENV)/demo.stamp java
-	$(BIN)/python -m examples.flights.demo
+	$(BIN)/python -m examples.flights.demo $(if $(KEEP),--stay)
 
 # Number of parallel test processes. Each has servers and a Spark session of its own; most of their time is waiting for processes.
 TESTERS ?= 2

@@ -35,6 +35,7 @@ BENCHMARKS: Mapping[str, str] = {
     "history": "bench.history",
     "job-model": "bench.job_model",
     "kafka-exactly-once": "bench.kafka_exactly_once",
+    "page": "bench.page",
     "start": "bench.start",
 }
 """Name -> module with `run() -> Result`, imported when it is run."""

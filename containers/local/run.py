@@ -193,6 +193,7 @@ class LocalRun:
         run = await self._client.deploy(self._options.request)
         self._run_id = RunId(run.run_id)
         print(f"run {run.run_id}", flush=True)
+        print(f"pages {self._options.url}/ui/jobs/{run.job}", flush=True)
         self._containers = LocalContainers(
             self._options.launch, self._processes, self._client, self._run_id, self._options.request.containers
         )

@@ -19,7 +19,7 @@ POLICY = b"content-security-policy"
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),  # with no-referrer, browsers send `Origin: null` with a form, which looks like another site
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 NO_CONTENT = (POLICY, b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")

@@ -174,7 +174,7 @@ class Actions:
             "Windows stay open and state is kept: the next deployment continues where the job was stopped.",
         ]
         other = "" if run.run_id == run_id else f"run {run_id} is not the job's current run"
-        return Plan(f"Stop {job}", lines, f"curl -X POST $SLUICE_URL/runs/{run_id}/stop", other, danger=True)
+        return Plan(f"Stop {job}", lines, _command("stop", job), other, danger=True)
 
     async def _stop(self, subject: Subject, actor: str) -> Done:
         reason = f"stopped on the page{f' by {actor}' if actor else ''}"

@@ -2,7 +2,8 @@
 
 A browser opens one event stream (`text/event-stream`, the format of the HTML standard) for all its tabs and names the pages that it
 shows, each with the version that it has. There is no queue for a reader: when a reader is ready, it gets the newest form of what has
-changed since the version that it was sent last, so that a slow one costs no more memory than a quick one.
+changed since the version that it was sent last, so that a slow one costs no more memory than a quick one. An event is encoded and
+compressed once for all readers with the same version.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 
+from coordinator.ui import compression
 from coordinator.ui.pieces import Fragment, changed
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError, TooManyRequests
@@ -30,6 +33,24 @@ MAX_READERS = 1000
 MAX_PAGES_OF_A_READER = 20
 FORGET_AFTER = timedelta(minutes=2)
 """A page that no browser watches is forgotten so long after it was last rendered."""
+READERS_PER_TURN = 4
+"""Event streams that are woken before other requests get their turn on the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Bytes of an event stream, and the same as a part of a gzip stream."""
+
+    plain: bytes
+    compressed: bytes
+
+    @staticmethod
+    def of(plain: bytes) -> Encoded:
+        return Encoded(plain, compression.part(plain))
+
+
+RETRY = Encoded.of(b"retry: 2000\n\n")
+ALIVE = Encoded.of(b": alive\n\n")
 
 
 class LivePage:
@@ -45,13 +66,15 @@ class LivePage:
         self.readers: set[asyncio.Event] = set()
         self.ticker: asyncio.Task[None] | None = None
         self.rendering = asyncio.Lock()
+        self._encoded: dict[tuple[str, int], Encoded] = {}
 
-    def update(self, pieces: Sequence[Fragment]) -> None:
-        """Replace the pieces, and wake the readers if some have changed."""
+    def update(self, pieces: Sequence[Fragment]) -> bool:
+        """Replace the pieces. Returns whether some have changed."""
         different = list(changed(self.pieces, pieces))
         self.pieces = pieces
         if not different:
-            return
+            return False
+        self._encoded.clear()
         self.version += 1
         for piece in different:
             self.versions[piece.id] = self.version
@@ -62,8 +85,23 @@ class LivePage:
         for piece in pieces:  # a table that is sent after some of its rows have changed must have their newest form
             if piece.rows and piece.id in self.latest:
                 self.latest[piece.id] = piece.whole
-        for reader in self.readers:
+        return True
+
+    async def wake_readers(self) -> None:
+        for number, reader in enumerate(list(self.readers), start=1):
             reader.set()
+            if number % READERS_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    def event(self, name: str, epoch: str, since: int) -> Encoded | None:
+        """What has changed since the version, for readers that call the page by this name; None if nothing has."""
+        key = (name, since)
+        if key not in self._encoded:
+            news = self.since(since)
+            if not news:
+                return None
+            self._encoded[key] = Encoded.of(event({"page": name, "version": self.version, "epoch": epoch, "pieces": news}))
+        return self._encoded[key]
 
     def since(self, version: int) -> Mapping[str, str]:
         """The HTML of each piece that has changed since the version, tables before their rows."""
@@ -89,8 +127,10 @@ class LivePages:
             async with found.rendering:
                 now = self._clock.elapsed()
                 if found.rendered_at is None or now - found.rendered_at >= self._interval.total_seconds():
-                    found.update(await found.render())
+                    news = found.update(await found.render())
                     found.rendered_at = self._clock.elapsed()
+                    if news:
+                        await found.wake_readers()
         except BaseException:
             if not found.version:
                 self._pages.pop(key, None)
@@ -114,7 +154,7 @@ class LivePages:
         known: Mapping[str, int],
         names: Mapping[str, str] | None = None,
         allowed: Callable[[], bool] = lambda: True,
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncIterator[Encoded]:
         """The event stream of a browser that shows these pages. `known`: the version that it has of each; `names`: the names that it has
         for them, if others. Ends when the server stops, or the reader is no longer `allowed`, which is asked before each event.
 
@@ -128,19 +168,19 @@ class LivePages:
                 with suppress(SluiceError):
                     watched[key] = await self.page(key, render)
                     self._watch(watched[key], wake)
-            yield b"retry: 2000\n\n"
+            yield RETRY
             while watched and allowed() and not self._closing.is_set():
                 wake.clear()
                 for key, page in watched.items():
-                    news = page.since(sent.get(key, 0))
+                    news = page.event((names or {}).get(key, key), self.epoch, sent.get(key, 0))
                     sent[key] = page.version
-                    if news:
-                        yield event({"page": (names or {}).get(key, key), "version": page.version, "epoch": self.epoch, "pieces": news})
+                    if news is not None:
+                        yield news
                 try:
                     async with asyncio.timeout(KEEP_ALIVE.total_seconds()):
                         await wake.wait()
                 except TimeoutError:
-                    yield b": alive\n\n"
+                    yield ALIVE
         finally:
             self.readers -= 1
             for page in watched.values():
@@ -157,8 +197,10 @@ class LivePages:
             await asyncio.sleep(self._interval.total_seconds())
             try:
                 async with page.rendering:
-                    page.update(await page.render())
+                    news = page.update(await page.render())
                     page.rendered_at = self._clock.elapsed()
+                if news:
+                    await page.wake_readers()
             except SluiceError as error:
                 log.info("a page was not updated: %s", error)
             except Exception:

@@ -16,6 +16,7 @@ from coordinator.api.access import COOKIE, AccessDep, GuardedRoute, RequestGuard
 from coordinator.api.deps import Actor
 from coordinator.api.text import read_form
 from coordinator.identity.sessions import SESSION_LASTS
+from coordinator.ui import compression
 from coordinator.ui.actions import Actions
 from coordinator.ui.live import MAX_PAGES_OF_A_READER, LivePages, Render
 from coordinator.ui.render import environment, page
@@ -75,17 +76,21 @@ async def redirect_to_root() -> Response:
 
 
 @router.get("/ui/static/{file}")
-async def get_static(file: str) -> Response:
-    content = _static().get(file)
-    if content is None:
+async def get_static(file: str, request: Request) -> Response:
+    found = _static().get(file)
+    if found is None:
         return Response("there is no such file", 404, media_type="text/plain")
-    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "max-age=3600"}
-    return Response(content, media_type=TYPES[file.rsplit(".", 1)[-1]], headers=headers)
+    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "max-age=3600", "Vary": "Accept-Encoding"}
+    if not compression.accepted(request.headers.getlist("accept-encoding")):
+        return Response(found[0], media_type=TYPES[file.rsplit(".", 1)[-1]], headers=headers)
+    return Response(found[1], media_type=TYPES[file.rsplit(".", 1)[-1]], headers={**headers, "Content-Encoding": "gzip"})
 
 
 @cache
-def _static() -> Mapping[str, bytes]:
-    return {each.name: each.read_bytes() for each in (files("coordinator.ui") / "static").iterdir()}
+def _static() -> Mapping[str, tuple[bytes, bytes]]:
+    """Each file by name, as it is and compressed."""
+    read = {each.name: each.read_bytes() for each in (files("coordinator.ui") / "static").iterdir()}
+    return {name: (content, compression.whole(content, level=9)) for name, content in read.items()}
 
 
 @router.post("/ui/login")
@@ -108,8 +113,9 @@ async def log_in(request: Request, access: AccessDep) -> Response:
     seq = await access.audit_log.begin(attempt)
     session_id = await access.authentication.sessions.begin(principal.token_id)
     await access.audit_log.end(seq, attempt, answer.status_code, "")
+    # Without a path the cookie is for what is beside the form, also behind a proxy that adds a prefix.
     seconds, secure = int(SESSION_LASTS.total_seconds()), request.scope.get("scheme") == "https"
-    answer.set_cookie(COOKIE, session_id, max_age=seconds, path="/ui/", httponly=True, samesite="strict", secure=secure)
+    answer.set_cookie(COOKIE, session_id, max_age=seconds, path=None, httponly=True, samesite="strict", secure=secure)
     return answer
 
 
@@ -118,7 +124,7 @@ async def log_out(request: Request, access: AccessDep) -> Response:
     """End the session of the browser, and its event stream."""
     await access.authentication.sessions.end(session_of(request))
     answer = RedirectResponse(".", 303, headers=dict(HEADERS))
-    answer.delete_cookie(COOKIE, path="/ui/")
+    answer.set_cookie(COOKIE, "", max_age=0, path=None, httponly=True, samesite="strict")
     return answer
 
 
@@ -146,13 +152,25 @@ async def get_events(
         known[target.rendering] = version if epoch == ui.live.epoch else 0
     stream = ui.live.events(found, known, keys, guard.valid)
     first = await anext(stream)  # raises what refuses the stream before the answer begins
+    headers = {**HEADERS, "X-Accel-Buffering": "no", "Vary": "Accept-Encoding"}
 
     async def body() -> AsyncIterator[bytes]:
-        yield first
+        yield first.plain
         async for each in stream:
-            yield each
+            yield each.plain
 
-    return StreamingResponse(body(), media_type="text/event-stream", headers={**HEADERS, "X-Accel-Buffering": "no"})
+    async def compressed_body() -> AsyncIterator[bytes]:
+        trailer = compression.Trailer()
+        trailer.sent(first.plain)
+        yield compression.HEADER + first.compressed
+        async for each in stream:
+            trailer.sent(each.plain)
+            yield each.compressed
+        yield trailer.end()
+
+    if compression.accepted(request.headers.getlist("accept-encoding")):
+        return StreamingResponse(compressed_body(), media_type="text/event-stream", headers={**headers, "Content-Encoding": "gzip"})
+    return StreamingResponse(body(), media_type="text/event-stream", headers=headers)
 
 
 async def _check(target: Page, guard: RequestGuard) -> None:
@@ -204,9 +222,11 @@ async def get_page(path: str, request: Request, guard: RequestGuardDep) -> Respo
     found = ui.pages.find(raw.partition("/ui/")[2] if "/ui/" in raw else quote(path), request.url.query, guard.jobs)
     await _check(found, guard)
     live = await ui.live.page(found.rendering, found.render)
-    return HTMLResponse(
-        page(found.title, found.crumbs, _root(path), found.key, live.version, ui.live.epoch, live.pieces, guard.name), headers=dict(HEADERS)
-    )
+    text = page(found.title, found.crumbs, _root(path), found.key, live.version, ui.live.epoch, live.pieces, guard.name).encode()
+    headers = {**HEADERS, "Vary": "Accept-Encoding"}
+    if not compression.accepted(request.headers.getlist("accept-encoding")):
+        return HTMLResponse(text, headers=headers)
+    return HTMLResponse(compression.whole(text), headers={**headers, "Content-Encoding": "gzip"})
 
 
 def _root(path: str) -> str:

@@ -62,6 +62,7 @@ def main(
         float, typer.Option(min=0, help="Start the last container this many seconds after the others. The lead is then unlimited.")
     ] = 0,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the work directory. It is always kept after a failure.")] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Serve the web pages of what has happened until Ctrl-C.")] = False,
 ) -> None:
     """Replay a year of flights through two containers and check every row and every window."""
 
@@ -83,7 +84,7 @@ def main(
         )
         return run_demo(definition, fresh(home, MARK), options)
 
-    run_and_exit(demo, home, keep)
+    run_and_exit(demo, home, keep, port if stay else None)
 
 
 if __name__ == "__main__":

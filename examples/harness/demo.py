@@ -25,7 +25,7 @@ from examples.harness.watch import RunWatch, is_assigned, is_started, offsets_re
 from sluice.core.errors import SluiceError
 from sluice.streams.log import Log
 from sluice.wire.runs import RunDetail
-from tests.support.processes import EndedEarly, ProcessFailed, TooSlow, wait_for
+from tests.support.processes import SLUICE, EndedEarly, ProcessFailed, TooSlow, await_line, end, start, tail, wait_for
 from tests.support.servers import kafka
 
 SHORT_RUN = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -267,6 +267,7 @@ def _run_demo(definition: DemoDefinition, home: Path, options: DemoOptions, stre
                 line.end(
                     f"run {run_id} on {coordinator}, {options.containers} containers" + (f", the last {late:g} s late" if late else "")
                 )
+                line.end(f"pages {coordinator}/ui/")
                 watches.append(RunWatch(coordinator, run_id))
                 demo_run = DemoRun(run, watches[-1], log, replay, definition.readers)
                 replay_until(definition, demo_run, line, failed, partial(until, demo_run), late)
@@ -323,13 +324,33 @@ def fresh(home: Path, mark: str) -> Path:
     return home.absolute()
 
 
-def run_and_exit(demo: Callable[[], bool], home: Path, keep: bool) -> NoReturn:
+def serve_pages(home: Path, port: int) -> None:
+    """Start the coordinator of the demo's home again, and print the address of its pages. Returns after Ctrl-C or SIGTERM. Raises
+    EndedEarly, TooSlow."""
+    log = home / "pages.log"
+    process = start([*SLUICE, "coordinator", "--home", str(home), "--port", str(port)], log, new_session=True)
+    try:
+        print(f"pages {await_line(process, log, COORDINATOR_LINE)}/ui/ until Ctrl-C", flush=True)
+        process.wait()
+        raise EndedEarly(f"the coordinator has ended\n{tail(log)}")
+    except KeyboardInterrupt:
+        return
+    finally:
+        end(process)
+
+
+COORDINATOR_LINE = r"coordinator on ([^,\s]+)"
+
+
+def run_and_exit(demo: Callable[[], bool], home: Path, keep: bool, serve_on: int | None = None) -> NoReturn:
     """Run a demo and exit: with 0 if its output is exact, 1 if it is not or the demo fails, 130 after Ctrl-C or SIGTERM. The work directory
-    is deleted if the output is exact, unless `keep` is set."""
+    is deleted if the output is exact, unless `keep` is set. With `serve_on`, a port (0 = any), the pages are served after the demo."""
     for each in (signal.SIGTERM, signal.SIGINT):  # SIGINT too, because a shell starts background jobs with SIGINT ignored
         signal.signal(each, signal.default_int_handler)
     try:
         exact = demo()
+        if serve_on is not None:
+            serve_pages(home, serve_on)
     except KeyboardInterrupt:
         print("\ninterrupted; everything is stopped", file=sys.stderr)
         raise SystemExit(130) from None

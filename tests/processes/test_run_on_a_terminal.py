@@ -47,6 +47,7 @@ def test_a_terminal_has_a_table_in_place_until_ctrl_c(command: list[str], column
     lines = terminal.text.splitlines()
     assert any(re.fullmatch(r"coordinator http://127\.0\.0\.1:\d+", line) for line in lines)
     assert any(re.fullmatch(r"run toy-\S+", line) for line in lines)
+    assert any(re.fullmatch(r"pages http://127\.0\.0\.1:\d+/ui/jobs/toy", line) for line in lines)
     assert any(line.split()[:2] == ["PROCESS", "STATE"] for line in lines)
     assert not [line for line in lines if len(line.removesuffix("^C")) > columns]  # the terminal echoes it
     assert "Traceback" not in terminal.text
@@ -55,13 +56,14 @@ def test_a_terminal_has_a_table_in_place_until_ctrl_c(command: list[str], column
 def test_elsewhere_there_are_plain_lines(command: list[str]) -> None:
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
-        said = [next(process.stdout) for _ in range(3)]
+        said = [next(process.stdout) for _ in range(4)]
         process.send_signal(signal.SIGINT)
         said += process.stdout.readlines()
         assert process.wait(GENEROUS) == 0
     assert re.fullmatch(r"coordinator http://127\.0\.0\.1:\d+\n", said[0])
     assert re.fullmatch(r"run toy-\S+\n", said[1])
-    assert re.fullmatch(r"toy-\S+ (CREATED|RUNNING)  containers \d/2  tasks \d/2  batches \d+\n", said[2])
+    assert re.fullmatch(r"pages http://127\.0\.0\.1:\d+/ui/jobs/toy\n", said[2])
+    assert re.fullmatch(r"toy-\S+ (CREATED|RUNNING)  containers \d/2  tasks \d/2  batches \d+\n", said[3])
     assert "\x1b" not in "".join(said)
 
 

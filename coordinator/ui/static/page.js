@@ -135,12 +135,22 @@
     if (!dialog.open) dialog.showModal();
   }
 
+  async function copy(element, button) {
+    try {
+      await navigator.clipboard.writeText(element.textContent);
+      button.textContent = "Copied";
+    } catch {  // browsers have a clipboard only for pages of this machine and for TLS
+      getSelection().selectAllChildren(element);
+      button.textContent = "Selected: copy it with the keyboard";
+    }
+  }
+
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-action], [data-replan], [data-copy]");
     if (!button) return;
     if (button.dataset.action) show(button.dataset.action);
     else if (button.dataset.replan) show(`${button.dataset.replan}?${new URLSearchParams(new FormData(button.form))}`);
-    else navigator.clipboard?.writeText(document.getElementById(button.dataset.copy).textContent).then(() => { button.textContent = "Copied"; });
+    else copy(document.getElementById(button.dataset.copy), button);
   });
 
   document.addEventListener("submit", (event) => {

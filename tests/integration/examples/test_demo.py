@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 
 from examples.flights.data import FlightsMissing
-from examples.harness.demo import fresh, run_and_exit
+from examples.harness.demo import COORDINATOR_LINE, fresh, run_and_exit
 from examples.harness.replay import StreamNotOurs
-from tests.support.processes import TooSlow
+from tests.support.processes import TooSlow, wait_for
 
 MARK = ".a-demo"
 
@@ -42,6 +45,27 @@ def test_an_exact_demo_keeps_its_directory_on_request(tmp_path: Path, capsys: py
     assert ended(lambda: fresh(home, MARK).exists(), home, keep=True) == 0
     assert (home / MARK).exists()
     assert str(home) in capsys.readouterr().out
+
+
+def test_a_demo_that_stays_serves_its_pages_until_ctrl_c(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    served: list[str] = []
+
+    def look() -> None:
+        log = tmp_path / "demo" / "pages.log"
+        url = wait_for("the pages", lambda: re.search(COORDINATOR_LINE, log.read_text()) if log.exists() else None, 60)[1]
+        served.append(httpx.get(f"{url}/ui/", timeout=60).text)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        home = fresh(tmp_path / "demo", MARK)
+        looked = pool.submit(look)
+        with pytest.raises(SystemExit) as end:
+            run_and_exit(lambda: True, home, keep=False, serve_on=0)
+        looked.result()
+    assert end.value.code == 0
+    assert "There is no job yet" in served[0]
+    assert re.search(r"^pages http://127\.0\.0\.1:\d+/ui/ until Ctrl-C$", capsys.readouterr().out, re.MULTILINE)
+    assert not home.exists()
 
 
 def test_a_demo_that_is_not_exact_exits_1_and_leaves_its_directory(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.ui.live import MAX_READERS, LivePages
+from coordinator.ui.live import MAX_READERS, Encoded, LivePages
 from coordinator.ui.pieces import ROWS, Fragment
 from sluice.core.errors import TooManyRequests, UnknownJob
 from tests.support.fakes import FakeClock
@@ -49,12 +49,12 @@ async def live() -> AsyncIterator[LivePages]:
     found.close()
 
 
-async def following(stream: AsyncIterator[bytes]) -> dict[str, Any]:
+async def following(stream: AsyncIterator[Encoded]) -> dict[str, Any]:
     """The next event that is not a comment."""
     async with asyncio.timeout(10):
         async for each in stream:
-            if each.startswith(b"data: "):
-                return json.loads(each[6:])  # type: ignore[no-any-return]
+            if each.plain.startswith(b"data: "):
+                return json.loads(each.plain[6:])  # type: ignore[no-any-return]
     raise AssertionError("the stream has ended")
 
 
@@ -71,7 +71,7 @@ async def test_a_browser_is_sent_all_pieces_and_then_what_changes(live: LivePage
 async def test_a_browser_with_the_present_version_is_sent_nothing_again(live: LivePages, source: Source) -> None:
     page = await live.page("p", source.render)
     async with aclosing(live.events({"p": source.render}, {"p": page.version})) as stream:  # type: ignore[type-var]
-        assert await anext(stream) == b"retry: 2000\n\n"
+        assert (await anext(stream)).plain == b"retry: 2000\n\n"
         source.rows["b"] = "2"
         assert (await following(stream))["pieces"] == {"row-b": '<tr id="row-b">2</tr>'}
 
@@ -99,6 +99,9 @@ async def test_all_browsers_share_one_rendering(live: LivePages, source: Source)
     async with aclosing(live.events({"p": source.render}, {})) as one, aclosing(live.events({"p": source.render}, {})) as two:  # type: ignore[type-var]
         await asyncio.gather(following(one), following(two))
         assert source.renderings == 1
+        source.rows["a"] = "2"
+        events = [await anext(each) for each in (one, two)]
+        assert events[0] is events[1], "an event is encoded and compressed once"
 
 
 async def test_a_failed_rendering_leaves_what_is_shown_and_is_tried_again(live: LivePages, source: Source) -> None:
@@ -123,12 +126,12 @@ async def test_a_stream_ends_as_soon_as_its_reader_is_not_allowed(live: LivePage
     allowed = True
     async with aclosing(live.events({"p": source.render}, {}, allowed=lambda: allowed)) as stream:  # type: ignore[type-var]
         await following(stream)
-        ending = asyncio.create_task(anext(stream, b""))
+        ending = asyncio.create_task(anext(stream, None))
         await asyncio.sleep(0)
         allowed = False
         live.wake()
         async with asyncio.timeout(10):
-            assert await ending == b""
+            assert await ending is None
 
 
 async def test_readers_are_counted_and_bounded(live: LivePages, source: Source) -> None:
