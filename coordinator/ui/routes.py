@@ -235,6 +235,8 @@ def _root(path: str) -> str:
 
 
 def _failed_page(request: Request, error: SluiceError) -> Response:
+    if request.scope["path"].startswith("/ui/actions/"):  # a dialog of a page
+        return _html("failed", error.status, error=error)
     root = _root(request.scope["path"].removeprefix("/ui/"))
     if isinstance(error, NotAuthenticated):
         return _html("login", error.status, error=error, root=root, tried=request.method == "POST")

@@ -277,7 +277,8 @@ class Pages:
     def _drain(self, key: str, query: Query, drain: str) -> Page:
         async def render() -> Sequence[Fragment]:
             found = drain_detail(await self._draining.drains.describe(DrainId(drain)))
-            rows = [(container, task) for container in found.containers for task in container.tasks]
+            every = [(container, task) for container in found.containers for task in container.tasks]
+            rows = [each for each in every if query.find.lower() in each[1].task.lower()]
             shown = rows[query.offset : query.offset + ROWS_A_PAGE]
             more = len(rows) > query.offset + ROWS_A_PAGE
             made = [piece("drain_row", f"task-{element_id(task.task)}", container=container, task=task) for container, task in shown]

@@ -24,6 +24,7 @@ PAGES: Mapping[str, str] = {
     "drain": "drains/{drain}",
     "fleet": "fleet",
     "garbage": "garbage",
+    "audit": "audit",
 }
 """Name -> URL below /ui/ of each kind of page of the job that `staged` makes."""
 

@@ -119,6 +119,7 @@ async def test_a_drain_is_shown_with_what_it_waits_for(caller: Caller) -> None:
     run = await caller.deploy(chained_body())
     await caller.registered(run["runId"], "c-1", drainModes=["DEFAULT"])
     drain = (await caller.http.post("/drain", json={"runId": run["runId"]})).json()
+    assert 'id="task-Partition_200"' not in await text_of(caller, f"/ui/drains/{drain['uuid']}?find=partition%201")
     text = await text_of(caller, f"/ui/drains/{drain['uuid']}")
     assert "What it waits for" in text
     assert "Cancel…" in text
@@ -358,6 +359,8 @@ async def test_a_viewer_sees_plans_and_may_do_nothing(guarded: Caller) -> None:
         await text_of(guarded, f"/ui/{address}?{query}")
         answer = await guarded.http.post(f"/ui/{address}", data=dict(each.split("=") for each in query.split("&")))
         assert answer.status_code == 403, link
+        assert "It was not done" in answer.text, "the answer is shown in a dialog of the page"
+        assert "<html" not in answer.text
 
 
 async def test_a_reader_of_one_job_sees_no_other(guarded: Caller) -> None:
