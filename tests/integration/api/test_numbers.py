@@ -86,6 +86,7 @@ BODIES: dict[str, Json] = {
         "checkpointId": "0-0",
         "markers": {"local": {"index": "i", "files": 1, "bytes": 1, "uploadedFiles": 1, "uploadedBytes": 1, "puts": 1}},
     },
+    f"PUT {STAGE}/snapshots/{{checkpointId}}/index": {"generation": 1, "blobStore": "local", "previous": "i", "index": "j"},
     f"POST {STAGE}/lineage": {"generation": 1, "lineage": "l", "why": "a", "checkpointId": "0-0"},
     f"POST {STAGE}/drain": {
         "generation": 1,
