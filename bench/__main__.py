@@ -36,6 +36,7 @@ BENCHMARKS: Mapping[str, str] = {
     "job-model": "bench.job_model",
     "kafka-exactly-once": "bench.kafka_exactly_once",
     "page": "bench.page",
+    "kafka-memory": "bench.kafka_memory",
     "start": "bench.start",
 }
 """Name -> module with `run() -> Result`, imported when it is run."""

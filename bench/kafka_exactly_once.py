@@ -40,12 +40,12 @@ HEADERS: Mapping[str, str] = {"sluice-run": "00000000-bench"}
 def run() -> Result:
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
         home = Path(made)
-        with kafka(home / "kafka") as bootstrap, _session(home) as spark, closing(Topics(bootstrap)) as topics:
+        with kafka(home / "kafka") as bootstrap, session(home) as spark, closing(Topics(bootstrap)) as topics:
             return _measure(spark, topics)
 
 
 @contextmanager
-def _session(home: Path) -> Iterator[SparkSession]:
+def session(home: Path) -> Iterator[SparkSession]:
     jars = {"spark.jars": ",".join(map(str, connector_jars()))}
     with tempfile.TemporaryDirectory(prefix="sluice-") as sockets:
         session = start_session("bench", "local[2]", home / "spark", jars, Path(sockets), find_archive(os.environ))
@@ -63,7 +63,7 @@ def _measure(spark: SparkSession, topics: Topics) -> Result:
 
     def write(delivery: Delivery, rows: int) -> float:
         began = time.perf_counter()
-        system.append(grant, _records(spark, rows), batches[delivery], delivery.value, HEADERS, delivery=delivery)
+        system.append(grant, records(spark, rows), batches[delivery], delivery.value, HEADERS, delivery=delivery)
         batches[delivery] += 1
         return time.perf_counter() - began
 
@@ -99,7 +99,7 @@ def _measure(spark: SparkSession, topics: Topics) -> Result:
     )
 
 
-def _records(spark: SparkSession, rows: int) -> DataFrame:
+def records(spark: SparkSession, rows: int) -> DataFrame:
     number = F.col("id").cast("string")
     value = F.concat(F.lit("x" * 84), number).cast("binary").alias("value")
     return spark.range(0, rows, 1, 2).select(number.cast("binary").alias("key"), value)
