@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +20,7 @@ from sluice.cli.console.live import LiveTable, StatusLine
 from sluice.cli.console.pages import ProcessRow
 from sluice.cli.console.tables import Screen, is_interactive
 from sluice.client import CoordinatorClient
-from sluice.clock import SystemClock
+from sluice.clock import Clock, SystemClock
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
 from sluice.core.ids import RunId
 from sluice.core.lifecycle import RunState
@@ -100,6 +100,14 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def display_of(client: CoordinatorClient, rows: Callable[[], Sequence[ProcessRow]], clock: Clock) -> LiveTable | StatusLine:
+    """A table on a terminal, otherwise status lines."""
+    screen = Screen(sys.stdout)
+    if is_interactive(screen.console):
+        return LiveTable(client, screen, rows, clock)
+    return StatusLine(client, sys.stdout, clock)
+
+
 class LocalRun:
     def __init__(self, options: RunOptions, restarts: int = RESTARTS) -> None:
         self._options = options
@@ -118,7 +126,7 @@ class LocalRun:
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, self._on_signal)
-        display = self._display()
+        display = display_of(self._client, self._rows, self._clock)
         try:
             self._options.launch.create_logs()
             await self._start_coordinator()
@@ -141,12 +149,6 @@ class LocalRun:
             print(f"sluice: {self._failure}", file=sys.stderr)
             return 1
         return 0
-
-    def _display(self) -> LiveTable | StatusLine:
-        screen = Screen(sys.stdout)
-        if is_interactive(screen.console):
-            return LiveTable(self._client, screen, self._rows, self._clock)
-        return StatusLine(self._client, sys.stdout, self._clock)
 
     def _rows(self) -> Sequence[ProcessRow]:
         now = self._clock.elapsed()

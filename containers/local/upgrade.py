@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
 from containers.local.processes import Launch, LocalContainers, Processes, RestartLimitReached
-from sluice.cli.console.live import LiveTable, StatusLine
+from containers.local.run import display_of
 from sluice.cli.console.pages import ProcessRow
-from sluice.cli.console.tables import Screen, is_interactive
 from sluice.cli.upgrade.decide import LocalOptions
 from sluice.cli.upgrade.watch import ORDERLY_CODES
 from sluice.client import CoordinatorClient
@@ -84,7 +82,7 @@ class LocalUpgrade:
 
         for each in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(each, on_signal)
-        display = self._display()
+        display = display_of(self._client, self._rows, self._clock)
         display.start(self._run_id)
         failure = ""
         try:
@@ -116,12 +114,6 @@ class LocalUpgrade:
                 async with asyncio.timeout(TICK.total_seconds()):
                     await stopping.wait()
         return ""
-
-    def _display(self) -> LiveTable | StatusLine:
-        screen = Screen(sys.stdout)
-        if is_interactive(screen.console):
-            return LiveTable(self._client, screen, self._rows, self._clock)
-        return StatusLine(self._client, sys.stdout, self._clock)
 
     def _rows(self) -> Sequence[ProcessRow]:
         now = self._clock.elapsed()

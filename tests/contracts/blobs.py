@@ -269,6 +269,18 @@ class BlobStoreContract:
         await second.close()
 
 
+class BareBlobStoreContract(BlobStoreContract):
+    """The same tests on a store without wrappers. Inherit it beside fixtures `bare` and `bare_second`."""
+
+    @pytest.fixture
+    def store(self, bare: BlobStore) -> BlobStore:
+        return bare
+
+    @pytest.fixture
+    def second(self, bare_second: BlobStore) -> BlobStore:
+        return bare_second
+
+
 class WrappedBlobStoreContract(BlobStoreContract):
     """The same tests on a store inside every wrapper. Inherit it before a class whose fixtures are `bare` and `bare_second`."""
 

@@ -221,6 +221,15 @@ async def deployed(caller: Caller, *, chained: bool = False, **changes: Any) -> 
     return Drained(caller, str((await caller.deploy(body))["runId"]))
 
 
+async def run_with_both_tasks(caller: Caller) -> str:
+    """A run whose slot 0 is c1, which owns "Partition 0" and "Partition 1" under generation 1. Returns its id."""
+    run_id = str((await caller.deploy())["runId"])
+    await caller.registered(run_id, "c1")
+    for task in ("Partition 0", "Partition 1"):
+        await caller.acquired(run_id, "c1", task=task)
+    return run_id
+
+
 async def running(caller: Caller, *, chained: bool = False, **changes: Any) -> Drained:
     """Slot 0 is c1, which owns both tasks under generation 1."""
     made = await deployed(caller, chained=chained, **changes)

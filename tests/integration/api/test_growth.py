@@ -24,6 +24,7 @@ from tests.support.api import (
     patched,
     problem_slug,
     run_body,
+    run_with_both_tasks,
     running,
     versioning,
     watched,
@@ -44,11 +45,7 @@ def append(caller: Caller, stream: str, partition: int, records: int) -> None:
 @pytest.fixture
 async def run_id(caller: Caller) -> str:
     """A run whose only container c1 holds its two tasks."""
-    run_id = str((await caller.deploy())["runId"])
-    await caller.registered(run_id, "c1")
-    for task in ("Partition 0", "Partition 1"):
-        await caller.acquired(run_id, "c1", task=task)
-    return run_id
+    return await run_with_both_tasks(caller)
 
 
 async def test_a_stream_that_has_not_changed_changes_nothing(caller: Caller, run_id: str) -> None:

@@ -16,7 +16,7 @@ from sluice.core.errors import StreamUnavailable
 from sluice.core.ids import Generation, Lineage, RunId
 from sluice.streams.log import LogSystem, Record, Writer
 from sluice.streams.port import Offsets
-from tests.support.api import Caller, Json, calling, chained_body, problem_slug
+from tests.support.api import Caller, Json, calling, chained_body, problem_slug, run_with_both_tasks
 from tests.support.fakes import FakeClock
 
 NOON = "2026-03-01T12:00:00Z"
@@ -41,11 +41,7 @@ SHOWN: Json = MEASURES | {"offsetsBehind": 0}
 @pytest.fixture
 async def run_id(caller: Caller) -> str:
     """A run whose slot 0 is c1, which owns "Partition 0" and "Partition 1" under generation 1."""
-    run_id = str((await caller.deploy())["runId"])
-    await caller.registered(run_id, "c1")
-    for task in ("Partition 0", "Partition 1"):
-        await caller.acquired(run_id, "c1", task=task)
-    return run_id
+    return await run_with_both_tasks(caller)
 
 
 async def lineage_of(caller: Caller, run_id: str) -> str:

@@ -19,7 +19,7 @@ from sluice.blobs.port import BlobStore
 from sluice.clock import SystemClock
 from sluice.core.errors import BlobDeleted, BlobMissing, BlobStoreUnusable, BlobUnavailable
 from sluice.core.snapshots.snapshot import BlobId
-from tests.contracts.blobs import ABOUT, DAY, BlobStoreContract, WrappedBlobStoreContract, bytes_of, ids, later, put
+from tests.contracts.blobs import ABOUT, DAY, BareBlobStoreContract, WrappedBlobStoreContract, bytes_of, ids, later, put
 from tests.support.fakes import FakeClock
 
 
@@ -39,14 +39,8 @@ async def bare_second(tmp_path: Path, bare: BlobStore) -> AsyncIterator[BlobStor
     await made.close()
 
 
-class TestFilesystemBlobs(BlobStoreContract):
-    @pytest.fixture
-    def store(self, bare: BlobStore) -> BlobStore:
-        return bare
-
-    @pytest.fixture
-    def second(self, bare_second: BlobStore) -> BlobStore:
-        return bare_second
+class TestFilesystemBlobs(BareBlobStoreContract):
+    pass
 
 
 class TestFilesystemBlobsWrapped(WrappedBlobStoreContract):

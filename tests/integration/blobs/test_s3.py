@@ -17,7 +17,7 @@ from sluice.blobs.s3control import TTL_TAG
 from sluice.clock import SystemClock
 from sluice.core.errors import BadSettings, BlobMissing, BlobStoreUnusable, BlobUnavailable
 from sluice.core.snapshots.snapshot import BlobId
-from tests.contracts.blobs import ABOUT, DAY, BlobStoreContract, WrappedBlobStoreContract, bytes_of, ids, later, put
+from tests.contracts.blobs import ABOUT, DAY, BareBlobStoreContract, WrappedBlobStoreContract, bytes_of, ids, later, put
 from tests.support.processes import free_port
 from tests.support.s3servers import S3_CREDENTIALS, S3Server, certified, moto, versitygw
 
@@ -43,14 +43,8 @@ async def bare_second(url: str, bare: BlobStore) -> AsyncIterator[BlobStore]:
     await made.close()
 
 
-class TestS3Blobs(BlobStoreContract):
-    @pytest.fixture
-    def store(self, bare: BlobStore) -> BlobStore:
-        return bare
-
-    @pytest.fixture
-    def second(self, bare_second: BlobStore) -> BlobStore:
-        return bare_second
+class TestS3Blobs(BareBlobStoreContract):
+    pass
 
 
 class TestS3BlobsWrapped(WrappedBlobStoreContract):
