@@ -85,6 +85,7 @@ async def test_a_stage_with_nothing_to_read_continues_to_report_and_its_rate_is_
     await commits(query, 4)
     await container.wire.after("progress", 1)
     before = await stage_of(there, run_id)
+    there.clock.advance(1)
     await idles(query)
     await container.wire.after("progress", 2)
     after = await stage_of(there, run_id)
