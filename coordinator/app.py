@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,11 +25,13 @@ from coordinator.disks import MeasureDisks
 from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.drains.drains import Drains
 from coordinator.fleet.expiry import ExpireLeases, FlushLastSeen, LowerLeaseBounds
+from coordinator.fleet.issued import Fences, IssuedNumbers
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices, TaskWaiters
 from coordinator.fleet.registration import Registrations
 from coordinator.fleet.report_checks import ReportChecks
 from coordinator.fleet.stage_metrics import StageMetrics
+from coordinator.fleet.strangers import Strangers
 from coordinator.health import Health
 from coordinator.identity.audit_log import AuditLog, PruneAuditLog
 from coordinator.identity.authentication import Authentication
@@ -63,6 +65,7 @@ from coordinator.snapshots.degraded import BackupMonitor
 from coordinator.snapshots.gc import GarbageCollector
 from coordinator.snapshots.inventory import owns_blob_store
 from coordinator.snapshots.lost import FindLostBlobs
+from coordinator.snapshots.merge import complete
 from coordinator.snapshots.operations import Operations
 from coordinator.snapshots.reports import Snapshots
 from coordinator.store.migrate import upgrade
@@ -191,13 +194,24 @@ def build(
     reports, regrouping = ReportChecks(models.decoded, lag.ends_after), Regrouping(leases, clock, new_lineage, lag.forget)
     requests: dict[str, Requests] = {}
     blob_stores = stores_of_blobs(settings, clock, requests, partial(owns_blob_store, store))
-    snapshots = Snapshots(store, blob_stores, notices, clock, new_lineage, reports)
+    strangers = Strangers(clock.elapsed)
+    issued = IssuedNumbers(
+        store,
+        blob_stores,
+        leases,
+        clock,
+        strangers,
+        _fences_of(systems),
+        lambda: new_uuid().hex,
+        partial(complete, store, blob_stores, clock),
+    )
+    snapshots = Snapshots(store, blob_stores, notices, clock, new_lineage, reports, strangers)
     backup_monitor = BackupMonitor(store, blob_stores, snapshots, stage_metrics, clock)
     lost_blobs = FindLostBlobs(store, blob_stores, notices, clock)
     retention = Retention(settings.keep_last, settings.keep_hourly, settings.keep_daily)
-    clean_up = CleanUp(store, blob_stores, clock, retention, timedelta(seconds=settings.blob_ttl_seconds))
+    hold = DeletionHold(clock, settings.gc_grace, lambda: strangers.held)
+    clean_up = CleanUp(store, blob_stores, clock, retention, timedelta(seconds=settings.blob_ttl_seconds), hold)
     disks = MeasureDisks(settings.disks, Thresholds(settings.disk_low_bytes, settings.disk_full_bytes))
-    hold = DeletionHold(clock, settings.gc_grace)
     collection = GarbageCollector(
         store,
         blob_stores,
@@ -225,9 +239,10 @@ def build(
             FlushLastSeen(store, leases, clock),
             LowerLeaseBounds(store, leases),
             KeepClaim(store, usurped, clock, leases.claim_confirmed),
+            issued,
             disks,
             drain_watch,
-            TrimStreams(store, systems, clock, timedelta(seconds=settings.log_retention_seconds), models.decoded),
+            TrimStreams(store, systems, clock, timedelta(seconds=settings.log_retention_seconds), models.decoded, hold),
             transactions,
             lag,
             samples,
@@ -257,7 +272,9 @@ def build(
     parts = Parts(
         deployments=deployments,
         runs=runs,
-        tasks=Tasks(store, leases, clock, models.decoded, new_lineage, stage_metrics, reports, blob_stores, regrouping, task_waiters),
+        tasks=Tasks(
+            store, leases, clock, models.decoded, new_lineage, stage_metrics, reports, blob_stores, regrouping, task_waiters, strangers
+        ),
         registrations=Registrations(store, leases, notices, clock, crash_loop, task_waiters),
         alignment=AlignmentCoordinator(store, systems, clock, models.decoded),
         watermarks=watermarks,
@@ -266,7 +283,7 @@ def build(
         stage_metrics=stage_metrics,
         lag=lag,
         notices=notices,
-        health=Health(store, systems, leases, maintenance, blob_stores, backup_monitor.sentences, disks),
+        health=Health(store, systems, leases, maintenance, blob_stores, backup_monitor.sentences, disks, issued.sentences),
         exposition=partial(
             metrics.exposition,
             new_registry(
@@ -288,6 +305,7 @@ def build(
                     partial(metrics.of_degraded_backups, backup_monitor),
                     partial(metrics.of_lost_blobs, lost_blobs, backup_monitor),
                     partial(metrics.of_clock, hold),
+                    partial(metrics.of_issued, issued),
                     partial(metrics.of_disks, disks),
                     partial(metrics.of_transactions, transactions),
                     partial(metrics.of_clean_up, clean_up, clock),
@@ -301,6 +319,7 @@ def build(
         snapshots=snapshots,
         backup_monitor=backup_monitor,
         lost_blobs=lost_blobs,
+        issued=issued,
         removal=Removal(store, models, snapshots.forget),
         notices_wait=timedelta(seconds=settings.notices_wait_seconds),
         metrics_hosts=parse_scrape_hosts(settings.metrics_hosts),
@@ -319,6 +338,15 @@ def build(
         lag.forget_all()
         notices.notify_all()
         task_waiters.notify_all()
+        async with store.read() as tx:
+            issued.check_lost(await tx.origin.issued())
+
+    async def reload() -> None:
+        """The database has got rows that its transactions in this process have not written."""
+        await snapshots.reload()
+        await resynchronise()
+
+    issued.changed = reload
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -327,6 +355,7 @@ def build(
             await take(settings, store)
             leases.claim_confirmed(sent)
             async with store.keeping_claim():
+                await issued.start()
                 await models.recover()
                 await parts.registrations.recover()
                 await snapshots.recover()
@@ -379,6 +408,17 @@ def build(
     fast_paths = FastPaths(leases, models, hosts, for_all=not settings.authenticates)
     asgi = fast_paths.before(middleware.with_term(traffic.counted(browsers.guarded(marked, hosts)), leases))
     return Coordinator(asgi, fast_paths, api, notices, task_waiters, pages, connections, authentication, partial(take, settings, store))
+
+
+def _fences_of(systems: Mapping[str, StreamSystem]) -> Fences:
+    async def fences() -> Mapping[str, int]:
+        found: dict[str, int] = {}
+        for system in systems.values():
+            if isinstance(system, LogSystem):
+                found |= await system.fences()
+        return found
+
+    return fences
 
 
 async def take(settings: Settings, store: Store) -> None:

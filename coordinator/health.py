@@ -40,6 +40,7 @@ class Health:
     blob_stores: BlobStores
     degraded_backups: Callable[[], Sequence[str]]
     disks: MeasureDisks
+    issued: Callable[[], Sequence[str]] = tuple
     timeout: timedelta = TIMEOUT
 
     async def check(self) -> Sequence[Check]:
@@ -50,7 +51,15 @@ class Health:
             *(self._in_time(name, check) for name, check in checks.items()), self._in_time("disks", self._measure_disks())
         )
         blobs = [self._blob_store(name) for name in self.blob_stores.names]
-        return [*answers, *(self._disks() if measured.ok else [measured]), *blobs, self._backups(), self._chores(), self._lease_window()]
+        return [
+            *answers,
+            *(self._disks() if measured.ok else [measured]),
+            *blobs,
+            self._backups(),
+            self._catalog(),
+            self._chores(),
+            self._lease_window(),
+        ]
 
     async def _database(self) -> Check:
         try:
@@ -90,6 +99,10 @@ class Health:
     def _backups(self) -> Check:
         degraded = self.degraded_backups()
         return Check("backups", not degraded, "; ".join(degraded) or "as the runs request", vital=False)
+
+    def _catalog(self) -> Check:
+        problems = self.issued()
+        return Check("catalog", not problems, "; ".join(problems) or "as new as the blob stores", vital=False)
 
     def _chores(self) -> Check:
         dead = self.maintenance.dead

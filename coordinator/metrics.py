@@ -19,6 +19,7 @@ from coordinator.chores import ChoreScheduler
 from coordinator.connections import Connections
 from coordinator.disks import MeasureDisks
 from coordinator.drains.deadlines import DrainDeadlines
+from coordinator.fleet.issued import IssuedNumbers
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.report_checks import ReportChecks
@@ -331,6 +332,23 @@ def of_clock(hold: DeletionHold) -> Iterable[Metric]:
         "By how much the clock has jumped ahead, while nothing is deleted because of that; otherwise 0.",
         hold.jump.total_seconds(),
     )
+
+
+def of_issued(issued: IssuedNumbers) -> Iterable[Metric]:
+    yield GaugeMetricFamily(
+        "sluice_database_restored",
+        "1 while a restored database is completed, or containers that it does not know may act; otherwise 0.",
+        int(issued.restored),
+    )
+    yield GaugeMetricFamily(
+        "sluice_grants_held", "1 while no task is granted and nothing is deleted, because the catalog may be incomplete.", int(issued.holds)
+    )
+    unread = GaugeMetricFamily(
+        "sluice_ledger_unread", "1 if the ledger of the blob store was not read since the start.", labels=["blob_store"]
+    )
+    for name in issued.blob_stores:
+        unread.add_metric([name], int(name in issued.unread))
+    yield unread
 
 
 def of_disks(disks: MeasureDisks) -> Iterable[Metric]:

@@ -8,7 +8,7 @@ waits for, a jump of the wall clock could end it too early: then nothing is dele
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
@@ -50,14 +50,16 @@ class Waits(Generic[K]):
 
 
 class DeletionHold:
-    """Nothing is deleted for `lasting` after the wall clock has jumped ahead.
+    """Nothing is deleted for `lasting` after the wall clock has jumped ahead, nor while `incomplete` returns True, because the database may
+    not list all snapshots that there are.
 
     `lasting` is the grace period of garbage, which is longer than any commit: whatever a container was uploading at the time of the jump
     has been reported when the hold ends. A chore that deletes checks this in every run."""
 
-    def __init__(self, clock: Clock, lasting: timedelta) -> None:
+    def __init__(self, clock: Clock, lasting: timedelta, incomplete: Callable[[], bool] = lambda: False) -> None:
         self._clock = clock
         self._lasting = lasting
+        self._incomplete = incomplete
         self._offset = self._offset_now()
         self._until = Instant(clock.elapsed())
         self._jump = timedelta(0)
@@ -65,9 +67,17 @@ class DeletionHold:
     @property
     def jump(self) -> timedelta:
         """By how much the clock has jumped ahead; zero unless deletions are held."""
-        return self._jump if self.active() else timedelta(0)
+        return self._jump if self._jumped() else timedelta(0)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the database may lack snapshots that there are."""
+        return self._incomplete()
 
     def active(self) -> bool:
+        return self._jumped() or self._incomplete()
+
+    def _jumped(self) -> bool:
         offset = self._offset_now()
         if offset - self._offset > TOLERANCE.total_seconds():
             self._begin(timedelta(seconds=offset - self._offset))

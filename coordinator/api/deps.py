@@ -11,6 +11,7 @@ from fastapi import Depends, Header, Path, Request
 
 from coordinator.blobpool import BlobStores
 from coordinator.drains.drains import Drains
+from coordinator.fleet.issued import IssuedNumbers
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.registration import Registrations
@@ -102,6 +103,7 @@ class Parts:
     snapshots: Snapshots
     backup_monitor: BackupMonitor
     lost_blobs: FindLostBlobs
+    issued: IssuedNumbers
     removal: Removal
     notices_wait: timedelta
     metrics_hosts: ScrapeHosts

@@ -225,6 +225,11 @@ class Leases:
         entry = self._valid.get(execution_id)
         return entry is not None and entry.token is not None and is_same(digest(token), entry.token)
 
+    @property
+    def has_bare(self) -> bool:
+        """Whether a valid container sends no epoch."""
+        return any(entry.bare for entry in self._valid.values())
+
     def is_bare(self, execution_id: str) -> bool:
         """Whether it is a valid container that sends no epoch."""
         entry = self._valid.get(execution_id)

@@ -234,7 +234,7 @@ class Registrations:
             run_id=run.run_id,
             job=run.job,
             processor_id=new.processor_id,
-            epoch=Epoch(1 + max((each.epoch for each in former), default=0)),
+            epoch=Epoch(await tx.origin.next_number(max((each.epoch for each in former), default=0))),
             host=new.host,
             bare=new.bare,
             state=ContainerState.LIVE,

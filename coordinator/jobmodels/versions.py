@@ -255,7 +255,7 @@ async def store_version(tx: WriteTransaction, run: RunRow, plan: PlannedModel, r
     """Write the plan as the next version of the job's model, the run with that version, and the notice to its containers."""
     model = plan.model
     (newest,) = await tx.jobmodels.page(run.job, None, 1)
-    version, document = newest.version + 1, wire_samza.job_model_bytes(model).decode()
+    version, document = await tx.origin.next_number(newest.version), wire_samza.job_model_bytes(model).decode()
     await tx.jobmodels.add(ModelRow(run.job, version, run.run_id, model.content_hash(), now, reason.why, reason.who, document))
     await tx.jobmodels.put_assignment(run.job, plan.assignment)
     changed = replace(run, model_version=version)

@@ -250,7 +250,7 @@ class Deployments:
         last = await tx.jobmodels.get(job)
         if last is not None and last.content_hash == model.content_hash():
             return last.version
-        version = last.version + 1 if last else 1
+        version = await tx.origin.next_number(last.version if last else 0)
         document = wire_samza.job_model_bytes(model).decode()
         await tx.jobmodels.add(ModelRow(job, version, run_id, model.content_hash(), now, f"run {run_id} was deployed", who, document))
         return version

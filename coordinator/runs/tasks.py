@@ -14,6 +14,7 @@ from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import TaskWaiters
 from coordinator.fleet.report_checks import ReportChecks
 from coordinator.fleet.stage_metrics import StageFailure, StageMetrics, StageReport
+from coordinator.fleet.strangers import UNKNOWN_HOLDER, Strangers
 from coordinator.runs.regrouping import Regrouping
 from coordinator.snapshots.continuation import continuation
 from coordinator.store.drains import DrainRow
@@ -78,7 +79,8 @@ class AcquiredTask:
 
 
 class Tasks:
-    """`model_of` returns the job model of a run; `new_lineage` makes ids."""
+    """`model_of` returns the job model of a run; `new_lineage` makes ids. `strangers`: containers that a restored database does not
+    know."""
 
     def __init__(
         self,
@@ -92,7 +94,9 @@ class Tasks:
         blob_stores: BlobStores,
         regrouping: Regrouping,
         task_waiters: TaskWaiters | None = None,
+        strangers: Strangers | None = None,
     ) -> None:
+        self._strangers = strangers or Strangers()
         self._store = store
         self._leases = leases
         self._clock = clock
@@ -117,8 +121,8 @@ class Tasks:
         Waits up to `wait` for the former owner to release it. The owner itself gets the same generation again, with the partitions of the
         current model.
 
-        Raises UnknownRun, UnknownTask, TaskNotYours, StaleRun, OutdatedContainers, and LeaseLost for an incarnation that is no longer
-        valid.
+        Raises UnknownRun, UnknownTask, TaskNotYours, StaleRun, OutdatedContainers, CatalogIncomplete, NumbersNotReserved, and LeaseLost
+        for an incarnation that is no longer valid.
         """
         found = await self._acquire(run_id, task, execution_id, epoch)
         if not isinstance(found, Wait) or not wait:
@@ -141,11 +145,16 @@ class Tasks:
             if others is not None:
                 return others
             row = await tx.fleet.owner(run.job, task)
+            known = row.owner.generation if row else Generation(0)
+            self._strangers.check_catalog()
+            if (delay := self._strangers.delay(known)) is not None:
+                return Wait(UNKNOWN_HOLDER, delay)
             former_free_at = self._leases.free_at(row.owner.holder) if row else None
             decision = acquire(row.owner if row else None, execution_id, former_free_at, self._clock.elapsed())
             if isinstance(decision, Wait):
                 return decision
-            hold = TaskOwner(decision.generation, execution_id, released=False)
+            generation = decision.generation if decision.generation == known else Generation(await tx.origin.next_number(known))
+            hold = TaskOwner(generation, execution_id, released=False)
             await tx.fleet.put_owner(TaskOwnershipRow(run.job, task, run_id, hold, self._clock.now(), run.model_version))
             drain = await drain_of(tx, run) if run.state is RunState.DRAINING else None
             if row is not None and row.owner != hold:
@@ -159,7 +168,7 @@ class Tasks:
             for ssp, at in (found for each in stages for found in each.starts.items()):
                 starts[ssp] = min(at, starts.get(ssp, at))
             continued = continuation(run, slot, task_model, assigned.owned.get(task, ()), assigned.whole, starts)
-            acquired = AcquiredTask(decision.generation, stages, drain, continued)
+            acquired = AcquiredTask(generation, stages, drain, continued)
         self._regrouping.settled(run)
         return acquired
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store
 from coordinator.transitions import stages_of
+from coordinator.waits import DeletionHold
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import Ssp, StageKey, StreamId
@@ -32,7 +33,7 @@ class TrimStreams:
     A stage of a task that has not reported a partition, or has reported an offset beyond its end, holds it at the offset where it began.
     Because a restore repeats batches, the oldest retained snapshot counts, too. Inputs and outputs belong to others and are not changed.
     A stream that cannot be trimmed is counted as `untrimmed`, and the next run tries it again. `failing` has the last error of each such
-    stream. `model_of` returns the job model of a run.
+    stream. `model_of` returns the job model of a run. Nothing is trimmed while the database may lack snapshots (`hold`).
     """
 
     store: Store
@@ -40,11 +41,14 @@ class TrimStreams:
     clock: Clock
     keep: timedelta
     model_of: Callable[[ReadTransaction, RunRow], Awaitable[JobModel]]
+    hold: DeletionHold | None = None
     every: timedelta = timedelta(seconds=60)
     name: str = "trim_streams"
     failing: dict[StreamId, str] = field(default_factory=dict)
 
     async def run_once(self) -> Mapping[str, int]:
+        if self.hold is not None and self.hold.incomplete:
+            return {}
         readers: defaultdict[StreamId, defaultdict[int, list[PartitionReader]]] = defaultdict(lambda: defaultdict(list))
         async with self.store.read() as tx:
             for run in await tx.runs.active():

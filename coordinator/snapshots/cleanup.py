@@ -58,13 +58,15 @@ def pins_at(pins: Sequence[PinRow], key: StageKey, now: datetime) -> Mapping[Com
 
 @dataclass(slots=True)
 class CleanUp:
-    """Chore. `ttl` is the time to live of uploads: a task that removes it must be done within a third of it."""
+    """Chore. `ttl` is the time to live of uploads: a task that removes it must be done within a third of it. While the database may lack
+    snapshots (`hold`), only these tasks are done: the others delete something."""
 
     store: Store
     blob_stores: BlobStores
     clock: Clock
     retention: Retention
     ttl: timedelta
+    hold: DeletionHold | None = None
     batch: int = 200
     every: timedelta = timedelta(seconds=1)
     name: str = "clean_up"
@@ -85,6 +87,8 @@ class CleanUp:
             self.queue = await tx.cleanup.tally()
             now = self.clock.now()
             due = [*await tx.cleanup.due(now, self.batch), *await tx.cleanup.due_after(now + LONGEST_PAUSE + TOLERANCE, self.batch)]
+        if self.hold is not None and self.hold.incomplete:
+            due = [each for each in due if each.kind is CleanupKind.KEEP]
         by_store: defaultdict[BlobStoreName, list[CleanupRow]] = defaultdict(list)
         for item in due:
             by_store[item.blob_store].append(item)

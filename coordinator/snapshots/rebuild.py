@@ -24,6 +24,7 @@ from coordinator.snapshots.inventory import take_ownership
 from coordinator.snapshots.operations import Progress
 from coordinator.store.fleet import StageStateRow, TaskOwnershipRow
 from coordinator.store.jobmodels import ModelRow
+from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.store.sql import Store, WriteTransaction
 from coordinator.transitions import keeping, retirement
@@ -64,13 +65,20 @@ class FoundSnapshot:
 
 @dataclass(slots=True)
 class RebuiltCatalog:
-    """What is to be registered. `left_out`: indexes and stages, and why."""
+    """What is to be registered. `left_out`: indexes and stages, and why. `found`: the snapshots of each stage; `listed`: all indexes of
+    each blob store, also of those that are left out."""
 
     snapshots: list[SnapshotRow] = field(default_factory=list)
     stores: list[StageStateRow] = field(default_factory=list)
     generations: dict[StageKey, Generation] = field(default_factory=dict)
     runs: dict[JobName, ContinuedRun] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    found: dict[StageKey, list[FoundSnapshot]] = field(default_factory=dict)
+    listed: dict[BlobStoreName, set[BlobId]] = field(default_factory=dict)
+
+    @property
+    def jobs(self) -> Sequence[JobName]:
+        return sorted({*self.runs, *(row.job for row in self.snapshots)})
 
 
 async def find(blob_stores: BlobStores, progress: Progress, now: datetime) -> RebuiltCatalog:
@@ -78,6 +86,7 @@ async def find(blob_stores: BlobStores, progress: Progress, now: datetime) -> Re
     rebuilt, found = RebuiltCatalog(), list[FoundSnapshot]()
     for name in blob_stores.names:
         blobs = await blob_stores.opened(name)
+        rebuilt.listed[name] = set()
         async for prefix, listed in _stores(blobs):
             progress.done += len(listed)
             found += await _snapshots(name, blobs, prefix, listed, rebuilt)
@@ -86,18 +95,20 @@ async def find(blob_stores: BlobStores, progress: Progress, now: datetime) -> Re
     for each in found:
         by_store[each.key].append(each)
         by_job[each.key.job].append(each.index)
+    rebuilt.found = dict(by_store)
     for job, indexes in sorted(by_job.items()):
         continued = continued_run(job, indexes, now)
         if continued is not None:
             rebuilt.runs[job] = continued
     numbers: defaultdict[JobName, int] = defaultdict(int)
     for key in sorted(by_store, key=lambda key: (key.job, key.task, key.stage)):
-        for row in _rows(by_store[key]):
+        rows = rows_of_stage(by_store[key])
+        for row in rows:
             numbers[key.job] += 1
             rebuilt.snapshots.append(replace(row, seq=numbers[key.job]))
-        rows = _rows(by_store[key])
         rebuilt.generations[key] = max(row.generation for row in rows)
-        state = _state(rows, by_store[key], rebuilt.runs.get(key.job))
+        continued = rebuilt.runs.get(key.job)
+        state = state_of_stage(rows, by_store[key], None if continued is None else continued.run)
         if isinstance(state, StageStateRow):
             rebuilt.stores.append(state)
         else:
@@ -105,16 +116,16 @@ async def find(blob_stores: BlobStores, progress: Progress, now: datetime) -> Re
     return rebuilt
 
 
-def _state(rows: Sequence[SnapshotRow], found: Sequence[FoundSnapshot], continued: ContinuedRun | None) -> StageStateRow | RunId:
-    """The state of a stage: that of its newest snapshot of the newest history from which the job continues. If the stage has a newer one,
-    this is restored as one that an operator has chosen: what ran after it was given up. Returns the first run of the newest snapshot's
-    history if the job continues from none of them. An index that does not name its history is taken as one of the last."""
+def state_of_stage(rows: Sequence[SnapshotRow], found: Sequence[FoundSnapshot], run: RunRow | None) -> StageStateRow | RunId:
+    """The state of a stage: that of its newest snapshot of the newest history from which the job's `run` continues. If the stage has a
+    newer one, this is restored as one that an operator has chosen: what ran after it was given up. Returns the first run of the newest
+    snapshot's history if the job continues from none of them. An index that does not name its history is taken as one of the last."""
     newest = rows[-1]
     history_of = {each.index.metadata.checkpoint: RunId(of.first_run) for each in found if (of := of_index(each.index)) is not None}
     ended = history_of.get(newest.checkpoint)
-    if ended is None or continued is None:
+    if ended is None or run is None:
         return _store(newest)
-    for history in histories_of_state(continued.run.first_run, continued.run.kept, newest.stage):
+    for history in histories_of_state(run.first_run, run.kept, newest.stage):
         of_history = [row for row in rows if history_of.get(row.checkpoint) == history]
         if of_history:
             return replace(_store(of_history[-1]), chosen=of_history[-1] is not newest)
@@ -141,6 +152,7 @@ async def _snapshots(
 ) -> Sequence[FoundSnapshot]:
     found = []
     for blob in (each for each in listed if each.startswith(f"{prefix}{Kind.SNAPSHOTS}/")):
+        rebuilt.listed[name].add(blob)
         try:
             index = await read_index(blobs, blob, ABOUT)
         except CorruptData as error:
@@ -164,7 +176,7 @@ def _unfit(index: SnapshotIndex, prefix: str, listed: Mapping[BlobId, ListedBlob
     return f"{len(missing)} of its blobs are missing: {missing[0]}" if missing else ""
 
 
-def _rows(found: Iterable[FoundSnapshot]) -> Sequence[SnapshotRow]:
+def rows_of_stage(found: Iterable[FoundSnapshot]) -> Sequence[SnapshotRow]:
     """The rows of one stage, oldest first: by generation, and under one generation by batch, because the clocks of containers differ and
     jump."""
     by_checkpoint: dict[CommitId, SnapshotRow] = {}
@@ -223,7 +235,8 @@ async def write(store: Store, blob_stores: BlobStores, clock: Clock, rebuilt: Re
             raise CatalogNotEmpty(f"the database already has snapshots of {', '.join(known[:5])}; use --force to rebuild anyway")
         for job in known:
             await _forget(tx, job)
-        await _write(tx, clock.now(), rebuilt)
+        for job in rebuilt.jobs:
+            await write_job(tx, clock.now(), rebuilt, job)
     for name in blob_stores.names:
         await take_ownership(store, name, await blob_stores.opened(name))
 
@@ -234,24 +247,26 @@ async def _forget(tx: WriteTransaction, job: JobName) -> None:
     await tx.fleet.drop_stage_states(job)
 
 
-async def _write(tx: WriteTransaction, now: datetime, rebuilt: RebuiltCatalog) -> None:
-    for job, continued in rebuilt.runs.items():
-        if await tx.runs.current(job) is None:
-            await _write_run(tx, now, job, continued)
-    for row in rebuilt.snapshots:
+async def write_job(tx: WriteTransaction, now: datetime, rebuilt: RebuiltCatalog, job: JobName) -> int:
+    """Register what was found of a job of which the database has no snapshots. Returns the number of its snapshots."""
+    continued = rebuilt.runs.get(job)
+    if continued is not None and await tx.runs.current(job) is None:
+        await _write_run(tx, now, job, continued)
+    rows = [row for row in rebuilt.snapshots if row.job == job]
+    for row in rows:
         await tx.snapshots.put(replace(row, reported_at=min(row.reported_at, now)))
         for name in row.markers:
             await tx.cleanup.put(keeping(row, name, now))
-    for store in rebuilt.stores:
-        key = store.key
+    for store in (each for each in rebuilt.stores if each.job == job):
         await tx.fleet.put_stage_state(store)
-        await tx.cleanup.put(retirement(key, now))
-    for key, last in rebuilt.generations.items():
+        await tx.cleanup.put(retirement(store.key, now))
+    for key, last in ((key, last) for key, last in rebuilt.generations.items() if key.job == job):
         held = await tx.fleet.owner(key.job, key.task)
         generation = Generation(last + HOLDERS_UNSEEN)
         if held is None or held.owner.generation < generation:
             hold = TaskOwner(generation, ExecutionContainerId(str(REBUILT)), released=True)
             await tx.fleet.put_owner(TaskOwnershipRow(key.job, key.task, REBUILT, hold, now))
+    return len(rows)
 
 
 async def _write_run(tx: WriteTransaction, now: datetime, job: JobName, continued: ContinuedRun) -> None:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.report_checks import ReportChecks
+from coordinator.fleet.strangers import Strangers
 from coordinator.store.fleet import StageStateRow
 from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
@@ -65,7 +66,9 @@ class Snapshots:
         clock: Clock,
         new_lineage: Callable[[], Lineage],
         checks: ReportChecks,
+        strangers: Strangers | None = None,
     ) -> None:
+        self._strangers = strangers or Strangers()
         self._store = store
         self._checks = checks
         self._blob_stores = blob_stores
@@ -86,6 +89,12 @@ class Snapshots:
         self.newest[key] = at
         self.stores[key] = frozenset(row.markers)
         self._reported[key] = self._clock.elapsed() - age(at, self._clock.now()).total_seconds()
+
+    async def reload(self) -> None:
+        """Read again what is kept in memory of the database."""
+        for known in (self.newest, self.stores, self._reported):
+            known.clear()
+        await self.recover()
 
     async def recover(self) -> None:
         """Read from the database when the stages of active runs were last reported."""
@@ -108,13 +117,14 @@ class Snapshots:
     async def report(self, run_id: RunId, task: TaskName, stage: StageName, report: SnapshotReport) -> SnapshotRow:
         """Make an uploaded snapshot the newest of its stage. Idempotent: a repeated report returns the same row and changes nothing.
 
-        Raises UnknownRun, UnknownTask, LeaseLost, FalseReport, BlobStoreUnusable and BadName for names in the markers, and
-        SnapshotConflict if it does not follow the newest one.
+        Raises UnknownRun, UnknownTask, LeaseLost, FalseReport, CatalogIncomplete, BlobStoreUnusable and BadName for names in the markers,
+        and SnapshotConflict if it does not follow the newest one.
         """
         self._blob_stores.blob_stores_of(list(report.markers), ())
         async with self._store.begin() as tx:
             run = await get_run(tx, run_id)
             await check_owner(tx, run, task, report.generation)
+            self._strangers.check_catalog()
             key = StageKey(run.job, task, stage)
             _check_places(key, [each.marker.index for each in report.markers.values()])
             row = await get_stage_state(tx, key)
@@ -128,6 +138,7 @@ class Snapshots:
             now = self._clock.now()
             made = _snapshot(key, await tx.snapshots.last_seq(run.job) + 1, run_id, report, now)
             await tx.snapshots.put(made)
+            await tx.origin.note()
             await tx.fleet.put_stage_state(_with_head(row, made))
             await _queue(tx, made)
         self._note(made)
@@ -178,11 +189,12 @@ class Snapshots:
         `checkpoint`, an older snapshot becomes the head, because no blob store has the present one. Idempotent: a repeated request with the
         former lineage returns the one that has begun.
 
-        Raises UnknownRun, UnknownTask, UnknownSnapshot, LeaseLost, SnapshotConflict.
+        Raises UnknownRun, UnknownTask, UnknownSnapshot, LeaseLost, CatalogIncomplete, SnapshotConflict.
         """
         async with self._store.begin() as tx:
             run = await get_run(tx, run_id)
             await check_owner(tx, run, task, generation)
+            self._strangers.check_catalog()
             key = StageKey(run.job, task, stage)
             row = await get_stage_state(tx, key)
             if row.former == lineage:

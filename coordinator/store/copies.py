@@ -4,7 +4,7 @@ A copy is one file in the journal mode DELETE, so it can be moved without files 
 made durable and renamed: after a crash the target is as before or complete, and a temporary file may be left.
 
 A database that was restored is behind what its coordinators have issued. `restore` therefore marks it in the file's header
-(`PRAGMA user_version`), which no migration changes, and the next coordinator reads the mark; see `coordinator.issued`.
+(`PRAGMA user_version`), which no migration changes, and the next coordinator reads the mark; see `coordinator.fleet.issued`.
 """
 
 from __future__ import annotations

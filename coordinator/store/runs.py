@@ -8,9 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, func, insert, literal, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes
+from coordinator.store.origin import OriginWrites
 from coordinator.store.runspec import spec_json, spec_of, streams_json
 from sluice.core.drain import KeptHistory
 from sluice.core.ids import JobName, RunId, Ssp, StageName
@@ -131,6 +133,12 @@ class RunReads(Reads):
 
 
 class RunWrites(RunReads, Writes):
+    """`origin` issues the numbers of notices."""
+
+    def __init__(self, connection: AsyncConnection, origin: OriginWrites) -> None:
+        super().__init__(connection)
+        self._origin = origin
+
     async def put(self, row: RunRow) -> None:
         """Write a run. A new one becomes its job's current run."""
         new = await self.get(row.run_id) is None
@@ -150,7 +158,7 @@ class RunWrites(RunReads, Writes):
 
     async def add_notice(self, run_id: RunId, kind: str, at: datetime, detail: Mapping[str, Any]) -> int:
         """Append a notice. Returns its `seq`."""
-        seq = await self.last_notice(run_id) + 1
+        seq = await self._origin.next_number(await self.last_notice(run_id))
         await self._connection.execute(insert(tables.notices).values(run_id=run_id, seq=seq, kind=kind, at=at, detail=dict(detail)))
         return seq
 

@@ -21,6 +21,7 @@ from coordinator.store.drains import DrainReads, DrainWrites
 from coordinator.store.fleet import FleetReads, FleetWrites
 from coordinator.store.history import HistoryReads, HistoryWrites
 from coordinator.store.jobmodels import JobModelReads, JobModelWrites
+from coordinator.store.origin import OriginReads, OriginWrites
 from coordinator.store.promises import PromiseReads, PromiseWrites
 from coordinator.store.runs import RunReads, RunWrites
 from coordinator.store.snapshots import SnapshotReads, SnapshotWrites
@@ -62,6 +63,7 @@ class ReadTransaction:
         self.cleanup = CleanupReads(connection)
         self.history = HistoryReads(connection)
         self.promises = PromiseReads(connection)
+        self.origin = OriginReads(connection)
         self.access = AccessReads(connection)
 
 
@@ -76,10 +78,12 @@ class WriteTransaction(ReadTransaction):
     cleanup: CleanupWrites
     history: HistoryWrites
     promises: PromiseWrites
+    origin: OriginWrites
     access: AccessWrites
 
     def __init__(self, connection: AsyncConnection) -> None:
-        self.runs = RunWrites(connection)
+        self.origin = OriginWrites(connection)
+        self.runs = RunWrites(connection, self.origin)
         self.fleet = FleetWrites(connection)
         self.jobmodels = JobModelWrites(connection)
         self.drains = DrainWrites(connection)
@@ -97,6 +101,10 @@ class Store:
         self.engine = engine
         self.failures = 0
         """Transactions that the database failed."""
+        self.numbers_issued = 0
+        """Numbers that were issued since the start; see `coordinator.store.origin`."""
+        self.sequence = 0
+        """The `Issued.sequence` of the last transaction that was committed; 0 before the first that has one."""
         self._writing = asyncio.Lock()
         self._resynchronise: Callable[[], Awaitable[None]] | None = None
         self._in_doubt = False
@@ -116,8 +124,11 @@ class Store:
             try:
                 async with self._translated(), self._claim.writer() as connection:
                     await connection.exec_driver_sql(_BEGIN_WRITING[self.engine.dialect.name])
-                    yield WriteTransaction(connection)
+                    tx = WriteTransaction(connection)
+                    yield tx
                     committing = True
+                self.numbers_issued += tx.origin.numbers
+                self.sequence = tx.origin.sequence or self.sequence
                 if _size(self._wal) // self._wal_bytes > before // self._wal_bytes:
                     await self._truncate_wal()
             except BaseException:

@@ -77,6 +77,20 @@ lease_bounds = Table(
 """One row: the longest leases that containers may have, and how long a coordinator without the claim renews them; see
 `sluice.core.leases.lease.LeaseBounds`. Durations are in seconds."""
 
+issued = Table(
+    "issued",
+    metadata,
+    Column("name", String(16), primary_key=True),
+    Column("origin", String(64), nullable=False),
+    Column("timeline", String(64), nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("highest", BigInteger, nullable=False),
+    Column("floor", BigInteger, nullable=False),
+    Column("reserved", BigInteger),
+    Column("restored_at", Utc),
+)
+"""One row: the numbers that this database has issued; see `sluice/core/leases/issued.py`."""
+
 jobs = Table(
     "jobs",
     metadata,

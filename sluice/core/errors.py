@@ -417,6 +417,14 @@ class BlobUnavailable(Unavailable):
     """A blob store does not answer, or not sensibly."""
 
 
+class NumbersNotReserved(Unavailable):
+    """No blob store can be written, so no further generation can be issued."""
+
+
+class CatalogIncomplete(Unavailable):
+    """The database may be older than the blob stores, and is being compared with them."""
+
+
 class TooManyRequests(Unavailable):
     """The coordinator answers as many requests at a time as it may."""
 
@@ -456,6 +464,10 @@ class BlobCorrupted(CorruptData):
 
 class IndexUnreadable(CorruptData):
     """A snapshot's index cannot be read."""
+
+
+class LedgerUnreadable(CorruptData):
+    """The ledger of issued numbers in a blob store cannot be read."""
 
 
 # --- bugs ------------------------------------------------------------------------------------------------------------

@@ -244,6 +244,15 @@ class Log:
         with self._open(stream, write=True) as connection:
             self._pass_fence(connection, owner, generation)
 
+    def fences(self) -> Mapping[str, Generation]:
+        """The highest generation of each owner, in all streams. A stream that cannot be read is left out."""
+        found: dict[str, Generation] = {}
+        for stream in self.streams() if self.directory.is_dir() else ():
+            with suppress(StreamUnavailable, UnknownStream), self._open(stream) as connection:
+                for owner, generation in connection.execute("SELECT owner, generation FROM fences"):
+                    found[owner] = Generation(max(generation, found.get(owner, 0)))
+        return found
+
     def _pass_fence(self, connection: sqlite3.Connection, owner: str, generation: Generation) -> None:
         row = connection.execute("SELECT generation FROM fences WHERE owner = ?", (owner,)).fetchone()
         if row and row[0] > generation:
@@ -436,6 +445,10 @@ class LogSystem:
 
     async def close(self) -> None:
         """Nothing is held open between calls."""
+
+    async def fences(self) -> Mapping[str, int]:
+        """See `Log.fences`."""
+        return await to_thread(self.log.fences)
 
     async def streams(self) -> Sequence[str]:
         return await to_thread(self.log.streams)

@@ -28,6 +28,7 @@ from sluice.core.access.tokens import Digest, Grant, TokenId
 from sluice.core.drain import DrainId, Phase, Step
 from sluice.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, Ssp, StageKey, StageName, StreamId, TaskName
 from sluice.core.jobmodels.grouping import PreviousAssignment
+from sluice.core.leases.issued import Issued
 from sluice.core.leases.lease import LeaseBounds
 from sluice.core.lifecycle import RunState
 from sluice.core.snapshots.snapshot import BlobId
@@ -282,6 +283,8 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
     "drains.lowest_step": [lambda tx: tx.drains.lowest_step(DRAIN)],
     "drains.is_behind": [lambda tx: tx.drains.is_behind(DRAIN, STAGE, Step.FLUSHED)],
     "promises.lease_bounds": [lambda tx: tx.promises.lease_bounds()],
+    "origin.issued": [lambda tx: tx.origin.issued()],
+    "origin.is_marked": [lambda tx: tx.origin.is_marked()],
     "history.runs": [lambda tx: tx.history.runs(JOB)],
     "history.containers": [
         lambda tx: tx.history.containers(RUN, None, 50),
@@ -327,6 +330,10 @@ WRITES: dict[str, Sequence[Callable[[WriteTransaction], Awaitable[object]]]] = {
     "drains.put": [lambda tx: tx.drains.put(drain_row(17, RUN, JOB))],
     "drains.put_stages": [lambda tx: tx.drains.put_stages([drain_stage_row(TASK, STAGE, DRAIN)])],
     "promises.put_lease_bounds": [lambda tx: tx.promises.put_lease_bounds(LeaseBounds(HOUR, HOUR, HOUR, HOUR))],
+    "origin.next_number": [lambda tx: tx.origin.next_number(1)],
+    "origin.note": [lambda tx: tx.origin.note()],
+    "origin.put_issued": [lambda tx: tx.origin.put_issued(Issued("o", "t"))],
+    "origin.unmark": [lambda tx: tx.origin.unmark()],
     "history.drop_containers": [lambda tx: tx.history.drop_containers([CONTAINER])],
     "history.drop_notices": [lambda tx: tx.history.drop_notices(RUN, NOON + timedelta(days=1), 500)],
     "history.drop_versions": [lambda tx: tx.history.drop_versions(JOB, [7, 8])],
@@ -334,7 +341,17 @@ WRITES: dict[str, Sequence[Callable[[WriteTransaction], Awaitable[object]]]] = {
     "history.drop_of_run": [lambda tx: _until_nothing(partial(tx.history.drop_of_run, RunId("run-0007"), 500))],
     "runs.add_notice": [lambda tx: tx.runs.add_notice(RUN, "STOP", NOON, {})],
 }
-WHOLE = {"access.tokens", "access.sessions", "history.rows_of_job", "runs.jobs", "snapshots.jobs", "cleanup.tally", "drains.outcomes"}
+WHOLE = {
+    "access.tokens",
+    "access.sessions",
+    "history.rows_of_job",
+    "runs.jobs",
+    "snapshots.jobs",
+    "cleanup.tally",
+    "drains.outcomes",
+    "origin.highest_number",
+    "origin.generations",
+}
 """Statements that read a whole table because the request needs all of it: by people, at a start, and by chores every few seconds or
 minutes."""
 
@@ -350,7 +367,7 @@ PARTIAL = {
 """Indexes of the few active rows: a query may read all of one."""
 
 
-SMALL = {tables.jobs.name, tables.registries.name, tables.lease_bounds.name, tables.tokens.name}
+SMALL = {tables.jobs.name, tables.registries.name, tables.lease_bounds.name, tables.tokens.name, tables.issued.name}
 """Tables with one row for each job, blob store or token, or one row: reading all of it is the better plan."""
 
 

@@ -507,6 +507,7 @@ async def test_after_a_rebuild_a_new_run_of_the_job_continues_on_an_empty_disk_w
         each.unlink()
     await rebuilt(home)
     async with place(home, **BACKED_UP) as there:
+        there.clock.advance(36)  # the leases of containers that the database does not know
         run_id = await there.deploy(job=one_stage())
         second = start(there, run_id, "c2", "disk2", **BY_REPLAY)
         disk2, query2 = await began(second)
@@ -558,6 +559,7 @@ async def test_after_a_rebuild_grown_streams_keep_their_tasks_and_unread_records
         each.unlink()
     await rebuilt(home)
     async with place(home, **BACKED_UP) as there:
+        there.clock.advance(36)  # the leases of containers that the database does not know
         there.log.append("mid", [Record(b"unread", partition=1)], writer=Writer(Lineage("l"), "o", Generation(1)), batch=0, now_micros=0)
         again = await there.deploy(job=FLIGHTS)
         assert await assigned(there) == tasks
@@ -601,6 +603,7 @@ async def test_after_a_rebuild_single_partitions_are_broadcast_as_before(tmp_pat
         each.unlink()
     await rebuilt(home)
     async with place(home, **BACKED_UP) as there:
+        there.clock.advance(36)  # the leases of containers that the database does not know
         _, again = await began(started(there, await there.deploy(job=job), "c2", "disk2"))
         assert await assigned(there) == tasks
         assert (again.start.lineage, again.start.reported) == (query.start.lineage, 0)
@@ -621,6 +624,7 @@ async def test_a_rebuild_does_not_continue_the_snapshots_of_a_history_that_the_j
         each.unlink()
     await rebuilt(home)
     async with place(home, **BACKED_UP) as there:
+        there.clock.advance(36)  # the leases of containers that the database does not know
         last = await there.deploy(job=two_stages())
         root = tmp_path / "disk2"
         queries = await acting(there.start(last, "c3", engine=DiskEngine(root=root), job=two_stages(), state_dir=root, **NEVER).engine, 4)
@@ -661,6 +665,7 @@ async def test_a_rebuild_continues_state_that_drains_have_kept_of_tasks_that_hav
             each.unlink()
         await rebuilt(home)
         async with place(home, **BACKED_UP) as there:
+            there.clock.advance(36)  # the leases of containers that the database does not know
             container, queries = await started(there, f"d{number}", f"disk{number}")
             disk = disk_of(container)
             for name, last in (("Partition 0/first", 2 + number), ("Partition 1/first", 0)):

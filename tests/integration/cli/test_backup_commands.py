@@ -70,8 +70,8 @@ class Backed:
         self.made = 0
         self.previous: BlobId | None = None
         self.run_id = str(self._post("/runs", run_body())["runId"])
-        self._post(f"/runs/{self.run_id}/containers", {"processorId": "0", "executionContainerId": "c1"})
-        reply = self._post(f"/runs/{self.run_id}/tasks/{TASK}/acquire", {"executionContainerId": "c1", "epoch": 1})
+        epoch = self._post(f"/runs/{self.run_id}/containers", {"processorId": "0", "executionContainerId": "c1"})["epoch"]
+        reply = self._post(f"/runs/{self.run_id}/tasks/{TASK}/acquire", {"executionContainerId": "c1", "epoch": epoch})
         self.generation, self.stage = int(reply["generation"]), reply["stages"][0]
 
     def _post(self, path: str, body: Any) -> Any:

@@ -84,6 +84,8 @@ WIRE = {
     ("held-back", 503, "The slot's containers failed again and again."),
     ("store-unavailable", 503, "The coordinator's database cannot be read or written."),
     ("stream-unavailable", 503, "A stream's system cannot be reached."),
+    ("numbers-not-reserved", 503, "No blob store can be written, so no further generation can be issued."),
+    ("catalog-incomplete", 503, "The database may be older than the blob stores, and is being compared with them."),
     ("blob-unavailable", 503, "A blob store does not answer, or not sensibly."),
     ("too-many-requests", 503, "The coordinator answers as many requests at a time as it may."),
     ("cannot-listen", 503, "The coordinator cannot listen on its address."),
@@ -94,6 +96,7 @@ WIRE = {
     ("blob-deleted", 500, "The blob was deleted."),
     ("blob-corrupted", 500, "A blob is not what was written."),
     ("index-unreadable", 500, "A snapshot's index cannot be read."),
+    ("ledger-unreadable", 500, "The ledger of issued numbers in a blob store cannot be read."),
     ("bug", 500, "Sluice did something that it must never do; please report it."),
     ("illegal-transition", 500, "A run was moved along an arrow that its life cycle does not have."),
 }

@@ -1,0 +1,50 @@
+"""What a database that may be older than its containers must not do yet. `coordinator.fleet.issued` decides when it may.
+
+A database that was restored from an older copy does not know the containers that have registered since, nor what they own. Their leases end
+after the longest time that was ever promised. Until then a task is granted only if its last generation was issued after the restore. And
+until its catalog has the snapshots that were reported since, no snapshot is registered and no generation is issued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from sluice.core.errors import CatalogIncomplete
+from sluice.core.ids import ExecutionContainerId, Generation, Instant
+
+UNKNOWN_HOLDER = ExecutionContainerId("a container that the restored database does not know")
+
+
+class Strangers:
+    """`elapsed` reads the clock that never jumps."""
+
+    def __init__(self, elapsed: Callable[[], Instant] = lambda: Instant(0.0)) -> None:
+        self._elapsed = elapsed
+        self.hold = ""
+        """Why nothing may be granted or deleted; "" if it may."""
+        self._floor = 0
+        self._free_at = Instant(elapsed())
+
+    @property
+    def held(self) -> bool:
+        return bool(self.hold)
+
+    def expect(self, floor: int, within: timedelta) -> None:
+        """The database was restored: strangers may own tasks whose last generation is not above `floor`, for that long from now."""
+        self._floor = floor
+        self._free_at = Instant(max(self._free_at, self._elapsed() + within.total_seconds()))
+
+    @property
+    def left(self) -> timedelta:
+        """Until no stranger may act; zero if none may."""
+        return timedelta(seconds=max(0.0, self._free_at - self._elapsed()))
+
+    def delay(self, last: Generation) -> timedelta | None:
+        """How long a task with that last generation may still be a stranger's; None if it is not."""
+        return self.left if last <= self._floor and self.left else None
+
+    def check_catalog(self) -> None:
+        """Raises CatalogIncomplete while no generation may be issued and no snapshot registered."""
+        if self.hold:
+            raise CatalogIncomplete(self.hold)

@@ -1,0 +1,119 @@
+"""Complete the catalog of a restored database: register the snapshots that the blob stores have and the database lacks.
+
+As a rebuild does (`coordinator.snapshots.rebuild`), it takes each whole snapshot that has an index. Of each stage those are added that are
+newer than the newest one in the catalog; older ones were retired or never reported. A stage then continues from the newest of the histories
+from which its job continues. Everything that a rebuild would do with a job that the database does not know is done here, too.
+
+Snapshots in the catalog whose index no blob store lists any more are removed from it: they were retired and collected after the copy was
+made.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from coordinator.blobpool import BlobStores
+from coordinator.snapshots.inventory import is_removed
+from coordinator.snapshots.operations import Progress
+from coordinator.snapshots.rebuild import FoundSnapshot, RebuiltCatalog, find, rows_of_stage, state_of_stage, write_job
+from coordinator.store.fleet import StageStateRow
+from coordinator.store.snapshots import SnapshotRow
+from coordinator.store.sql import Store, WriteTransaction
+from coordinator.transitions import keeping, retirement
+from sluice.clock import Clock
+from sluice.core.ids import JobName, StageKey
+from sluice.core.leases.ownership import TaskOwner
+
+log = logging.getLogger(__name__)
+
+
+async def complete(store: Store, blob_stores: BlobStores, clock: Clock) -> Mapping[str, int]:
+    """May run twice. Returns the number of snapshots that were added and removed. Raises BlobUnavailable, BlobStoreUnusable if any blob
+    store cannot be read, and StoreUnavailable; some jobs may then be complete."""
+    rebuilt = await find(blob_stores, Progress("blobs"), clock.now())
+    done: Counter[str] = Counter()
+    async with store.read() as tx:
+        known = set(await tx.snapshots.jobs())
+    by_job: defaultdict[JobName, dict[StageKey, Sequence[FoundSnapshot]]] = defaultdict(dict)
+    for key, found in rebuilt.found.items():
+        by_job[key.job][key] = found
+    for job in sorted({*by_job, *known}):
+        async with store.begin() as tx:
+            if await is_removed(tx, job):
+                continue
+            if await tx.runs.current(job) is None and not await tx.snapshots.stages(job) and job in by_job:
+                done["snapshots"] += await write_job(tx, clock.now(), rebuilt, job)
+            else:
+                done += await _merge_job(tx, clock.now(), rebuilt, job, by_job[job])
+    return dict(done)
+
+
+async def _merge_job(
+    tx: WriteTransaction, now: datetime, rebuilt: RebuiltCatalog, job: JobName, found: Mapping[StageKey, Sequence[FoundSnapshot]]
+) -> Counter[str]:
+    done: Counter[str] = Counter()
+    for key in sorted({*found, *await tx.snapshots.stages(job)}, key=str):
+        there = rows_of_stage(found.get(key, ()))
+        known = {row.checkpoint: row for row in await tx.snapshots.of_stage(key)}
+        newest_known = max((n for n, row in enumerate(there) if row.checkpoint in known), default=-1)
+        added = await _add(tx, now, job, [row for row in there[newest_known + 1 :] if row.checkpoint not in known])
+        done["snapshots"] += len(added)
+        if added:
+            await _continue_from(tx, job, key, there, found[key])
+            await _note_owner(tx, key, there[-1])
+            await tx.cleanup.put(retirement(key, now))
+        done["removed"] += await _remove_collected(tx, rebuilt, key, list(known.values()))
+    return done
+
+
+async def _add(tx: WriteTransaction, now: datetime, job: JobName, rows: Sequence[SnapshotRow]) -> Sequence[SnapshotRow]:
+    last = await tx.snapshots.last_seq(job)
+    added = [replace(row, seq=last + n, reported_at=min(row.reported_at, now)) for n, row in enumerate(rows, 1)]
+    for row in added:
+        await tx.snapshots.put(row)
+        for name in row.markers:
+            await tx.cleanup.put(keeping(row, name, now))
+    return added
+
+
+async def _continue_from(
+    tx: WriteTransaction, job: JobName, key: StageKey, rows: Sequence[SnapshotRow], found: Sequence[FoundSnapshot]
+) -> None:
+    """Make the newest snapshot the head of the stage, if the job continues from its history. What was reported of the same lineage after it
+    stays."""
+    state = state_of_stage(rows, found, await tx.runs.current(job))
+    if not isinstance(state, StageStateRow):
+        log.warning("%s does not continue from its newest snapshot, which is of run %s, whose history the job has ended", key, state)
+        return
+    before = await tx.fleet.stage_state(key)
+    if before is None:
+        await tx.fleet.put_stage_state(state)
+    elif before.lineage != state.lineage:
+        await tx.fleet.put_stage_state(replace(state, former=before.lineage, starts=before.starts, late_rows=before.late_rows))
+    elif before.batch_id is not None and (state.batch_id is None or before.batch_id > state.batch_id):
+        await tx.fleet.put_stage_state(replace(before, head=state.head, chosen=state.chosen))
+    else:
+        await tx.fleet.put_stage_state(replace(state, former=before.former, starts=before.starts, late_rows=before.late_rows))
+
+
+async def _note_owner(tx: WriteTransaction, key: StageKey, newest: SnapshotRow) -> None:
+    """The task has had a later owner than the database knows: the one that it knows does not own it any more."""
+    held = await tx.fleet.owner(key.job, key.task)
+    if held is not None and held.owner.generation < newest.generation:
+        later = TaskOwner(newest.generation, held.owner.holder, released=True)
+        await tx.fleet.put_owner(replace(held, owner=later))
+
+
+async def _remove_collected(tx: WriteTransaction, rebuilt: RebuiltCatalog, key: StageKey, known: Sequence[SnapshotRow]) -> int:
+    state, removed = await tx.fleet.stage_state(key), 0
+    for row in known:
+        listed = any(marker.index in rebuilt.listed.get(name, ()) for name, marker in row.markers.items())
+        looked_for = set(row.markers) <= rebuilt.listed.keys()
+        if looked_for and not listed and (state is None or state.head != row.checkpoint):
+            await tx.snapshots.drop(key.job, row.seq)
+            removed += 1
+    return removed

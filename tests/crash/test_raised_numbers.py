@@ -1,0 +1,224 @@
+"""A coordinator ends between any two writes with which it raises the numbers of a restored database, or its blob store does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import count
+
+import pytest
+
+from coordinator.blobpool import Backup, BlobStores
+from coordinator.fleet.issued import UNCONFIRMED, IssuedNumbers
+from coordinator.fleet.leases import Leases
+from coordinator.fleet.strangers import Strangers
+from coordinator.store.sql import Store, WriteTransaction
+from sluice.blobs.ledger import append, read_ledgers
+from sluice.blobs.port import ListedBlob, Purpose, RequestContext
+from sluice.core.errors import CatalogIncomplete, NumbersNotReserved
+from sluice.core.leases.issued import BLOCK
+from sluice.core.leases.lease import LeasePolicy
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName
+from tests.support.databases import temporary_store
+from tests.support.fakes import FakeClock
+from tests.support.memory import MemoryBlobs
+
+LOCAL = BlobStoreName("local")
+
+
+class Killed(BaseException):
+    """The process has ended."""
+
+
+@dataclass
+class Writes:
+    """Counts the writes of a process, which ends after the last of them."""
+
+    left: float = float("inf")
+
+    def happened(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Killed
+
+
+class MortalStore(Store):
+    writes = Writes()
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[WriteTransaction]:
+        self.writes.happened()
+        async with super().begin() as tx:
+            yield tx
+
+
+class MortalBlobs(MemoryBlobs):
+    """`hangs`: it does not answer."""
+
+    writes = Writes()
+    hangs = False
+
+    async def put_if_absent(self, blob: BlobId, body: bytes, about: RequestContext) -> bool:
+        self.writes.happened()
+        return await super().put_if_absent(blob, body, about)
+
+    async def list(self, prefix: str, about: RequestContext, *, after: str = "") -> AsyncIterator[Sequence[ListedBlob]]:
+        if self.hangs:
+            await asyncio.Event().wait()
+        async for page in super().list(prefix, about, after=after):
+            yield page
+
+
+@dataclass
+class World:
+    clock: FakeClock = field(default_factory=FakeClock)
+    store: MortalStore = field(default_factory=lambda: temporary_store(MortalStore))
+    ids: count[int] = field(default_factory=count)
+    issued: set[int] = field(default_factory=set)
+    strangers: Strangers = field(init=False)
+    numbers: IssuedNumbers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.blobs = MortalBlobs(self.clock)
+        self.new_process()
+
+    def new_process(self, dies_after: float = float("inf")) -> None:
+        self.store.writes = self.blobs.writes = Writes(dies_after)
+        stores = BlobStores({"local": "file:///not-opened"}, lambda name, url: self.blobs, Backup((LOCAL,), (LOCAL,)))
+        self.strangers = Strangers(self.clock.elapsed)
+        leases = Leases(LeasePolicy(), self.clock)
+        self.numbers = IssuedNumbers(
+            self.store,
+            stores,
+            leases,
+            self.clock,
+            self.strangers,
+            _no_fences,
+            lambda: f"id{next(self.ids)}",
+            _nothing,
+            start_within=timedelta(seconds=0.05) if self.blobs.hangs else timedelta(seconds=60),
+        )
+
+    async def issue(self) -> int:
+        """As the first generation of a task that the database does not know."""
+        self.strangers.check_catalog()
+        async with self.store.begin() as tx:
+            number = await tx.origin.next_number(max(self.issued, default=0) if not self.numbers.restored else 0)
+        assert number not in self.issued
+        self.issued.add(number)
+        return number
+
+    async def restore_what_it_was_before(self) -> None:
+        """A database of the same origin that has issued nothing."""
+        async with self.store.begin() as tx:
+            issued = await tx.origin.issued()
+            assert issued is not None
+            await tx.origin.put_issued(replace(issued, sequence=0, highest=0))
+
+
+async def _no_fences() -> Mapping[str, int]:
+    return {}
+
+
+async def _nothing() -> Mapping[str, int]:
+    return {}
+
+
+async def behind() -> World:
+    """Five numbers were issued since the copy was made."""
+    world = World()
+    await world.numbers.start()
+    for _ in range(5):
+        await world.issue()
+    await world.numbers.run_once()
+    await world.restore_what_it_was_before()
+    return world
+
+
+@pytest.mark.parametrize("writes", range(6))
+async def test_a_start_that_ends_between_two_writes_leaves_garbage_and_no_hole(writes: int) -> None:
+    world = await behind()
+    world.new_process(dies_after=writes)
+    try:
+        await world.numbers.start()
+        await world.issue()
+    except (Killed, NumbersNotReserved, CatalogIncomplete):
+        pass
+    world.new_process()
+    await world.numbers.start()
+    assert world.numbers.restored
+    with pytest.raises(CatalogIncomplete):
+        await world.issue()
+    await world.numbers.run_once()
+    assert await world.issue() > BLOCK
+    (entry,) = await read_ledgers(world.blobs)
+    async with world.store.read() as tx:
+        issued = await tx.origin.issued()
+    assert issued is not None
+    assert issued.reserved is not None
+    assert issued.highest <= issued.reserved <= entry.reserved
+    assert entry.timeline == issued.timeline
+
+
+async def test_a_restored_database_stays_one_until_no_stranger_may_act() -> None:
+    world = await behind()
+    world.new_process()
+    await world.numbers.start()
+    await world.numbers.run_once()
+    assert world.numbers.restored
+    world.clock.advance(world.strangers.left.total_seconds())
+    await world.numbers.run_once()
+    assert not world.numbers.restored
+    assert world.numbers.sentences() == []
+
+
+async def test_a_blob_store_that_hangs_does_not_hang_the_start_and_nothing_is_granted_until_it_answers() -> None:
+    world = await behind()
+    world.blobs.hangs = True
+    world.new_process()
+    await asyncio.wait_for(world.numbers.start(), 60)
+    assert world.numbers.sentences()[0] == UNCONFIRMED
+    with pytest.raises(CatalogIncomplete):
+        await world.issue()
+    world.blobs.hangs = False
+    await world.numbers.run_once()
+    assert world.numbers.restored
+    assert await world.issue() > BLOCK
+
+
+async def test_commits_that_the_database_has_lost_are_noticed_while_the_coordinator_runs() -> None:
+    world = World()
+    await world.numbers.start()
+    before = await world.issue()
+    async with world.store.read() as tx:
+        lost = await tx.origin.issued()
+    assert lost is not None
+    world.numbers.check_lost(replace(lost, sequence=0))
+    with pytest.raises(CatalogIncomplete):
+        await world.issue()
+    await world.numbers.run_once()
+    assert await world.issue() > max(before, BLOCK)
+
+
+async def test_a_ledger_takes_an_entry_once_and_repeats_its_answer() -> None:
+    world = World()
+    await world.numbers.start()
+    (entry,) = await read_ledgers(world.blobs)
+    later = replace(entry, number=entry.number + 1, sequence=7)
+    assert await append(world.blobs, later)
+    assert await append(world.blobs, later)
+    assert not await append(world.blobs, replace(later, timeline="of another coordinator"))
+    assert await read_ledgers(world.blobs) == [later]
+
+
+async def test_superseded_entries_of_a_ledger_are_deleted() -> None:
+    world = World()
+    await world.numbers.start()
+    for _ in range(50):
+        await world.issue()
+        await world.numbers.run_once()
+    listed = [each.blob async for page in world.blobs.list("issued/", RequestContext(Purpose.OPEN)) for each in page]
+    assert 1 < len(listed) < 25

@@ -1,0 +1,218 @@
+"""A database is restored from an older copy while containers run, or is lost: no number is issued twice, and no snapshot is lost."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import rmtree
+from typing import Any, Protocol
+
+import httpx
+import pytest
+
+from coordinator.store import copies
+from sluice.core.ids import Generation
+from tests.support.agents import Incarnation, Place, place
+from tests.support.api import problem_slug
+from tests.support.backups import BACKED_UP, EVERY_BATCH, began, one_stage, start
+from tests.support.engines import DiskEngine, FakeQuery
+from tests.support.servers import Postgres
+
+TASK = "Partition 0"
+
+
+class Database(Protocol):
+    @property
+    def url(self) -> str | None: ...
+
+    def back_up(self) -> None:
+        """While the coordinator runs."""
+
+    def restore(self) -> None:
+        """While it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sqlite:
+    home: Path
+    url: None = None
+
+    def back_up(self) -> None:
+        copies.backup(self.home / "coordinator.db", self.home.parent / "copy", force=True)
+
+    def restore(self) -> None:
+        copies.restore(self.home.parent / "copy", self.home / "coordinator.db", force=True)
+
+
+@dataclass(frozen=True, slots=True)
+class OnPostgres:
+    """With the commands that docs/operating.md names."""
+
+    url: str
+    programs: Path
+    copy: Path
+
+    @property
+    def _name(self) -> str:
+        return self.url.replace("+asyncpg", "")
+
+    def back_up(self) -> None:
+        self._run("pg_dump", "--format=custom", f"--file={self.copy}", self._name)
+
+    def restore(self) -> None:
+        self._run("pg_restore", "--clean", "--if-exists", "--single-transaction", f"--dbname={self._name}", str(self.copy))
+
+    def _run(self, program: str, *arguments: str) -> None:
+        subprocess.run([str(self.programs / program), *arguments], check=True, capture_output=True, timeout=120)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, home: Path, tmp_path: Path) -> Database:
+    if request.param == "sqlite":
+        return Sqlite(home)
+    server: Postgres = request.getfixturevalue("postgres_server")
+    return OnPostgres(server.new_database(), server.programs, tmp_path / "copy")
+
+
+@pytest.fixture
+def settings(database: Database) -> dict[str, Any]:
+    return {**BACKED_UP, "lease_seconds": 30} | ({} if database.url is None else {"database_url": database.url})
+
+
+async def call(there: Place, method: str, path: str, **body: Any) -> httpx.Response:
+    async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
+        return await http.request(method, path, json=body or None)
+
+
+async def batches(there: Place) -> list[int]:
+    """The last batches of the registered snapshots, newest first."""
+    return [each["batchId"] for each in await there.snapshots()]
+
+
+async def run_batches(container: Incarnation, disk: DiskEngine, query: FakeQuery, numbers: range) -> None:
+    """Each with a snapshot of its own."""
+    for batch in numbers:
+        before = container.wire.answered["snapshots"]
+        await disk.runs(query, batch, {0: batch + 1, 1: 0})
+        await container.wire.after("snapshots", before + 1)
+
+
+async def acquire(there: Place, run_id: str, execution_id: str) -> httpx.Response:
+    """By a container that has just registered."""
+    registered = await call(there, "POST", f"/runs/{run_id}/containers", processorId="0", executionContainerId=execution_id)
+    assert registered.status_code == 201, registered.text
+    body = {"executionContainerId": execution_id, "epoch": registered.json()["epoch"]}
+    return await call(there, "POST", f"/runs/{run_id}/tasks/{TASK}/acquire", **body)
+
+
+async def catalog_check(there: Place) -> str:
+    """Its line in `/readyz?verbose`."""
+    answer = await call(there, "GET", "/readyz?verbose")
+    return next(line for line in answer.text.splitlines() if "catalog" in line)
+
+
+IN_ORDER = "[+] catalog: as new as the blob stores"
+
+
+async def test_a_restored_copy_issues_no_generation_twice_and_keeps_the_snapshots_that_it_lacks(
+    home: Path, database: Database, settings: dict[str, Any]
+) -> None:
+    async with place(home, **settings) as there:
+        run_id = await there.deploy(job=one_stage())
+        first = start(there, run_id, "c1", "disk1", **EVERY_BATCH)
+        await run_batches(first, *await began(first), range(1))
+        database.back_up()
+        first.agent.stop_requested()
+        await first.ending()
+        second = start(there, run_id, "c2", "disk2", **EVERY_BATCH)
+        disk, query = await began(second)
+        assert query.start.generation == 2
+        await run_batches(second, disk, query, range(1, 3))
+        assert await batches(there) == [2, 1, 0]
+        second.life.cancel()
+        await there.parts.issued.run_once()
+    database.restore()
+    async with place(home, **settings) as there:
+        await there.parts.issued.run_once()
+        assert await batches(there) == [2, 1, 0]
+        assert "restored from an older copy" in await catalog_check(there)
+        report = {"generation": 2, "stage": "only", "lineage": query.start.lineage, "batchId": 3, "offsets": []}
+        late = await call(there, "POST", f"/runs/{run_id}/tasks/{TASK}/progress", **report)
+        assert problem_slug(late) == (409, "lease-lost")
+        waiting = (await acquire(there, run_id, "probe")).json()["waitSeconds"]
+        assert waiting >= 35
+        there.clock.advance(waiting + 1)
+        third = start(there, run_id, "c3", "disk3", **EVERY_BATCH)
+        disk, query = await began(third)
+        assert query.start.generation > 10_000
+        assert query.start.reported == 2
+        await there.parts.issued.run_once()
+        assert await catalog_check(there) == IN_ORDER
+
+
+async def test_a_container_keeps_running_while_an_older_copy_is_restored_under_it(
+    home: Path, database: Database, settings: dict[str, Any]
+) -> None:
+    async with place(home, **settings) as there:
+        run_id = await there.deploy(job=one_stage())
+        container = start(there, run_id, "c1", "disk1", **EVERY_BATCH)
+        disk, query = await began(container)
+        await run_batches(container, disk, query, range(1))
+        database.back_up()
+        await run_batches(container, disk, query, range(1, 3))
+        await there.parts.issued.run_once()
+        for _ in range(3):  # a snapshot is noted within a minute
+            there.clock.advance(21)
+            await container.wire.after("containerHeartbeat", container.wire.answered["containerHeartbeat"] + 2)
+        await there.parts.issued.run_once()
+        container.wire.cut = True
+        there.incarnations.remove(container)
+    database.restore()
+    try:
+        async with place(home, **settings) as there:
+            there.incarnations.append(container)
+            container.wire.to, container.wire.cut = there.app, False
+            await there.parts.issued.run_once()
+            assert await batches(there) == [2, 1, 0]
+            await run_batches(container, disk, query, range(3, 4))
+            assert await batches(there) == [3, 2, 1, 0]
+            assert await there.holders(run_id) == {TASK: "c1"}
+            assert not container.life.done()
+    finally:
+        container.life.cancel()
+
+
+def lose(home: Path, *patterns: str) -> None:
+    for pattern in patterns:
+        for each in home.glob(pattern):
+            rmtree(each) if each.is_dir() else each.unlink()
+
+
+async def test_a_lost_database_with_a_kept_log_passes_its_fences_at_once(home: Path) -> None:
+    async with place(home) as there:
+        there.log.create("out", 2)
+        there.log.fence("out", f"delays/{TASK}", Generation(24))
+    lose(home, "coordinator.db*", "blobs")
+    async with place(home) as there:
+        run_id = await there.deploy(job=one_stage())
+        waiting = (await acquire(there, run_id, "c1")).json()["waitSeconds"]
+        there.clock.advance(waiting)
+        generation = (await acquire(there, run_id, "c2")).json()["generation"]
+        there.log.fence("out", f"delays/{TASK}", generation)
+        assert generation == 25
+
+
+async def test_without_any_blob_store_at_the_start_nothing_is_granted_until_one_answers(home: Path) -> None:
+    async with place(home, **BACKED_UP) as there:
+        run_id = await there.deploy(job=one_stage())
+    (home / "blobs").rename(home / "away")
+    (home / "blobs").write_text("a disk that is not mounted")
+    async with place(home, **BACKED_UP) as there:
+        assert problem_slug(await acquire(there, run_id, "c1")) == (503, "catalog-incomplete")
+        assert "no blob store has answered" in await catalog_check(there)
+        (home / "blobs").unlink()
+        (home / "away").rename(home / "blobs")
+        await there.parts.issued.run_once()
+        assert (await acquire(there, run_id, "c2")).json()["generation"] == 1
+        assert await catalog_check(there) == IN_ORDER
