@@ -1,4 +1,4 @@
-"""How much memory a batch of ten million rows takes that is written to Kafka exactly once.
+"""The memory that is needed to write a batch of ten million rows to Kafka exactly once.
 
 Measured: the resident memory of this process, which is the driver's Python, and of Spark's JVM, twenty times a second, while one batch of
 10,000,000 rows of about 100 bytes is written in one transaction. The growth is over what both have after a batch of 400,000 rows. At the

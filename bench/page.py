@@ -1,4 +1,4 @@
-"""The page of a job with 1,000 tasks: how soon it is there, and what 100 browsers that watch it cost the heartbeats of a fleet.
+"""The page of a job with 1,000 tasks: how fast it loads, and how 100 browsers that watch it affect the heartbeats of a fleet.
 
 A job of two stages with 1,000 tasks in 100 containers, all of which have reported a batch, belongs to a fleet of 12,500 containers, whose
 heartbeats come at 2,500 a second (`bench/simulated.py`). The page is loaded in Chromium on loopback, each time by a browser with an empty
@@ -146,7 +146,7 @@ class Timed:
 
 
 async def _pieces() -> Mapping[str, float]:
-    """How long the page of the job keeps the event loop, in this process."""
+    """How long the page of the job blocks the event loop, in this process."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
         async with calling(Path(made), FakeClock()) as caller:
             caller.log.create("flights", TASKS)

@@ -41,7 +41,7 @@ async def watch(url: str, page: str, watcher: Watcher, first: asyncio.Event) -> 
 
 
 async def report(url: str, run_id: str, tasks: Sequence[dict[str, Any]], per_second: float) -> None:
-    """Report a further batch of each stage of one task after the other, for ever."""
+    """Report another batch of each stage of one task after the other, until cancelled."""
     async with httpx.AsyncClient(base_url=url, timeout=60) as http:
         number, began = 0, perf_counter()
         while True:

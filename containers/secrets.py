@@ -1,4 +1,4 @@
-"""Resolves the references to secrets in a run's config, where they are used: in the container."""
+"""Resolves the references to secrets in a run's config, in the container that uses them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.core.access.secrets import SecretReference, Source, parse_reference
 from sluice.core.errors import BadSettings
 
 LONGEST = 1 << 20
-"""Bytes of a secret. Java key stores have no place here."""
+"""The maximum size of a secret in bytes. Java key stores do not belong here."""
 
 
 @dataclass(frozen=True, slots=True)

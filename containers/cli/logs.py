@@ -22,8 +22,8 @@ def logs(
     run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run, or a job: its newest run. Default: the newest run.")] = None,
     slot: Annotated[str | None, typer.Option("--slot", metavar="N", help="Only the container of this slot.")] = None,
     coordinator: Annotated[bool, typer.Option("--coordinator", help="The log of the coordinator instead of those of containers.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, metavar="N", help="So many last lines of each file.")] = 100,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing new lines until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, metavar="N", help="Number of last lines of each file.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue to print new lines until Ctrl-C.")] = False,
     home: Annotated[Path, typer.Option(envvar="SLUICE_HOME", help="The directory given to `sluice run`.")] = Path(".sluice"),
 ) -> None:
     """Print the logs of the processes that `sluice run` starts on this machine.
@@ -75,7 +75,7 @@ class Followed:
         self._at = 0
 
     def last(self, lines: int) -> Sequence[str]:
-        """The last lines. An unfinished one is printed when it is finished."""
+        """The last lines. An incomplete line is printed when it is complete."""
         with self._file.open("rb") as log:
             found = deque((line for line in log if line.endswith(b"\n")), maxlen=lines)
             self._at = log.tell()
@@ -85,7 +85,7 @@ class Followed:
         return [each.decode(errors="replace") for each in found]
 
     def new(self) -> Sequence[str]:
-        """The lines that were finished since."""
+        """The lines that were completed since the last call."""
         try:
             with self._file.open("rb") as log:
                 size = os.fstat(log.fileno()).st_size

@@ -3,7 +3,7 @@
     schedule        a commit is due after `interval`, or after `max_replay` batches; with an interval of 0, after every batch
     back-pressure   a batch waits before it computes while a commit is overdue by `max_delay`; with an interval of 0, until the batch before
                     is durable
-    fatal a commit that is overdue by another `timeout` ends the container, because the work that it can lose would be unbounded
+    fatal           a commit that is overdue by another `timeout` ends the container, because the work that it can lose would be unbounded
 
 While the run has no blob store for backups, no commit is due, and no batch waits. The blob stores may change at any time.
 

@@ -14,7 +14,7 @@ from sluice import Task
 
 def one_file_a_batch(task: Task, directory: Path) -> Callable[[DataFrame, int], None]:
     """Write each batch as one file, whose name is its transaction id. A batch that runs again has the same rows, and replaces its file. A
-    file appears whole or not at all. Readers of the directory must skip names that begin with a dot, as Spark's do."""
+    file appears completely or not at all. Readers of the directory must skip names that begin with a dot, as Spark's do."""
 
     def function(rows: DataFrame, batch: int) -> None:
         found = rows.toArrow()

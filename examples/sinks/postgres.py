@@ -48,7 +48,7 @@ def insert_once(task: Task, writer: str, url: str, table: str) -> Callable[[Data
 
 def upsert(task: Task, url: str, table: str, key: str) -> Callable[[DataFrame, int], None]:
     """Insert the rows of a batch, or replace those with the same `key`, which is the table's primary key. The table has the columns
-    `generation` and `batch` besides those of the rows. A row of a later owner, or of a later batch, is not replaced by an earlier one."""
+    `generation` and `batch`, too. A row of a later owner, or of a later batch, is not replaced by an earlier one."""
 
     async def write(connection: asyncpg.Connection[Any], columns: Sequence[str], rows: Sequence[tuple[Any, ...]], batch: int) -> None:
         names = [*columns, "generation", "batch"]

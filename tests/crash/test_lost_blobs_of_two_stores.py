@@ -157,8 +157,8 @@ class Machine:
             (self.checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
             (self.checkpoint / name).write_text(text)
 
-    async def acquires(self, told: Iterable[BlobStoreName] = ()) -> None:
-        """A process acquires the task, makes the checkpoint ready and commits. `told`: the blob stores that the coordinator has found to
+    async def acquires(self, lost: Iterable[BlobStoreName] = ()) -> None:
+        """A process acquires the task, makes the checkpoint ready and commits. `lost`: the blob stores that the coordinator has found to
         have lost something."""
         await self.process()
         reported = None if self.catalog.batch < 0 else self.catalog.batch
@@ -166,7 +166,7 @@ class Machine:
         for batch in sorted(prepared.start.replay):
             self.runs(batch)
         stage = await open_commits(prepared.start, prepared.follows, self.state, prepared.damaged)
-        stage.to_repair |= set(told)
+        stage.to_repair |= set(lost)
         await commit(stage, self.state)
         await stage.wait_for_cleanup()
 
@@ -235,13 +235,13 @@ async def killed_everywhere(
     root: Path,
     scene: Callable[[Path], Awaitable[Machine]],
     check: Callable[[Machine], Awaitable[None]],
-    told: Iterable[BlobStoreName] = (),
+    lost: Iterable[BlobStoreName] = (),
 ) -> Sequence[str]:
     """Run the scene without a crash, then with one before each step; the steps. The next process ends in the same state, when it gets the
     notice of lost blobs, as each hour."""
     whole = await scene(root / "whole")
     with changes_of_files(whole.disk, whole.steps):
-        await whole.acquires(told)
+        await whole.acquires(lost)
     await check(whole)
     steps = list(whole.steps.names)
     for number in range(1, len(steps) + 1):
@@ -249,7 +249,7 @@ async def killed_everywhere(
         before = {name: await machine.has(name) for name in BOTH}
         machine.steps.dies_before = number
         with changes_of_files(machine.disk, machine.steps), suppress(Killed):
-            await machine.acquires(told)
+            await machine.acquires(lost)
         assert machine.steps.dead
         machine.steps.dead, machine.steps.dies_before = False, 0
         retained = {each.batch_id for each in machine.catalog.recorded}
@@ -272,7 +272,7 @@ async def test_a_process_killed_at_any_write_of_a_repair_is_followed_by_one_that
         assert [each.batch_id for each in machine.catalog.recorded] == [0, 1], "no new snapshot"
         assert await machine.files_in(ONE) == await machine.files_in(TWO)
 
-    steps = await killed_everywhere(tmp_path, scene, check, told=[ONE])
+    steps = await killed_everywhere(tmp_path, scene, check, lost=[ONE])
     assert steps.count("replace") == 2
     assert sum("/data/" in each for each in steps) == 2
 
@@ -345,4 +345,4 @@ async def test_a_process_killed_at_any_write_while_blob_stores_stand_in_for_each
         if lost == "data of each":
             assert await machine.has(ONE) == await machine.has(TWO) == {0, 1}
 
-    await killed_everywhere(tmp_path, scene, check, told=[] if lost == "the index" else [TWO])
+    await killed_everywhere(tmp_path, scene, check, lost=[] if lost == "the index" else [TWO])

@@ -31,7 +31,7 @@ Function = Callable[[DataFrame, int], None]
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 def killed_after(function: Function, batch: int) -> Function:

@@ -1,7 +1,7 @@
 """The marker that says which batch of a stage a topic has, and the search for a batch in the topic itself where the marker is missing.
 
 A marker is an offset, with metadata, of a consumer group of the writer's own, which Kafka deletes after a while. The first record of each
-batch has the header BATCH_HEADER, so the topic says which batches it has, too.
+batch has the header BATCH_HEADER, so the batches in the topic can also be found there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BATCH_HEADER = "sluice-batch"
 all, so one record is enough, and Spark compares the headers of the others without a call of a function."""
 
 CLOCKS_DIFFER = timedelta(minutes=10)
-"""How far the clocks of a container and of the brokers may be apart. The search begins so long before the batch was planned."""
+"""The maximum difference of the clocks of a container and of the brokers. The search begins this long before the batch was planned."""
 
 NO_ANSWER = timedelta(minutes=2)
 """How long a search waits for the brokers."""
@@ -36,7 +36,7 @@ _AT_ONCE = 10_000
 
 
 class MarkerMissing(CorruptData):
-    """It is not known whether a batch is in the topic."""
+    """It is unknown whether a batch is in the topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def _batch_of(message: Message, wanted: Mapping[bytes, int]) -> int:
 
 
 def missing(name: str, topic: str, batches: Collection[int], why: str) -> MarkerMissing:
-    """The error for batches of which nothing says whether the topic has them."""
+    """The error for batches of which it is unknown whether the topic has them."""
     numbers = ", ".join(map(str, sorted(batches)))
     return MarkerMissing(
         f"batch {numbers} of {name!r} was planned and not committed, and {why}: look whether {topic!r} has its records. If it has, start "

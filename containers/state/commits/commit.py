@@ -1,9 +1,9 @@
 """The commit of a stage's state, from top to bottom.
 
     freeze    link a consistent copy of the live checkpoint                       `containers.state.commits.freeze`
-    repair    replace what a blob store was found to have lost                    `containers.state.commits.repair`
+    repair    replace blobs that a blob store was found to have lost             `containers.state.commits.repair`
     upload    put what changed since the last snapshot into every blob store      `containers.state.commits.upload`
-    report the coordinator records the snapshot
+    report    the coordinator records the snapshot
     clean up  remove the frozen copy, in the background; the coordinator cleans up in the blob stores
 
 A snapshot is valid only when it is reported. If the report is interrupted, its outcome is unknown, but the next snapshot must name its

@@ -2,8 +2,8 @@
 
     list      the data blobs that the blob store has
     find      the files of retained snapshots that need others; the same contents in another index, or in the frozen checkpoint
-    put       what only the checkpoint has, into new blobs with a TTL
-    replace   of each snapshot concerned: put a new index, and let the coordinator take it in place of the one that was read
+    put       contents that only the checkpoint has into new blobs with a TTL
+    replace   of each snapshot concerned: put a new index, and let the coordinator replace the index that was read by it
 
 One file of Spark's state is in many snapshots, so one lost blob concerns many indexes. Each is replaced by a compare-and-swap of its own. A
 crash between two of them leaves some snapshots repaired, and blobs without an index, which expire; the next repair finds the rest.
@@ -130,7 +130,7 @@ class _Repair:
         return all(part.blob in self._there for part in file.blobs)
 
     async def _read(self, checkpoint: str) -> SnapshotIndex | None:
-        """None if the index is lost, too."""
+        """The index; None if it is lost, too."""
         try:
             return await self._context.read_index(self.indexes[checkpoint])
         except LOST as error:
@@ -146,7 +146,7 @@ class _Repair:
                     self.found[_Contents.of(file)] = file.blobs
 
     async def put(self, frozen: FrozenCheckpoint) -> None:
-        """Put what the checkpoint has at the same path."""
+        """Put the contents that the checkpoint has at the same path."""
         context = self._context
         local = dict(walk(await context.run(lambda: context.files.listing(frozen.directory))))
         read: dict[str, LocalFile] = {}
@@ -166,7 +166,7 @@ class _Repair:
             self._there |= {part.blob for part in file.blobs}
 
     async def replace(self, row: wire_snapshots.SnapshotReply) -> None:
-        """A snapshot that is not retained any more is left alone."""
+        """Replace the index of a snapshot. A snapshot that is no longer retained is not changed."""
         checkpoint = CommitId(row.checkpoint_id)
         if checkpoint not in self.damaged or (former := await self._read(checkpoint)) is None:
             return

@@ -1,11 +1,11 @@
 """Plans a restore: the operations that make a checkpoint directory from an index and the files that are already on this disk.
 
-    Remove files that an earlier restore left in the staging directory and this one cannot use
+    Remove     files that an earlier restore left in the staging directory and this one cannot use
     MakeDir    directories, parents first
     Link       a file that the local directory has with the same bytes and mode
     MakeEmpty  a file without bytes
     Fetch      a range of a blob that has whole files, or a part of one
-    SetMode set the mode of a file that an earlier restore has staged without it
+    SetMode    set the mode of a file that an earlier restore has staged without it
     Sync       fsync everything that is staged
     Swap       replace the target by the staging directory; then remove the former target
 

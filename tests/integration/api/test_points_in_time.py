@@ -153,6 +153,6 @@ async def test_an_explicit_start_begins_without_the_snapshots_of_the_history_bef
     assert (await caller.acquired(again["runId"], "c2"))["stages"][0]["snapshot"]["checkpointId"] == checkpoint_id(1)
     await caller.stop(again["runId"])
     await caller.exited("c2")
-    anew = await caller.deploy(run_body(start="earliest"))
-    await caller.registered(anew["runId"], "c3")
-    assert (await caller.acquired(anew["runId"], "c3"))["stages"][0]["snapshot"] is None
+    restarted = await caller.deploy(run_body(start="earliest"))
+    await caller.registered(restarted["runId"], "c3")
+    assert (await caller.acquired(restarted["runId"], "c3"))["stages"][0]["snapshot"] is None

@@ -1,4 +1,4 @@
-"""What containers report of their stages besides batches, what the coordinator measures itself, and where Prometheus finds it."""
+"""Reports of containers about their stages, measurements of the coordinator, and where Prometheus finds them."""
 
 from __future__ import annotations
 
