@@ -67,14 +67,24 @@ class OffsetLog:
         await self.blobs.get(blob, sink, self._about)
         return decoded(sink.getvalue(), blob, batch)
 
-    async def after(self, batch: int) -> Mapping[int, OffsetLogEntry]:
-        """The entries of all later batches. Raises BlobUnavailable, BlobCorrupted."""
+    async def after(self, batch: int, damaged: dict[int, BlobCorrupted] | None = None) -> Mapping[int, OffsetLogEntry]:
+        """The entries of all later batches. With `damaged`, the errors of entries that cannot be read are put into it by their batches.
+        Raises BlobUnavailable, and without `damaged` BlobCorrupted."""
         found: dict[int, OffsetLogEntry] = {}
+
+        async def read(batch: int) -> None:
+            try:
+                found[batch] = await self.read(batch)
+            except BlobCorrupted as error:
+                if damaged is None:
+                    raise
+                damaged.setdefault(batch, error)
+
         prefix = offsets_prefix(self.key, self.lineage)
         async for page in self.blobs.list(prefix, self._about, after=self._id(batch) if batch >= 0 else ""):
             batches = [batch_of(listed.blob) for listed in page]
-            found |= dict(zip(batches, await asyncio.gather(*map(self.read, batches)), strict=True))
-        return found
+            await asyncio.gather(*map(read, batches))
+        return dict(sorted(found.items()))
 
 
 def offset_log(state: StateContext, start: StageStart, blobs: BlobStore) -> OffsetLog:

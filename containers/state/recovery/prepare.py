@@ -28,7 +28,7 @@ from containers.state.recovery.decision import (
 from containers.state.recovery.restore import LOST, Source, finish_swap
 from containers.state.transfer import log_progress
 from sluice.client import until_answered
-from sluice.core.errors import BlobUnavailable, SluiceError
+from sluice.core.errors import BlobCorrupted, BlobUnavailable, SluiceError
 from sluice.core.ids import Lineage
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
 
@@ -83,12 +83,15 @@ async def _decided(state: StateContext, start: StageStart, snapshot: Snapshot | 
         bases.append(local.committed)
     after = max(-1, min(bases) - OVERLAP)
     entries: dict[int, OffsetLogEntry] = {}
+    damaged: dict[int, BlobCorrupted] = {}
     unavailable: BlobUnavailable | None = None
     for blobs in state.destinations.restore_from.values():
         try:
-            entries = {**await offset_log(state, start, blobs).after(after), **entries}
+            entries = {**await offset_log(state, start, blobs).after(after, damaged), **entries}
         except BlobUnavailable as error:
             unavailable = unavailable or error
+    for batch in sorted(damaged.keys() - entries.keys()):
+        raise unavailable or damaged[batch]  # an unavailable blob store may have the entry
     decided = recovery(start.lineage, start.reported, local, entries, snapshot, state.code)
     if unavailable is not None and not isinstance(decided, Resume | Restore):
         raise unavailable  # that blob store may have the missing entries

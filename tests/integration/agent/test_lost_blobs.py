@@ -177,6 +177,17 @@ async def test_files_come_from_the_blob_store_that_has_them(there: Place) -> Non
         await stopped(again)
 
 
+async def test_an_offset_log_entry_that_the_first_blob_store_has_damaged_comes_from_the_second(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    disk, query = await batches(there, run_id, 3, **EVERY_BATCH)
+    newest, *_ = await there.snapshots()
+    (entry,) = (path for path in in_store(there, "one").rglob(f"offsets/*/{newest['batchId']:012}") if "/ttl/" not in str(path))
+    entry.write_bytes(b"{")
+    disk2, query2 = await began(start(there, run_id, "c2", "disk2", **NEVER))
+    assert disk2.state(query2.start) == disk.state(query.start)
+    assert query2.start.lineage == query.start.lineage
+
+
 async def test_lost_blobs_are_shown_with_the_snapshots_that_they_cost_while_the_job_runs(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **EVERY_BATCH)
