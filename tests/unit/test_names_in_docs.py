@@ -48,10 +48,10 @@ def name_of(file: Path) -> str:
 
 @cache
 def source() -> str:
-    """The text of all programs."""
+    """The text of all programs, and of the examples, whose tables the pages name, too."""
     files = [
         file
-        for folder in ("sluice", "coordinator", "containers", "scripts", "deploy", "tests/simulation")
+        for folder in ("sluice", "coordinator", "containers", "scripts", "deploy", "examples", "tests/simulation")
         for file in (ROOT / folder).rglob("*")
     ]
     texts = (file.read_text() for file in files if file.is_file() and file.suffix != ".pyc")
@@ -162,7 +162,7 @@ def deprecated_in(text: str) -> list[str]:
                 name = each.where.removeprefix("sluice ")
                 pattern = rf"\b{re.escape(name)}\b.*(?<![\w-]){re.escape(each.old)}(?![\w-])"
             case Kind.FIELD:
-                pattern = rf"[\"']{each.old}[\"']" if each.old != each.old.lower() else "$^"
+                pattern = rf"[\"']{each.old}[\"']" if each.old != each.old.lower() else "(?!)"
             case Kind.HEADER | Kind.COMMAND | Kind.URL:
                 pattern = rf"(?<![\w/]){re.escape(each.old)}(?!\w)"
         if re.search(pattern, text):
