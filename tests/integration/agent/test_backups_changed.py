@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from containers.agent.lifecycle import EXIT_FAILED
+from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
 from coordinator.snapshots.degraded import PATIENCE
 from sluice.blobs.locations import open_blob_store
 from sluice.core.ids import RunId
@@ -80,7 +80,7 @@ async def test_a_batch_that_waits_for_a_backup_continues_when_backups_are_switch
         await soon(disk.runs(query, 2, {0: 3, 1: 0}))
 
 
-async def test_a_run_that_names_no_blob_store_to_restore_from_is_backed_up_and_restores_from_its_backups(
+async def test_a_run_that_names_no_blob_store_to_restore_from_restores_from_its_backups_and_can_be_drained(
     tmp_path: Path, new_store: Callable[[str], str]
 ) -> None:
     async with place(tmp_path / "home", **BACKED_UP, blob_stores={"local": new_store("local")}) as there:
@@ -89,8 +89,13 @@ async def test_a_run_that_names_no_blob_store_to_restore_from_is_backed_up_and_r
         disk, query = await began(first)
         await disk.runs(query, 0, {0: 1, 1: 0})
         await stopped(first)
-        disk2, query2 = await began(start(there, run_id, "c2", "disk2", **NEVER))
+        second = start(there, run_id, "c2", "disk2", **NEVER)
+        disk2, query2 = await began(second)
         assert disk2.state(query2.start) == disk.state(query.start)
+        async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
+            assert (await http.post("/drain", json={"runId": run_id, "drainMode": "DEFAULT"})).status_code == 202
+        assert (await second.ending()).exit_code == EXIT_OK
+        assert await there.state(run_id) == "DRAINED"
 
 
 async def test_a_run_that_was_deployed_without_backups_is_backed_up_from_the_next_commit_on_when_it_is_to_be(
