@@ -64,6 +64,7 @@ class Scene:
     topic: str = field(default_factory=lambda: uuid4().hex)
     current: int = 1
     before_confirming: Callable[[], None] = lambda: None
+    after_confirming: Callable[[], None] = lambda: None
     writers: list[TransactionalWriter] = field(default_factory=list)
 
     @property
@@ -83,6 +84,7 @@ class Scene:
             self.before_confirming()
             if self.current != generation:
                 raise LeaseLost(f"generation {generation} does not hold it any more")
+            self.after_confirming()
 
         clients = {"bootstrap.servers": self.topics.bootstrap, **(properties or {})}
         writer = TransactionalWriter(
@@ -303,6 +305,53 @@ def test_a_holder_that_is_replaced_while_it_asks_the_coordinator_loses(scene: Sc
     with pytest.raises(LeaseLost):
         frozen.open()
     assert scene.numbers() == list(range(10))
+
+
+def test_a_holder_that_is_replaced_before_it_reads_its_marker_loses(scene: Scene) -> None:
+    """It stands still between the coordinator's answer and its request for the marker."""
+    frozen = scene.writer(1)
+
+    def replaced() -> None:
+        scene.after_confirming = lambda: None
+        scene.current = 2
+        write(scene.opened(2), 0, numbered(range(10)))
+
+    scene.after_confirming = replaced
+    with pytest.raises(LeaseLost, match="generation 2"):
+        frozen.open()
+    assert scene.numbers() == list(range(10))
+
+
+def test_a_holder_that_is_replaced_in_its_transaction_adds_nothing(scene: Scene) -> None:
+    """It stands still between its last record and its commit. The next one finds no marker of the batch, and writes it."""
+    frozen = scene.opened(1)
+    found: list[bool] = []
+
+    def half(send: Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None]) -> int:
+        send(arrow(numbered(range(10))), [])
+        scene.current = 2
+        present = scene.opened(2)
+        found.append(present.has(0))
+        write(present, 0, numbered(range(10)))
+        return 10
+
+    with pytest.raises(ProducerFenced):
+        frozen.write(0, half)
+    assert found == [False]
+    assert scene.numbers() == list(range(10))
+
+
+def test_a_holder_that_is_replaced_after_its_commit_has_written_the_batch_once(scene: Scene) -> None:
+    """It stands still before Spark's commit log, and continues with the next batch when it wakes."""
+    frozen = scene.opened(1)
+    write(frozen, 0, numbered(range(10)))
+    scene.current = 2
+    present = scene.opened(2)
+    assert present.has(0)
+    with pytest.raises(ProducerFenced):
+        write(frozen, 1, numbered(range(10, 20)))
+    write(present, 1, numbered(range(10, 20)))
+    assert scene.numbers() == list(range(20))
 
 
 def test_a_marker_of_a_higher_generation_ends_the_lower_one(scene: Scene) -> None:
