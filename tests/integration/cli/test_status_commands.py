@@ -113,8 +113,8 @@ def test_a_status_is_one_page(coordinator: Coordinator) -> None:
     assert lines[1] == f"  run         {run_id}"
     assert re.match(r"  containers  1/1 live, last heartbeat \d+s ago, lease left ", lines[2])
     assert lines[3] == "  tasks       2/2 owned"
-    stage, rate, _, took, lag, _, backup, batches = lines[-1].split()
-    assert (stage, rate, took, lag, backup, batches) == ("hourly", "5.0", "800ms", "-", "-", "14")
+    stage, rate, _, took, lag, _, backup, batches, delivery = lines[-1].split()
+    assert (stage, rate, took, lag, backup, batches, delivery) == ("hourly", "5.0", "800ms", "-", "-", "14", "-")
 
 
 def test_ids_are_whole_where_there_is_no_terminal(coordinator: Coordinator) -> None:
@@ -229,7 +229,7 @@ def test_a_status_as_json_has_the_whole_of_it(coordinator: Coordinator) -> None:
     assert (job["tasksHeld"], job["troubles"]) == (job["tasksOwned"], job["problems"])
     assert job["stages"][0].keys() == {
         *("stage", "batches", "rowsPerSecond", "lag", "offsetsBehind", "batchMillis", "watermarkLagSeconds", "reportAgeSeconds"),
-        *("snapshotAgeSeconds", "backupAgeSeconds", "lateRows"),
+        *("snapshotAgeSeconds", "backupAgeSeconds", "lateRows", "delivery"),
     }
 
 
