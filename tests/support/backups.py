@@ -105,6 +105,8 @@ class World:
     sweep: SweepExpired = field(init=False)
     retire: RetireStores = field(init=False)
     hold: DeletionHold = field(init=False)
+    incomplete: bool = False
+    """Whether the database may lack snapshots."""
 
     def __post_init__(self) -> None:
         self.wire(self.blobs)
@@ -119,8 +121,8 @@ class World:
         self.blobs = blobs
         self.blob_stores = stores
         self.snapshots = Snapshots(self.store, stores, Notices(self.store), self.clock, lambda: Lineage(f"l{next(self.number)}"), CHECKS)
-        self.clean_up = CleanUp(self.store, stores, self.clock, self.retention, TTL)
-        self.hold = DeletionHold(self.clock, GRACE)
+        self.hold = DeletionHold(self.clock, GRACE, lambda: self.incomplete)
+        self.clean_up = CleanUp(self.store, stores, self.clock, self.retention, TTL, self.hold)
         self.collection = GarbageCollector(
             self.store, stores, self.clock, self.hold, grace=GRACE, every=timedelta(hours=1), deletes_per_second=1e9, pause=_no_pause
         )
