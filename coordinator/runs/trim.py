@@ -26,6 +26,10 @@ AT_ONCE = 4
 """Streams that are trimmed concurrently: a slow one does not delay the others."""
 
 
+def _without_backup(_: RunRow) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class TrimStreams:
     """Delete records of the intermediate streams of active runs that are older than `keep` and that every reader has committed.
@@ -42,6 +46,8 @@ class TrimStreams:
     keep: timedelta
     model_of: Callable[[ReadTransaction, RunRow], Awaitable[JobModel]]
     hold: DeletionHold | None = None
+    backs_up: Callable[[RunRow], bool] = _without_backup
+    """Whether the state of the run is backed up."""
     every: timedelta = timedelta(seconds=60)
     name: str = "trim_streams"
     failing: dict[StreamId, str] = field(default_factory=dict)
@@ -54,7 +60,7 @@ class TrimStreams:
             for run in await tx.runs.active():
                 if not run.spec.intermediates:
                     continue
-                for ssp, reader in await _readers(tx, run, await self.model_of(tx, run)):
+                for ssp, reader in await _readers(tx, run, await self.model_of(tx, run), self.backs_up(run)):
                     readers[ssp.stream_id][ssp.partition].append(reader)
         for stream in self.failing.keys() - readers.keys():
             del self.failing[stream]
@@ -88,9 +94,10 @@ class TrimStreams:
         return {"trimmed": trimmed}
 
 
-async def _readers(tx: ReadTransaction, run: RunRow, model: JobModel) -> Sequence[tuple[Ssp, PartitionReader]]:
+async def _readers(tx: ReadTransaction, run: RunRow, model: JobModel, backs_up: bool) -> Sequence[tuple[Ssp, PartitionReader]]:
     """Who reads the partitions of the run's intermediate streams: each stage of each task of the model that has them. What other tasks and
-    stages have reported, of models before, does not count."""
+    stages have reported, of models before, does not count. A stage that is backed up and has no snapshot yet reads from its start again
+    when its disk is lost."""
     starts = await tx.runs.start_offsets(run.run_id)
     rows = {(row.task, row.stage): row for row in await tx.fleet.stage_states(run.job)}
     found = []
@@ -103,5 +110,6 @@ async def _readers(tx: ReadTransaction, run: RunRow, model: JobModel) -> Sequenc
         for ssp in ssps:
             start = row.starts.get(ssp, starts.get(ssp, 0)) if row else starts.get(ssp, 0)
             reported = row.offsets.get(ssp) if row else None
-            found.append((ssp, PartitionReader(start, reported, [each.offsets.get(ssp) for each in snapshots])))
+            restorable = [each.offsets.get(ssp) for each in snapshots] or ([None] if backs_up else [])
+            found.append((ssp, PartitionReader(start, reported, restorable)))
     return found

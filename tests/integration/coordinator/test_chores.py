@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, timedelta
 
 import pytest
@@ -73,6 +73,19 @@ async def test_what_a_retained_snapshot_needs_is_kept_however_old_the_snapshot_i
     await report(caller, run_id, {"route": ("flights", 10), "hourly": ("by-carrier", 7)})
     clock.advance(90 * 86_400)
     assert await trimming(caller, clock).run_once() == {"trimmed": 4}
+
+
+async def test_a_stage_that_is_backed_up_holds_all_that_it_has_read_until_its_first_snapshot(caller: Caller, clock: FakeClock) -> None:
+    run_id = await deployed(caller, clock, chained_body(2))
+    held = await caller.acquired(run_id, "c1")
+    await report(caller, run_id, {"route": ("flights", 10), "hourly": ("by-carrier", 7)})
+    clock.advance(3600)
+    chore = replace(trimming(caller, clock), backs_up=lambda run: True)
+    assert await chore.run_once() == {}
+    (lineage,) = (stage["lineage"] for stage in held["stages"] if stage["stage"] == "hourly")
+    read = [{"system": "log", "stream": "by-carrier", "partition": 0, "offset": 7}]
+    await report_snapshot(caller, run_id, report_body(1, lineage, batchId=0) | {"offsets": read})
+    assert await chore.run_once() == {"trimmed": 7}
 
 
 async def test_young_records_are_kept(caller: Caller, clock: FakeClock) -> None:
