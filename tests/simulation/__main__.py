@@ -14,19 +14,19 @@ from itertools import islice
 from multiprocessing import get_context
 
 from tests.simulation.fault_injection import FAULTS
-from tests.simulation.runs import Outcome, fewest_faults, run_seed
+from tests.simulation.runs import FAULTS_OF_A_SEED, Outcome, fewest_faults, run_seed
 
 
-def outcomes(seeds: Iterable[int], kinds: Sequence[str], workers: int, seconds: float | None) -> Iterator[Outcome]:
+def outcomes(seeds: Iterable[int], kinds: Sequence[str], count: int, workers: int, seconds: float | None) -> Iterator[Outcome]:
     """In the order in which they end. Seeds that have begun within the time are finished."""
     began, left = time.monotonic(), iter(seeds)
     if workers == 1:
         for seed in left:
-            yield run_seed(seed, kinds=kinds)
+            yield run_seed(seed, count, kinds=kinds)
             if seconds is not None and time.monotonic() - began > seconds:
                 return
         return
-    run = partial(run_seed, kinds=kinds)
+    run = partial(run_seed, faults=count, kinds=kinds)
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         running: set[Future[Outcome]] = {pool.submit(run, seed) for seed in islice(left, workers)}
         while running:
@@ -44,9 +44,9 @@ def show_shares(faults: Sequence[Counter[str]]) -> None:
         print(f"in less than 1 % of the seeds: {', '.join(rare)}")
 
 
-def show_fewest(seed: int, kinds: Sequence[str]) -> None:
+def show_fewest(seed: int, kinds: Sequence[str], count: int) -> None:
     print(f"seed {seed}: looking for the fewest faults that break it", flush=True)
-    fewest = fewest_faults(seed, kinds)
+    fewest = fewest_faults(seed, kinds, count)
     print("\n".join(fewest.trace))
     faults = ",".join(str(each.number) for each in fewest.plan if each.name)
     print(f"seed {seed} with the faults {faults} (--seed {seed} --only {faults}): {fewest.broken[0]}")
@@ -59,6 +59,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="only this seed")
     parser.add_argument("--only", help="of this seed only the faults with these numbers: 3,7,12")
     parser.add_argument("--kinds", default="", help="only faults of these kinds: kill_container,drain")
+    parser.add_argument("--faults", type=int, default=FAULTS_OF_A_SEED, help="how many faults a seed has")
     parser.add_argument("--seconds", type=float, help="begin no seed after so many seconds")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="how many processes")
     parser.add_argument("--trace", action="store_true", help="print what happened")
@@ -71,14 +72,14 @@ def main() -> int:
         parser.error(f"no such kind of fault: {', '.join(sorted(unknown))}; there are {', '.join(sorted(FAULTS))}")
     if options.seed is not None:
         only = None if options.only is None else {int(number) for number in options.only.split(",") if number}
-        outcome = run_seed(options.seed, only=only, kinds=kinds)
+        outcome = run_seed(options.seed, options.faults, only, kinds)
         print("\n".join([*(outcome.trace if options.trace else ()), *(f"seed {options.seed}: {each}" for each in outcome.broken)]))
         print(f"{time.monotonic() - began:.0f} s, {outcome.virtual_seconds:.0f} s of virtual time, {outcome.requests} requests")
         if outcome.broken and options.shrink:
-            show_fewest(options.seed, kinds)
+            show_fewest(options.seed, kinds, options.faults)
         return 1 if outcome.broken else 0
     faults: list[Counter[str]] = []
-    for outcome in outcomes(range(options.first, options.first + options.seeds), kinds, options.workers, options.seconds):
+    for outcome in outcomes(range(options.first, options.first + options.seeds), kinds, options.faults, options.workers, options.seconds):
         run += 1
         faults.append(outcome.faults)
         if outcome.broken:
@@ -89,7 +90,7 @@ def main() -> int:
     print(f"{run} seeds from {options.first} in {time.monotonic() - began:.0f} s, {len(failed)} failed: {sorted(failed)}")
     show_shares(faults)
     if failed and options.shrink:
-        show_fewest(min(failed), kinds)
+        show_fewest(min(failed), kinds, options.faults)
     return 1 if failed else 0
 
 

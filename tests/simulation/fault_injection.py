@@ -43,7 +43,7 @@ async def freeze_container(world: World) -> None:
         container = world.dice.choice(running)
         world.say(f"{container.name} is frozen")
         seconds = world.dice.choice((1, 10, 50, 90))
-        world.disturb(seconds, container.slot)
+        world.disturb(seconds, container.machine)
         world.loop.freeze(container.process)
         world.later(seconds, lambda: world.loop.thaw(container.process))
 
@@ -54,7 +54,7 @@ async def suspend_machine(world: World) -> None:
         container = world.dice.choice(running)
         seconds = world.dice.choice((10, 60, 300))
         world.say(f"the machine of {container.name} is suspended for {seconds} s")
-        world.disturb(seconds, container.slot)
+        world.disturb(seconds, container.machine)
         world.loop.freeze(container.process)
         container.suspended = True
         world.later(seconds, lambda: _resume(world, container))
@@ -75,12 +75,48 @@ async def stop_container(world: World) -> None:
 
 
 async def cut_container_off(world: World) -> None:
-    slot = world.dice.choice(sorted(world.slots))
-    seconds = world.dice.choice((2, 15, 60, 150))
-    world.say(f"slot {slot} is cut off for {seconds} s")
-    world.disturb(seconds, slot)
-    world.network.cut.add(slot)
-    world.later(seconds, lambda: world.network.cut.discard(slot))
+    _cut_off(world, world.slots[world.dice.choice(sorted(world.slots))].machine, world.dice.choice((2, 15, 60)))
+
+
+def _cut_off(world: World, machine: str, seconds: float) -> None:
+    world.say(f"machine {machine} is cut off for {seconds} s")
+    world.disturb(seconds, machine)
+    world.network.cut.add(machine)
+    world.later(seconds, lambda: world.network.cut.discard(machine))
+
+
+async def replace_container(world: World) -> None:
+    """A node does not answer, and another starts a container of the slot; the former one runs on."""
+    running = _running(world)
+    if running:
+        former = world.dice.choice(running)
+        cut = world.dice.choice((0, 0, 30, 120))
+        world.say(f"{former.name} is replaced while it runs")
+        if cut:
+            _cut_off(world, former.machine, cut)
+        world.replace_container(former.slot)
+
+
+async def shorten_leases(world: World) -> None:
+    """A container gets a long lease and is cut off; then the coordinator is started with a shorter one, and the container is replaced."""
+    await _restart_with_lease(world, 200)
+    await asyncio.sleep(15)
+    if running := _running(world):
+        former = world.dice.choice(running)
+        _cut_off(world, former.machine, 150)
+        await _restart_with_lease(world, 40)
+        if world.slots.get(former.slot) is not None and world.slots[former.slot].container is former:
+            world.replace_container(former.slot)
+
+
+async def scale_after_a_lost_machine(world: World) -> None:
+    """A slot is cut off until its tasks were given to another one, and operators scale down."""
+    await world.scale(2)
+    await asyncio.sleep(45)
+    slot = world.slots[world.dice.choice(sorted(world.slots))]
+    _cut_off(world, slot.machine, 200)
+    await asyncio.sleep(110)
+    await world.scale(1)
 
 
 async def lose_packets(world: World) -> None:
@@ -107,7 +143,11 @@ async def long_coordinator_outage(world: World) -> None:
 
 
 async def restart_coordinator_with_another_lease(world: World) -> None:
-    world.coordinator_settings["lease_seconds"] = world.dice.choice((40, 90, 200))
+    await _restart_with_lease(world, world.dice.choice((40, 90, 200)))
+
+
+async def _restart_with_lease(world: World, lease_seconds: float) -> None:
+    world.coordinator_settings["lease_seconds"] = lease_seconds
     await _restart(world, world.dice.choice((0.5, 5)))
 
 
@@ -132,10 +172,16 @@ async def freeze_coordinator(world: World) -> None:
 
 async def jump_clock(world: World) -> None:
     """The time of day of a machine steps; leases do not."""
-    name = world.dice.choice(["coordinator", *sorted(world.slots)])
+    name = world.dice.choice(["coordinator", *sorted(world.clocks)])
     clock = world.clock if name == "coordinator" else world.clocks[name]
     clock.ahead = timedelta(seconds=world.dice.choice((-3600, -60, 0, 60, 3600)))
     world.say(f"the clock of {name} is off by {clock.ahead}")
+
+
+async def put_clock_ahead(world: World) -> None:
+    """The coordinator's clock is an hour ahead, and right again after a while."""
+    world.clock.ahead = timedelta(hours=1)
+    world.later(world.dice.choice((10, 60)), lambda: setattr(world.clock, "ahead", timedelta(0)))
 
 
 async def blob_store_fails(world: World) -> None:
@@ -151,7 +197,7 @@ async def database_away(world: World) -> None:
 
 
 async def commit_without_answer(world: World) -> None:
-    world.database.lose_commits = world.dice.choice((1, 1, 3))
+    world.database.lose_commits = world.dice.choice((1, 1, 3, 10))
 
 
 async def change_without_answer(world: World) -> None:
@@ -162,7 +208,12 @@ async def change_without_answer(world: World) -> None:
 
 
 async def lose_index(world: World) -> None:
+    """In half of the cases all machines are lost at that moment, so that the index is needed."""
     world.lose_index()
+    if world.dice.random() < 0.5:
+        for container in _running(world):
+            world.slots[container.slot].loses_disk = True
+            world.kill(container, "with its machine")
 
 
 async def pin(world: World) -> None:
@@ -264,6 +315,9 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[None]]] = {
         suspend_machine,
         stop_container,
         cut_container_off,
+        replace_container,
+        shorten_leases,
+        scale_after_a_lost_machine,
         lose_packets,
         slow_network,
         restart_coordinator,
@@ -271,6 +325,7 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[None]]] = {
         long_coordinator_outage,
         freeze_coordinator,
         jump_clock,
+        put_clock_ahead,
         blob_store_fails,
         database_away,
         commit_without_answer,

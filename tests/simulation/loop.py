@@ -156,7 +156,8 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def discard(self) -> None:
         """Drop everything that has not ended; see `collect_quietly`."""
         self._discarded = True
-        self._kept.clear()
+        with _silent():
+            self._kept.clear()
 
     def _check_closed(self) -> None:
         if not self._discarded:
@@ -269,15 +270,22 @@ def simulated(chance: Random) -> Iterator[SimulatedLoop]:
             loop.close()
 
 
-def collect_quietly() -> None:
-    """Collect what a loop that has ended has left. `finally` blocks of its coroutines run now, without effect."""
+@contextmanager
+def _silent() -> Iterator[None]:
+    """For the `finally` blocks of coroutines that are dropped: they run now, without effect."""
     former, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            gc.collect()
+            yield
     finally:
         sys.unraisablehook = former
+
+
+def collect_quietly() -> None:
+    """Collect what a loop that has ended has left."""
+    with _silent():
+        gc.collect()
 
 
 def main_process() -> Context:

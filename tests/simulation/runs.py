@@ -124,9 +124,13 @@ async def _live(world: World, outcome: Outcome) -> None:
             return
     producer.cancel()
     await heal(world)
-    async with asyncio.timeout(SETTLES_WITHIN):
-        await _settle(world)
-        await world.check_snapshots()
+    try:
+        async with asyncio.timeout(SETTLES_WITHIN):
+            await _settle(world)
+            await world.check_snapshots()
+    except TimeoutError:
+        ended = [line for line in world.trace if " ended: " in line][-1:]
+        world.broken.append(f"not everything is read and drained {SETTLES_WITHIN} s after the last fault: {', '.join(ended) or 'no end'}")
 
 
 def fewest_faults(seed: int, kinds: Collection[str] = (), faults: int = FAULTS_OF_A_SEED, seconds: float = 300) -> Outcome:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
 import pytest
 
+from coordinator.chores import ChoreScheduler
+from sluice.core.ids import Instant
 from tests.simulation.loop import Process, SimulatedLoop, Stuck, main_process, simulated
 
 Test = Callable[[SimulatedLoop], Coroutine[Any, Any, None]]
@@ -154,3 +157,31 @@ def test_a_wait_that_can_never_end_is_an_error() -> None:
 
     with pytest.raises(Stuck):
         run(test)
+
+
+def test_chores_run_at_the_pace_that_they_are_given() -> None:
+    class Clock:
+        def now(self) -> datetime:
+            raise NotImplementedError
+
+        def elapsed(self) -> Instant:
+            return Instant(asyncio.get_running_loop().time())
+
+    class Chore:
+        name = "chore"
+        every = timedelta(seconds=1)
+
+        def __init__(self) -> None:
+            self.ran: list[int] = []
+
+        async def run_once(self) -> Mapping[str, int]:
+            self.ran.append(round(asyncio.get_running_loop().time()))
+            return {}
+
+    async def test(loop: SimulatedLoop) -> None:
+        chore = Chore()
+        async with ChoreScheduler([chore], Clock(), pace=3):
+            await asyncio.sleep(7)
+        assert chore.ran == [0, 3, 6]
+
+    run(test)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,6 +15,9 @@ from tests.simulation.runs import run_seed
 KEPT = [0]
 """Seeds that have found a fault."""
 
+KEPT_WITH_KINDS = [(0, 4, ("kill_container", "shorten_leases"))]
+"""Seeds, how many faults they have and of which kinds: the first found that records were trimmed which a stage without snapshot needs."""
+
 SECONDS = float(os.environ.get("SLUICE_SIMULATION_SECONDS", "0"))
 """For how long new seeds are run."""
 
@@ -21,6 +25,13 @@ SECONDS = float(os.environ.get("SLUICE_SIMULATION_SECONDS", "0"))
 @pytest.mark.parametrize("seed", KEPT)
 def test_a_seed_that_found_a_fault_breaks_nothing_now(seed: int) -> None:
     outcome = run_seed(seed)
+    assert not outcome.broken, "\n".join([*outcome.trace[-50:], *outcome.broken])
+    assert outcome.drains
+
+
+@pytest.mark.parametrize(("seed", "faults", "kinds"), KEPT_WITH_KINDS)
+def test_a_seed_with_chosen_faults_that_found_a_fault_breaks_nothing_now(seed: int, faults: int, kinds: Sequence[str]) -> None:
+    outcome = run_seed(seed, faults, kinds=kinds)
     assert not outcome.broken, "\n".join([*outcome.trace[-50:], *outcome.broken])
     assert outcome.drains
 

@@ -34,6 +34,7 @@ from sluice.streams.log import Headers, Log, Record, Writer
 from sluice.wire import drains as wire_drains
 from sluice.wire.body import DRAIN_RECORD_HEADER
 from sluice.wire.jobmodels import ChangeRequest, PlanRequest, RollbackRequest
+from sluice.wire.runs import RunReply, RunRequest
 from sluice.wire.snapshots import PinRequest, StoreBody, VerifyRequest
 from tests.simulation.database import DatabaseFaults, simulated_store
 from tests.simulation.engine import SimulatedEngine
@@ -49,6 +50,9 @@ KEYS = "abcdefg"
 MOST_PARTITIONS = 8
 HARD_DEADLINE = 600
 """Of a drain, in seconds, from its first container on."""
+
+KEPT_AT_LEAST = 3
+"""Snapshots of each stage."""
 
 BLOB_STORES = ("local", "remote")
 
@@ -86,6 +90,7 @@ class Container:
     name: str
     run: RunId
     slot: str
+    machine: str
     process: Process
     agent: Agent
     life: asyncio.Task[ExitReason]
@@ -129,6 +134,10 @@ class GrowingLedger(Ledger):
         self.read[lineage, batch] = (begin, end)
 
 
+class _Superseded(Exception):
+    """What an operator wanted is out of date."""
+
+
 @dataclass
 class Slot:
     """Restarts the containers of a slot, as Kubernetes does, on a machine with a disk that may be lost."""
@@ -137,9 +146,15 @@ class Slot:
     run: RunId
     version: int
     build: int
+    machine: str = ""
     container: Container | None = None
     supervisor: asyncio.Task[None] | None = None
     removed: bool = False
+    loses_disk: bool = False
+    """When its container is killed."""
+
+    def __post_init__(self) -> None:
+        self.machine = self.machine or self.name
 
 
 class World:
@@ -161,11 +176,11 @@ class World:
             "lease_seconds": LEASE,
             "failover_after_seconds": chance.choice((20, 300)),
             "log_retention_seconds": chance.choice((5, 3600)),
-            "keep_last": chance.choice((1, 10)),
+            "keep_last": chance.choice((KEPT_AT_LEAST, 10)),
             "blob_stores": blobs,
             "backup_stores": BLOB_STORES[:1],
         }
-        self.pace = chance.choice((1.0, 3.0, 3.0, 3.0))
+        self.pace = chance.choice((0.3, 1.0, 3.0, 3.0))
         """What the intervals of the coordinator's chores are multiplied by: they cost time also when they have nothing to do."""
         self.disturbances: list[Disturbance] = []
         self.log = Log(directory / "home" / "log")
@@ -177,6 +192,7 @@ class World:
         self.produced = 0
         self.containers: list[Container] = []
         self.slots: dict[str, Slot] = {}
+        self.machines = 0
         self.disks: Counter[str] = Counter()
         self.failed_drains: set[str] = set()
         self.version = 0
@@ -188,6 +204,8 @@ class World:
         self.drain_id = ""
         self.lost: set[str] = set()
         """Names of blobs that the blob store has lost."""
+        self.lost_of: set[tuple[str, ...]] = set()
+        """The tasks and stages of these."""
         self.draining: asyncio.Future[None] | None = None
 
     @property
@@ -248,7 +266,7 @@ class World:
     def start_container(self, slot: Slot) -> Container:
         name = f"c{len(self.containers)}"
         process = Process(name)
-        clock = self.clocks.setdefault(slot.name, Clock(self.loop))
+        clock = self.clocks.setdefault(slot.machine, Clock(self.loop))
         root = self.disk(slot.name)
         version = f"version {slot.version}"
         settings = ContainerSettings(
@@ -291,7 +309,7 @@ class World:
         agent = Agent(
             self.job(slot.version, slot.build),
             settings,
-            CoordinatorClient("http://c", Way(self.network, slot.name)),
+            CoordinatorClient("http://c", Way(self.network, slot.machine)),
             clock,
             make_engine,
             renewed,
@@ -299,7 +317,7 @@ class World:
             lambda url: wrapped(FaultyBlobs(open_blob_store(url, clock), self._blob_fault), Requests(), clock=clock),
         )
         life = process.context().run(lambda: self.loop.create_task(agent.run(), name=name))
-        container = Container(name, slot.run, slot.name, process, agent, life, self.loop.time())
+        container = Container(name, slot.run, slot.name, slot.machine, process, agent, life, self.loop.time())
         made.append(container)
         self.containers.append(container)
         self.loop.create_task(self._watchdog(container), name=f"watchdog {name}")
@@ -334,7 +352,7 @@ class World:
     def _check_long_absence(self, container: Container) -> None:
         """A container that lost its lease was disturbed for long enough."""
         end = self.loop.time()
-        parts = [each for each in self.disturbances if each.machine in (None, container.slot)]
+        parts = [each for each in self.disturbances if each.machine in (None, container.machine)]
         lasted = sum(max(0.0, min(each.end, end) - max(each.begin, end - LEASE)) for each in parts)
         if lasted <= SURVIVED:
             self.broken.append(f"{container.name} has lost its lease after {lasted:.1f} s of disturbance")
@@ -371,7 +389,9 @@ class World:
                 self.broken.append(f"{container.name} ended with exit code 4: {reason}")
             if container.process.dead and self.chance.random() < 0.7:
                 await self._report_exit(container, code)
-            if self.chance.random() < 0.3 and container.process.dead:
+            loses_disk = self.chance.random() < 0.3 or slot.loses_disk
+            slot.loses_disk = False
+            if loses_disk and container.process.dead and not slot.removed:
                 self.say(f"slot {slot.name} loses its disk")
                 shutil.rmtree(self.disk(slot.name), ignore_errors=True)
                 self.disks[slot.name] += 1
@@ -380,7 +400,7 @@ class World:
             await asyncio.sleep(self.chance.uniform(0.5, 10))
 
     async def _report_exit(self, container: Container, code: int) -> None:
-        client = CoordinatorClient("http://c", Way(self.network, container.slot))
+        client = CoordinatorClient("http://c", Way(self.network, container.machine))
         with suppress(SluiceError):  # its lease will end
             await client.exited(ExecutionContainerId(container.name), code, "killed")
 
@@ -402,10 +422,11 @@ class World:
     async def deploy(self, containers: int) -> None:
         """A run that drains refuses it; then nothing changes."""
         version, build = self.version, self.build
+        former = self.run_id, version, build
         request = deploy_request(self.job(version, build), containers, "log", "checkpoint", {})
         try:
-            reply = await self.until_answered(lambda: self.operator().deploy(request))
-        except Refused as error:
+            reply = await self.until_answered(lambda: self._deploy(request, former))
+        except (Refused, _Superseded) as error:
             self.say(f"deployment refused: {error}")
             return
         self.run_id = RunId(reply.run_id)
@@ -415,6 +436,12 @@ class World:
         for name, slot in self.slots.items():
             slot.supervisor = self.loop.create_task(self.supervise(slot), name=f"supervisor {name}")
 
+    async def _deploy(self, request: RunRequest, former: tuple[RunId, int, int]) -> RunReply:
+        """Nobody repeats a deployment after another one, or after a drain whose state only the next version reads."""
+        if former != (self.run_id, self.version, self.build):
+            raise _Superseded("another run or version has come meanwhile")
+        return await self.operator().deploy(request)
+
     async def scale(self, containers: int) -> None:
         """Also while a container of a removed slot runs: it ends by itself."""
         alive = {name for name, slot in self.slots.items() if self._answers(slot, for_seconds=30)}
@@ -422,7 +449,11 @@ class World:
         try:
             reply = await self.operator().change(self.run_id, ChangeRequest(containers=containers), None)
             names = await self._slots_of(reply.version)
-        except (Refused, CoordinatorUnreachable) as error:
+        except CoordinatorUnreachable as error:
+            self.say(f"scaled perhaps: {error}")
+            await self._use_slots_of_model()
+            return
+        except Refused as error:
             self.say(f"not scaled: {error}")
             return
         self.say(f"scaled to {', '.join(names)}")
@@ -438,6 +469,25 @@ class World:
         for name in [name for name in self.slots if name not in names]:
             self.slots.pop(name).removed = True
 
+    async def _use_slots_of_model(self) -> None:
+        """After a request without answer."""
+        with suppress(Refused):
+            versions = (await self.until_answered(lambda: self.operator().versions(self.job_name, None, 20))).models
+            current = next((each.version for each in versions if each.current and each.run_id == self.run_id), None)
+            if current is not None:
+                self._use_slots(await self._slots_of(current))
+
+    def replace_container(self, name: str) -> Container:
+        """Start a container on another machine while the former one runs on, as is done for a node that does not answer."""
+        former = self.slots[name]
+        former.removed = True
+        self.disks[name] += 1
+        self.machines += 1
+        slot = self.slots[name] = Slot(name, former.run, former.version, former.build, f"{name} on machine {self.machines}")
+        slot.supervisor = self.loop.create_task(self.supervise(slot), name=f"supervisor {name}")
+        assert former.container is not None
+        return former.container
+
     async def _slots_of(self, version: int) -> Sequence[str]:
         """Asked for until it is answered, since the model has changed already. Raises Refused."""
         detail = await self.until_answered(lambda: self.operator().version(self.job_name, version))
@@ -446,10 +496,10 @@ class World:
     def _answers(self, slot: Slot, for_seconds: float) -> bool:
         """Its container runs and reaches the coordinator, and has done so for so long."""
         container = slot.container
-        if container is None or not container.running or container.process.frozen or slot.name in self.network.cut:
+        if container is None or not container.running or container.process.frozen or slot.machine in self.network.cut:
             return False
         begin = self.loop.time() - for_seconds
-        disturbed = any(each.end > begin and each.machine in (None, slot.name) for each in self.disturbances)
+        disturbed = any(each.end > begin and each.machine in (None, slot.machine) for each in self.disturbances)
         return container.began < begin and not disturbed
 
     def _is_given_up(self, container: Container) -> bool:
@@ -524,6 +574,10 @@ class World:
                 return
             reply = await self.operator().roll_back(self.job_name, self.dice.choice(earlier), RollbackRequest(), None)
             names = await self._slots_of(reply.version)
+        except CoordinatorUnreachable as error:
+            self.say(f"rolled back perhaps: {error}")
+            await self._use_slots_of_model()
+            return
         except SluiceError as error:
             self.say(f"not rolled back: {error}")
             return
@@ -571,17 +625,17 @@ class World:
             self.say(f"not unpinned: {error}")
 
     def lose_index(self) -> None:
-        """The blob store loses the newest index of a stage."""
-        stages = [
-            each
-            for name in BLOB_STORES
-            for each in sorted((self.directory / "home" / name).glob(f"blobs/jobs/{self.job_name}/*/*/snapshots"))
-        ]
-        indexes = sorted(self.dice.choice(stages).iterdir()) if stages else []
-        if indexes:
-            self.say(f"the blob store loses {indexes[-1].relative_to(self.directory)}")
-            indexes[-1].unlink()
-            self.lost.add(indexes[-1].name)
+        """The blob store loses the newest index of a stage: at most one of a stage that has others, as no state can be restored without."""
+        home = self.directory / "home"
+        stages = [each for name in BLOB_STORES for each in sorted((home / name).glob(f"blobs/jobs/{self.job_name}/*/*/snapshots"))]
+        found = [each for each in stages if each.parts[-3:-1] not in self.lost_of and len(list(each.iterdir())) >= KEPT_AT_LEAST]
+        if found:
+            stage = self.dice.choice(found)
+            newest = max(stage.iterdir())
+            self.say(f"the blob store loses {newest.relative_to(self.directory)}")
+            newest.unlink()
+            self.lost.add(newest.name)
+            self.lost_of.add(stage.parts[-3:-1])
 
     async def check_snapshots(self) -> None:
         """All that the retained snapshots need is in the blob store, apart from what a fault has lost."""
