@@ -59,7 +59,7 @@ LOADS = 7
 RENDERINGS = 7
 LEASES = 100_000
 REGISTER_WITHIN = 1_800.0
-LONG_LEASES = {"SLUICE_LEASE_SECONDS": "900"}
+LONG_LEASES = {"SLUICE_LEASE_SECONDS": "300"}
 """No container sends heartbeats while browsers load the page."""
 JOB = "flight-delays"
 PAGE = f"jobs/{JOB}"

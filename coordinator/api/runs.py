@@ -341,7 +341,9 @@ def run_detail(
     models = described.model.tasks
     by_stage = described.run.spec.by_stage
     yield
-    for number, (name, processor_id) in enumerate(sorted(described.model.placement.items())):
+    placement = sorted(described.model.placement.items())
+    yield
+    for number, (name, processor_id) in enumerate(placement):
         hold = holds.get(name)
         if number % PER_TURN == 0:
             yield

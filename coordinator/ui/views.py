@@ -208,7 +208,7 @@ class Pages:
                 ),
                 piece("tasks", "tasks", rows, stages=run.stages, pager=pager(query, len(shown), len(tasks), ROWS_A_PAGE, more=more)),
                 piece("containers", "containers", container_rows, total=len(run.incarnations), run=run),
-                piece("timeline", "timeline", events=await self._events(name, run)),
+                piece("timeline", "timeline", await _in_turns(enumerate(await self._events(name, run)), self._event_row)),
             ]
 
         return Page(key, job, (("Jobs", ""),), render, _known(name))
@@ -233,6 +233,10 @@ class Pages:
             level=None if left is None else fleet.level(left, lease) + 1,
             levels=fleet.LEVELS,
         )
+
+    def _event_row(self, numbered: tuple[int, timeline.TimelineEvent]) -> Fragment:
+        number, event = numbered
+        return piece("timeline_row", f"happened-{number}", event=event)
 
     async def _events(self, job: JobName, run: wire_runs.RunDetail) -> Sequence[timeline.TimelineEvent]:
         runs = map(run_summary, await self._parts.runs.older(job, None, EVENTS_SHOWN))
