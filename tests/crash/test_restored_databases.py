@@ -154,6 +154,7 @@ async def test_a_restored_copy_issues_no_generation_twice_and_keeps_the_snapshot
 async def test_a_container_keeps_running_while_an_older_copy_is_restored_under_it(
     home: Path, database: Database, settings: dict[str, Any]
 ) -> None:
+    settings = {**settings, "lease_seconds": 300}  # a restore takes a while on a busy machine
     async with place(home, **settings) as there:
         run_id = await there.deploy(job=one_stage())
         container = start(there, run_id, "c1", "disk1", **EVERY_BATCH)
