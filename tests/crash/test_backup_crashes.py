@@ -13,12 +13,15 @@ from itertools import count
 import pytest
 
 from coordinator.snapshots.operations import Progress
+from coordinator.snapshots.rebuild import find
+from coordinator.snapshots.reports import Replacement
 from coordinator.store.cleanup import CleanupKind, QueueCounts
 from sluice.blobs.port import BlobStore
 from sluice.core.errors import BlobUnavailable, LeaseLost, SnapshotConflict
+from sluice.core.snapshots.indexjson import encoded
 from sluice.core.snapshots.retention import Retention, split
-from sluice.core.snapshots.snapshot import BlobId, Kind, batch_of
-from tests.support.backups import ABOUT, KEY, LOCAL, TTL, World, new_world
+from sluice.core.snapshots.snapshot import BlobId, Kind, batch_of, walk
+from tests.support.backups import ABOUT, KEY, LOCAL, RUN, STAGE, TASK, TTL, World, new_world
 from tests.support.faults import Fault, FaultyBlobs, Killed, Plan, at, every, healthy
 
 
@@ -290,3 +293,31 @@ async def test_deleting_keeps_below_its_rate() -> None:
     deleted = (await slow.run_once())["deleted"]
     assert sum(pauses) == deleted / 2
     assert slow.totals[LOCAL].deleted == deleted
+
+
+async def test_an_index_that_replaces_another_keeps_its_blobs_and_the_former_one_is_collected() -> None:
+    world = new_world(Retention(2))
+    await world.begin()
+    agent = await world.acquired()
+    await world.run_batch(agent, {"a": b"1"})
+    checkpoint = await world.commit(agent)
+    former = (await world.retained())[checkpoint]
+    index = await world.index_of(former)
+    (file,) = index.root.files
+    again, replacing = world.fresh(Kind.DATA, agent), world.fresh(Kind.SNAPSHOTS, agent)
+    await world.blobs.put(again, b"1", ABOUT, ttl=TTL)
+    changed = replace(index, root=replace(index.root, files=(replace(file, blobs=(replace(file.blobs[0], blob=again),)),)))
+    await world.blobs.put(replacing, encoded(changed), ABOUT, ttl=TTL)
+    await world.snapshots.replace_index(RUN, TASK, STAGE, Replacement(agent.generation, checkpoint, LOCAL, former, replacing))
+    await world.blobs.delete([file.blobs[0].blob], ABOUT)
+    found = await find(world.blob_stores, Progress("blobs"), world.clock.now())
+    assert [row.markers[LOCAL].index for row in found.snapshots] == [replacing]
+    agent.previous, agent.known = replacing, dict(walk(changed.root))
+    await world.run_batch(agent, {"b": b"2"})
+    await world.commit(agent)
+    await world.tidy()
+    world.clock.advance(TTL.total_seconds() * 2)
+    await world.sweep.run_once()
+    await world.check_retained()
+    assert (await world.retained()).keys() >= {checkpoint}
+    assert former not in await world.listed()
