@@ -7,13 +7,15 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import httpx
 import pytest
 
 from examples.flights.data import FlightsMissing
-from examples.harness.demo import COORDINATOR_LINE, fresh, run_and_exit
+from examples.harness.demo import fresh, run_and_exit
 from examples.harness.replay import StreamNotOurs
 from tests.support.processes import TooSlow, wait_for
 
@@ -47,24 +49,23 @@ def test_an_exact_demo_keeps_its_directory_on_request(tmp_path: Path, capsys: py
     assert str(home) in capsys.readouterr().out
 
 
-def test_a_demo_that_stays_serves_its_pages_until_ctrl_c(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    served: list[str] = []
+def test_a_demo_that_stays_serves_its_pages_until_ctrl_c(tmp_path: Path) -> None:
+    served, printed = list[str](), StringIO()
 
     def look() -> None:
-        log = tmp_path / "demo" / "pages.log"
-        url = wait_for("the pages", lambda: re.search(COORDINATOR_LINE, log.read_text()) if log.exists() else None, 60)[1]
-        served.append(httpx.get(f"{url}/ui/", timeout=60).text)
+        pattern = r"^pages (http://127\.0\.0\.1:\d+/ui/) until Ctrl-C$"
+        url = wait_for("the address of the pages", lambda: re.search(pattern, printed.getvalue(), re.MULTILINE), 60)[1]
+        served.append(httpx.get(url, timeout=60).text)
         os.kill(os.getpid(), signal.SIGINT)
 
-    with ThreadPoolExecutor(1) as pool:
-        home = fresh(tmp_path / "demo", MARK)
+    home = fresh(tmp_path / "demo", MARK)
+    with ThreadPoolExecutor(1) as pool, redirect_stdout(printed):
         looked = pool.submit(look)
         with pytest.raises(SystemExit) as end:
             run_and_exit(lambda: True, home, keep=False, serve_on=0)
         looked.result()
     assert end.value.code == 0
     assert "There is no job yet" in served[0]
-    assert re.search(r"^pages http://127\.0\.0\.1:\d+/ui/ until Ctrl-C$", capsys.readouterr().out, re.MULTILINE)
     assert not home.exists()
 
 
