@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from sluice.streams.log import Log
 from tests.support.api import Json, chained_body
@@ -29,10 +29,15 @@ PAGES: Mapping[str, str] = {
 """Name -> URL below /ui/ of each kind of page of the job that `staged` makes."""
 
 
+PATIENCE = 120_000
+"""Milliseconds until a page must show what a test expects, unless the test says otherwise: the machine may be loaded."""
+
+
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Raises NotInstalled."""
     path = program("chromium")
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         try:
