@@ -33,7 +33,7 @@ async def test_runs_are_listed_newest_first(caller: Caller, clock: FakeClock) ->
 
 
 async def test_a_listed_run_shows_its_state_and_not_its_specification(caller: Caller, clock: FakeClock) -> None:
-    (run_id,) = await deployed(caller, clock, 1, config={"password": "hunter2"})
+    (run_id,) = await deployed(caller, clock, 1, config={"greeting": "hunter2"})
     await caller.stop(run_id, reason="enough")
     (reply,) = (await caller.http.get("/runs")).json()["runs"]
     assert (reply["runId"], reply["job"], reply["state"], reply["containers"], reply["reason"]) == (
