@@ -269,6 +269,8 @@ class Access:
     async def _job(self, request: Request, job: JobSource) -> JobName | None:
         """The job that the request names; None if it names none, or one that does not exist."""
         path, query = request.path_params, request.query_params
+        if any("\0" in str(each) for each in (*path.values(), *query.values())):
+            return None  # no row has such a name, and PostgreSQL raises an error instead of finding none
         match job:
             case JobSource.PATH:
                 return JobName(path["job"])
