@@ -1,4 +1,4 @@
-"""The composition root: settings to a running coordinator."""
+"""The composition root: builds a coordinator from its settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coordinator.api.browsers import HostCheck
 from coordinator.api.deps import DrainParts, JobModelParts, Parts, SnapshotParts
 from coordinator.api.fastpath import FastPaths
 from coordinator.api.middleware import App, Traffic
-from coordinator.blobpool import Backup, BlobStores, Greet, OpenBlobStores
+from coordinator.blobpool import Backup, BlobStores, OnOpen, OpenBlobStores
 from coordinator.chores import ChoreScheduler, KeepClaim
 from coordinator.connections import Connections, connection_limit, file_limit
 from coordinator.disks import MeasureDisks
@@ -121,7 +121,7 @@ def drain_times(settings: Settings) -> DrainTimeLimits:
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """An ASGI application, and the objects that its server uses."""
+    """The ASGI application and the objects that its server uses."""
 
     asgi: App
     fast_paths: FastPaths
@@ -143,8 +143,8 @@ def stream_systems(settings: Settings, clock: Clock) -> dict[str, StreamSystem]:
     return systems
 
 
-def stores_of_blobs(settings: Settings, clock: Clock, requests: dict[str, Requests], greet: Greet | None = None) -> BlobStores:
-    """The configured blob stores; none is opened yet. Raises BadSettings for a URL of an unknown kind."""
+def stores_of_blobs(settings: Settings, clock: Clock, requests: dict[str, Requests], on_open: OnOpen | None = None) -> BlobStores:
+    """The configured blob stores, not opened yet. Raises BadSettings for a URL with an unknown scheme."""
     names = tuple(map(BlobStoreName, settings.blob_places))
     to, back = (
         names if chosen is None else tuple(map(BlobStoreName, chosen)) for chosen in (settings.backup_stores, settings.restore_from)
@@ -155,17 +155,17 @@ def stores_of_blobs(settings: Settings, clock: Clock, requests: dict[str, Reques
 
     for name, url in settings.blob_places.items():
         make(name, url)
-    return BlobStores(settings.blob_places, make, Backup(to, back or to), greet, settings.gc_grace)
+    return BlobStores(settings.blob_places, make, Backup(to, back or to), on_open, settings.gc_grace)
 
 
 def _ignore(_: DatabaseInUse) -> None:
-    """Do nothing: without a server to stop, only `/readyz` shows the failure."""
+    """Do nothing. Without a server to stop, only `/readyz` shows the failure."""
 
 
 def build(
     settings: Settings,
     clock: Clock | None = None,
-    usurped: Callable[[DatabaseInUse], None] = _ignore,
+    on_claim_lost: Callable[[DatabaseInUse], None] = _ignore,
     store: Store | None = None,
     pace: float = 1.0,
 ) -> Coordinator:
@@ -335,7 +335,7 @@ def build(
     )
 
     async def resynchronise() -> None:
-        """Read from the database all that memory has of it. Reports of event times and watermarks are not in the database."""
+        """Replace what is cached in memory by what the database has. Event times and watermarks are in memory only."""
         await models.recover()
         await parts.registrations.resynchronise()
         await snapshots.recover()
@@ -376,7 +376,7 @@ def build(
             try:
                 await parts.registrations.end()
             except SluiceError as error:
-                log.warning("the next coordinator cannot know that this one has ended in order: %s", error)
+                log.warning("cannot record that this coordinator stopped cleanly; the next one will wait for its leases: %s", error)
         finally:
             await operations.close()
             for system in systems.values():
@@ -430,12 +430,12 @@ def _fences_of(systems: Mapping[str, StreamSystem]) -> Fences:
 
 
 async def take(settings: Settings, store: Store) -> None:
-    """Claim the database for this coordinator, then `prepare`. May run twice. Raises DatabaseInUse, and what `prepare` raises."""
+    """Claim the database for this coordinator, then `prepare` it. Idempotent. Raises DatabaseInUse, and the errors of `prepare`."""
     make_directories(settings)
     await store.claim()
     async with store.keeping_claim():
         await prepare(settings, store)
-    await store.claim()  # again, because a new database had no table for claims before
+    await store.claim()  # again, because a new database had no table of claims before
 
 
 async def prepare(settings: Settings, store: Store) -> None:

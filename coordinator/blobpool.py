@@ -1,4 +1,4 @@
-"""The configured blob stores: opened on demand, and tried again until they open. One that is unavailable does not delay the others."""
+"""The configured blob stores. Each is opened on demand, and retried until it opens. An unavailable one does not delay the others."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 
 OPEN_WITHIN = timedelta(seconds=30)
 
-Greet = Callable[[BlobStoreName, BlobStore], Awaitable[object]]
+OnOpen = Callable[[BlobStoreName, BlobStore], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """The blob stores that state is written to, and those that it is restored from: the first that has the snapshot."""
+    """The blob stores that state is written to, and those that it is restored from. The first one that has the snapshot is used."""
 
     to: tuple[BlobStoreName, ...]
     restore_from: tuple[BlobStoreName, ...]
@@ -35,22 +35,22 @@ class Backup:
 
 
 class BlobStores:
-    """`places` has the blob stores' URLs by name; `make` makes one from its name and URL. `by_default` is for runs without a setting of
-    their own. `greet` is called with each blob store that was opened, before it is used. `garbage_grace`: garbage is kept for this long."""
+    """`places`: the blob stores' URLs by name. `make` creates a blob store from its name and URL. `by_default`: for runs that configure no
+    blob stores. `on_open` is called with each opened blob store before it is used. `garbage_grace`: how long garbage is kept."""
 
     def __init__(
         self,
         places: Mapping[str, str],
         make: Callable[[str, str], BlobStore],
         by_default: Backup,
-        greet: Greet | None = None,
+        on_open: OnOpen | None = None,
         garbage_grace: timedelta = timedelta(days=1),
     ) -> None:
         self.garbage_grace = garbage_grace
         self.places = {BlobStoreName(name): url for name, url in places.items()}
         self.by_default = by_default
         self._make = make
-        self._greet = greet
+        self._on_open = on_open
         self._open: dict[BlobStoreName, BlobStore] = {}
         self._opening = {name: asyncio.Lock() for name in self.places}
         self._problems: dict[BlobStoreName, SluiceError] = {}
@@ -60,7 +60,7 @@ class BlobStores:
         return tuple(self.places)
 
     async def opened(self, name: BlobStoreName) -> BlobStore:
-        """The open blob store. Raises BlobStoreUnusable, also for a name that is not configured, and BlobUnavailable."""
+        """The blob store, opened if necessary. Raises BlobUnavailable, and BlobStoreUnusable, also for a name that is not configured."""
         if name not in self.places:
             raise self._unknown(name)
         async with self._opening[name]:
@@ -78,8 +78,8 @@ class BlobStores:
         try:
             async with asyncio.timeout(OPEN_WITHIN.total_seconds()):
                 await made.open(create=True)
-                if self._greet is not None:
-                    await self._greet(name, made)
+                if self._on_open is not None:
+                    await self._on_open(name, made)
         except TimeoutError as error:
             await made.close()
             raise BlobUnavailable(f"blob store {name}: no answer within {OPEN_WITHIN.total_seconds():g} s") from error
@@ -109,18 +109,18 @@ class BlobStores:
         return self.blob_stores_of(to, back).document
 
     def backup(self, document: Mapping[str, Any] | None) -> Backup:
-        """The value of a run's row. Names that are no longer configured are left out."""
+        """The blob stores of a run, from its row. Names that are no longer configured are ignored."""
         if document is None:
             return self.by_default
         to, back = (tuple(BlobStoreName(name) for name in document[key] if name in self.places) for key in ("to", "restoreFrom"))
         return _backup(to, back)
 
     def requested(self, document: Mapping[str, Any] | None) -> Sequence[BlobStoreName]:
-        """The blob stores that the run of this row is to be backed up to, also those that are no longer configured."""
+        """The blob stores that a run is to be backed up to, from its row, including those that are no longer configured."""
         return self.by_default.to if document is None else tuple(map(BlobStoreName, document["to"]))
 
     async def with_snapshots_of(self, job: JobName) -> BlobStoreName | None:
-        """The first of the available blob stores that has snapshots of the job."""
+        """The first available blob store that has snapshots of the job; None if there is none."""
         for name in self.places:
             with suppress(BlobUnavailable, BlobStoreUnusable):
                 blobs = await self.opened(name)
@@ -131,7 +131,7 @@ class BlobStores:
 
     def _unknown(self, name: str) -> BlobStoreUnusable:
         there = ", ".join(self.places) or "none"
-        return BlobStoreUnusable(f"no blob store {name!r} is configured (there is {there}): name it in SLUICE_BLOB_STORES")
+        return BlobStoreUnusable(f"no blob store {name!r} is configured (configured: {there}): add it to SLUICE_BLOB_STORES")
 
     async def close(self) -> None:
         for each in self._open.values():
@@ -140,7 +140,7 @@ class BlobStores:
 
 
 def _backup(to: tuple[BlobStoreName, ...], restore_from: tuple[BlobStoreName, ...]) -> Backup:
-    """State is restored from the blob stores that have it, unless others are named."""
+    """By default, state is restored from the blob stores that it is written to."""
     return Backup(to, restore_from or to)
 
 

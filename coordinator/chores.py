@@ -1,4 +1,4 @@
-"""Chores: small bounded pieces of periodic work, each with `run_once() -> counts`, and the loop that runs them."""
+"""Chores: small, bounded periodic tasks, each with `run_once() -> counts`, and the scheduler that runs them."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Chore(Protocol):
     def every(self) -> timedelta: ...
 
     async def run_once(self) -> Mapping[str, int]:
-        """Do what is due. Returns the number of things done, by kind. It may run twice: the second run finds nothing to do."""
+        """Do what is due. Returns counts of what was done, by kind. Idempotent: a second run finds nothing to do."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class KeepClaim:
-    """Check the claim on the database, and take it again if it was lost. `usurped` is called if another coordinator has taken it,
-    `confirmed` with the time at which a request was sent that found the claim held."""
+    """Check the claim on the database, and take it again if it was lost. `on_claim_lost` is called if another coordinator has taken it.
+    `on_confirmed` is called with the time at which the request that confirmed the claim was sent."""
 
     store: Store
-    usurped: Callable[[DatabaseInUse], None]
+    on_claim_lost: Callable[[DatabaseInUse], None]
     clock: Clock
-    confirmed: Callable[[Instant], None]
+    on_confirmed: Callable[[Instant], None]
     every: timedelta = timedelta(seconds=KEEP_CLAIM_SECONDS)
     name: str = "keep_claim"
 
@@ -47,9 +47,9 @@ class KeepClaim:
         try:
             await self.store.claim()
         except DatabaseInUse as error:
-            self.usurped(error)
+            self.on_claim_lost(error)
             raise
-        self.confirmed(sent)
+        self.on_confirmed(sent)
         if held:
             return {}
         log.info("took the claim on the database again")

@@ -1,7 +1,7 @@
-"""The server's side of connections: how many there may be, how much a client may send before its request is complete, and how long it may
-take. docs/limits.md has the figures, docs/decisions/0027-connections.md the reasons.
+"""The server's connections: how many there may be, how much a client may send before its request is complete, and how long it may take.
+docs/limits.md has the figures, docs/decisions/0027-connections.md the reasons.
 
-`Pool` has the rule, `Connections` counts what a server does by it, and `Connection` is uvicorn's protocol for one connection.
+`Pool` has the rule, `Connections` applies it and counts, and `Connection` is uvicorn's protocol for one connection.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ MAX_HEAD_BYTES = 16 * 1024
 """Maximum size of a request line with its headers; also of the trailers of a body, and of the extensions of a chunk."""
 
 RESERVED_SHARE = 0.2
-"""Of all connections; for heartbeats, probes and scrapes."""
+"""The share of all connections that is reserved for heartbeats, probes and scrapes."""
 
 OTHER_FILES = 256
-"""Open files that the coordinator needs besides connections: databases, streams, blob stores, logs."""
+"""Open files that the coordinator needs for other purposes than connections: databases, streams, blob stores, logs."""
 
 MOST_CONNECTIONS = 300_000
-"""The default limit where more files may be open."""
+"""Maximum of the default limit, even if the process may open more files."""
 
 CONNECTIONS_PER_CONTAINER = 3
 """A heartbeat, a long poll and one other request at the same time."""
 
 FEW_CONTAINERS = 1000
-"""A limit of open files that is enough for fewer is warned about."""
+"""The coordinator logs a warning if its limit of open files is too low for this many containers."""
 
 C = TypeVar("C")
 
 
 class Pool(Generic[C]):
-    """The rule for the connections of a server, or of one peer. At most `limit` are open. A new one takes the place of the connection that
-    has waited longest for its next request, so that idle connections never keep others out. Requests other than reserved ones are served on
-    at most `limit` less a fifth; the rest are refused. Therefore some connection always waits, and a heartbeat always finds a place."""
+    """The rule for the connections of a server, or of one peer. At most `limit` are open. A new connection replaces the one that has been
+    idle longest, so idle connections never block new ones. Requests other than reserved ones are served on at most `limit` less a fifth of
+    the connections; the others are refused. Therefore some connection is always idle, and a heartbeat can always connect."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -61,15 +61,15 @@ class Pool(Generic[C]):
         self._open: set[C] = set()
         self._serving: set[C] = set()
         self._waiting: dict[C, None] = {}
-        """In the order in which they began to wait."""
+        """Idle connections, in the order in which they became idle."""
         self._waiting_reserved: dict[C, None] = {}
-        """Those whose last request was a reserved one. They make room after all others."""
+        """Idle connections whose last request was a reserved one. They are replaced after all others."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     def enter(self, connection: C) -> C | None:
-        """Add a new connection. Returns the one that must be closed for it: one that waits, or, if none does, the new one."""
+        """Add a new connection. Returns the one that must be closed, if any: an idle one, or the new one if none is idle."""
         displaced: C | None = None
         if len(self._open) >= self.limit:
             displaced = next(iter(self._waiting), None) or next(iter(self._waiting_reserved), connection)
@@ -80,7 +80,7 @@ class Pool(Generic[C]):
         return displaced
 
     def leave(self, connection: C) -> None:
-        """The connection is closed. May be repeated."""
+        """Remove a closed connection. Idempotent."""
         self._open.discard(connection)
         self._serving.discard(connection)
         self._waiting.pop(connection, None)
@@ -103,7 +103,7 @@ class Pool(Generic[C]):
             (self._waiting_reserved if reserved else self._waiting)[connection] = None
 
     def answered(self, connection: C, *, reserved: bool) -> None:
-        """A request was answered as soon as it arrived. It did not begin, and may not end."""
+        """A request was answered immediately. `begin` and `end` are not called for it."""
         self._waiting.pop(connection, None)
         self._waiting_reserved.pop(connection, None)
         if connection in self._open:
@@ -119,7 +119,7 @@ def is_reserved(url: bytes) -> bool:
 
 
 def raise_file_limit() -> None:
-    """Let this process open as many files as the system allows, at most what the default limit of connections needs."""
+    """Raise the limit of open files as far as the system allows, at most to what the default limit of connections needs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_CONNECTIONS + OTHER_FILES
     wanted = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
@@ -134,7 +134,8 @@ def file_limit() -> int:
 
 
 def connection_limit(chosen: int | None, files: int) -> int:
-    """The limit of connections of a process that may open `files` files; `chosen` is the setting. Raises BadSettings if that needs more."""
+    """The limit of connections of a process that may open `files` files. `chosen`: the setting. Raises BadSettings if it needs more
+    files."""
     most = files - min(OTHER_FILES, files // 4)
     if chosen is not None and chosen > most:
         raise BadSettings(
@@ -145,25 +146,25 @@ def connection_limit(chosen: int | None, files: int) -> int:
 
 
 def supported_containers(limit: int) -> int:
-    """How large a fleet may be for that limit of connections."""
+    """The number of containers that this limit of connections is enough for."""
     return limit // CONNECTIONS_PER_CONTAINER
 
 
 class Refusal(StrEnum):
-    """Why a connection was closed, or a request refused, before it was served."""
+    """Why a connection was closed or a request was refused."""
 
     HEAD = "head-too-large"
     LATE = "timeout"
     IDLE = "idle"
-    """An idle connection made room for a new one."""
+    """An idle connection was replaced by a new one."""
     FULL = "limit"
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """How long a client may take. `head`: from the connection, or from the first byte of a later request, to the end of the headers.
-    `body`: from there to the end of the body. `read`: until it has read what the sockets' buffers did not take of an answer, or of the last
-    one before the connection is closed. `idle`: from an answer to the next request."""
+    `body`: from there to the end of the body. `read`: to read the part of an answer that does not fit into the sockets' buffers. `idle`:
+    from an answer to the next request."""
 
     head: timedelta = timedelta(seconds=10)
     body: timedelta = timedelta(seconds=60)
@@ -175,7 +176,7 @@ WARN_EVERY = timedelta(minutes=1)
 
 
 class Connections:
-    """The connections of a server. `limit`: the maximum of all, `per_peer`: of one address, None for no such limit."""
+    """The connections of a server. `limit`: maximum in total. `per_peer`: maximum of one address; None: no such limit."""
 
     def __init__(self, limit: int, per_peer: int | None, clock: Clock) -> None:
         self._clock = clock
@@ -199,7 +200,7 @@ class Connections:
         return self._refused
 
     def enter(self, connection: Connection) -> None:
-        """Add a new connection. Another one, or this one, is closed if there are too many."""
+        """Add a new connection. If there are too many, an idle one or this one is closed."""
         for pool in self._pools(connection):
             displaced = pool.enter(connection)
             if displaced is not None:
@@ -233,7 +234,7 @@ class Connections:
             pool.end(connection, reserved=reserved)
 
     def answered(self, connection: Connection, *, reserved: bool) -> None:
-        """A request was answered as soon as it arrived. It did not begin, and may not end."""
+        """A request was answered immediately. `begin` and `end` are not called for it."""
         if self._per_peer is None:
             self._all.answered(connection, reserved=reserved)
             return
@@ -247,8 +248,8 @@ class Connections:
             now = self._clock.elapsed()
             if self._warned is None or now >= self._warned + WARN_EVERY.total_seconds():
                 log.warning(
-                    "%d of at most %d connections are open: closed %d idle ones, refused %d requests. Raise max_connections, and the limit "
-                    "of open files with it, or find who opens them",
+                    "%d of at most %d connections are open: closed %d idle ones, refused %d requests. Raise max_connections and the "
+                    "limit of open files, or find out which clients open them",
                     self.open,
                     self.limit,
                     self._unwarned[Refusal.IDLE],
@@ -264,7 +265,7 @@ class Connections:
 
 
 class _Waits(Enum):
-    """What a connection waits for its client to do."""
+    """What a connection waits for."""
 
     HEAD = "head"
     BODY = "body"
@@ -275,18 +276,18 @@ AnswerAtOnce = Callable[[bytes, HeaderList], tuple[bytes, bytes] | None]
 """Answers a GET request without a body, from its URL and headers; see `coordinator.api.fastpath.FastPaths.answer`."""
 
 NOT_AT_ONCE = frozenset({b"content-length", b"transfer-encoding", b"expect", b"upgrade"})
-"""Headers of requests that uvicorn must handle, because a body may follow or another answer comes first."""
+"""Headers of requests that uvicorn must handle, because a body may follow or an interim answer is needed."""
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's protocol, except that a request must arrive within limits of size and time, that the connection is one of `Connections`,
-    and that requests which `at_once` answers need no task.
+    """uvicorn's protocol with three differences: a request must arrive within limits of size and time, the connection is one of
+    `Connections`, and requests that `at_once` answers need no task.
 
-    httptools keeps a header in memory until it ends, and uvicorn a head. Therefore the parser is given at most MAX_HEAD_BYTES until it has
-    found the end of a head, a part of a body, or the end of a request.
+    httptools keeps a header in memory until it is complete, and uvicorn keeps a head. Therefore the parser gets at most MAX_HEAD_BYTES
+    until it has found the end of a head, a part of a body, or the end of a request.
 
-    The timer of an idle connection is not set again for each request, which would cost as much as the answer to a heartbeat: when it
-    expires, it is set to what is left since the last answer."""
+    The idle timer is not reset for each request, because that would cost as much as the answer to a heartbeat. When it expires, it is set
+    to the time that remains since the last answer."""
 
     def __init__(
         self,
@@ -307,7 +308,7 @@ class Connection(HttpToolsProtocol):
         self._connections_of_server = connections
         self._at_once = at_once
         self._answered_at_once = False
-        """Whether that was done with the last request."""
+        """Whether `at_once` answered the last request."""
         self._idle_since = 0.0
         """The time of the event loop at the last answer, in seconds."""
         self._durations = {_Waits.HEAD: timeouts.head, _Waits.BODY: timeouts.body, _Waits.READ: timeouts.read}
@@ -335,7 +336,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def give_way(self) -> None:
-        """Close the connection, on which no request is being answered, at once."""
+        """Close the connection immediately. No request is being answered on it."""
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -364,7 +365,7 @@ class Connection(HttpToolsProtocol):
         if self._answer_at_once():
             return
         self._in_body = True
-        if not self._answering:  # otherwise the request is put into a queue, and is answered in the place that this one has
+        if not self._answering:  # otherwise the request is queued, and is answered on the connection's present admission
             self._reserved = is_reserved(self.url)
             served = self._connections_of_server.begin(self, reserved=self._reserved)
             self.app = self._served_app if served else _too_many
@@ -381,7 +382,7 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
 
     def _answer_at_once(self) -> bool:
-        """Answer the request whose headers have been read, without a task, if that is possible."""
+        """Answer the request whose headers have been read without a task, if possible. Returns whether it was answered."""
         if (
             self._answering
             or self.flow.write_paused
@@ -409,7 +410,7 @@ class Connection(HttpToolsProtocol):
         return True
 
     def on_response_complete(self) -> None:
-        """Like uvicorn's, except for its timer."""
+        """As in uvicorn, except for the timer."""
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
             self.flow.resume_reading()
@@ -432,7 +433,7 @@ class Connection(HttpToolsProtocol):
         self._watch(idle=True)
 
     def _time_idleness(self) -> None:
-        """The connection is idle from now on."""
+        """The connection is idle from now on: start the timer if it is not running."""
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
@@ -461,7 +462,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _watch(self, *, idle: bool) -> None:
-        """Limit the time of what the client is to do next. `idle`: it need not send anything; uvicorn has a timer for that."""
+        """Limit the time of the client's next action. `idle`: the client need not send anything; uvicorn's timer limits that time."""
         if self.transport.is_closing() or self.flow.write_paused:
             self._wait(_Waits.READ)
         elif self._in_body:
@@ -474,7 +475,7 @@ class Connection(HttpToolsProtocol):
             self._wait(None)
 
     def _wait(self, waits: _Waits | None) -> None:
-        """A timer for the same continues."""
+        """Start the timer for `waits`. A running timer for the same purpose continues."""
         if waits is self._waits:
             return
         if self._timer is not None:
@@ -511,14 +512,14 @@ class Connection(HttpToolsProtocol):
             headers = [*self.server_state.default_headers, *answer.raw_headers, (b"connection", b"close")]
             self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[error.status], header_lines(headers), bytes(answer.body)))
         if self.cycle is not None:
-            self.cycle.disconnected = True  # what the application still sends is not written after this answer
+            self.cycle.disconnected = True  # what the application sends after this answer is not written
         self.transport.close()
         self._watch(idle=True)
 
 
 async def _too_many(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers a request that may not be served."""
-    answer = problem_of(TooManyRequests("the coordinator answers as many requests at a time as it may; send it again later"), scope["path"])
+    """Refuses a request because too many are being served."""
+    answer = problem_of(TooManyRequests("the coordinator is serving the maximum number of concurrent requests; retry later"), scope["path"])
     answer.headers["Connection"] = "close"
     await answer(scope, receive, send)
 

@@ -1,4 +1,4 @@
-"""Room on the disks that the coordinator writes to, for `/readyz`, metrics and the log."""
+"""Free space on the disks that the coordinator writes to, for `/readyz`, metrics and the log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Measure = Callable[[Mapping[str, Path]], Mapping[str, DiskSpace]]
 
 
 class MeasureDisks:
-    """A chore. `places`: paths on the disks, by the names under which they are shown. `found`: what was measured last."""
+    """Chore: measure the free space. `places`: paths on the disks, by display name. `found`: the last measurement."""
 
     name = "measure_disks"
 

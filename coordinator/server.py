@@ -153,7 +153,7 @@ def server(settings: Settings, timeouts: Timeouts | None = None) -> Server:
     def give_up(error: SluiceError) -> None:
         running.give_up(error)
 
-    coordinator = build(settings, usurped=give_up)
+    coordinator = build(settings, on_claim_lost=give_up)
     config = uvicorn.Config(
         coordinator.asgi,
         host=settings.host,

@@ -1,10 +1,10 @@
 """The HTTP API. Each route reads a request, makes one call and builds its answer; the rules are in `sluice.core`.
 
 The routes and the bodies they build are grouped by capability: `runs`, `agents` (what containers call), `samza` (what Apache Samza's
-containers call), `jobmodels`, `drains`, `snapshots`, `ops` (metrics and probes), `tokens`, `audit`, `docs` (the page of the API). `access`
-says which role may send what, `deps` has what routes depend on, `errors` turns errors into answers, `middleware` counts and limits
-requests, `browsers` refuses what pages of other sites send, `text` refuses text that cannot be stored, and `fastpath` answers heartbeats
-without the framework.
+containers call), `jobmodels`, `drains`, `snapshots`, `ops` (metrics and probes), `tokens`, `audit`, `docs` (API documentation). `access`
+defines which role may send which request, `deps` has the FastAPI dependencies, `errors` turns errors into answers, `middleware` counts and
+limits requests, `browsers` refuses requests from pages of other sites, `text` refuses text that cannot be stored, and `fastpath` answers
+heartbeats without the framework.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ ROUTERS = (
 
 
 def new_api(**kwargs: Any) -> FastAPI:
-    """The application, without the objects that its routes call."""
+    """The application with its routes. `coordinator.app` adds the objects that the routes call."""
     api = FastAPI(
         title="Sluice coordinator",
         version="0.2.0",
         redirect_slashes=False,
         dependencies=[Depends(check_text)],
-        openapi_url=None,  # `docs` has the document and the page, without scripts of other sites
+        openapi_url=None,  # `coordinator.api.docs` serves the document and the page
         **kwargs,
     )
     for each in all_routers():

@@ -1,7 +1,7 @@
-"""Which role may send which request: one table. docs/roles.md is made from it by `scripts/roles.py`.
+"""The table of which role may send which request. `scripts/roles.py` writes docs/roles.md from it.
 
-Every route is a `GuardedRoute`, which looks its entry up when the application is built (a route without one is a KeyError), and applies it
-before the request's body is validated. Requests whose body names the job are checked by the route itself, through `RequestGuard`.
+Every route is a `GuardedRoute`. It looks up its entry when the application is built, and raises KeyError if there is none. It applies the
+entry before the request's body is validated. If the body names the job, the route itself checks the role, through `RequestGuard`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SCRAPE: Roles = READ | {Role.METRICS}
 
 
 class JobSource(Enum):
-    """How a request names the job that the role must be for."""
+    """Where a request names the job that the role must be for."""
 
     ALL = "none: the role must be for all jobs"
     ANY = "none: the role may be for any job"
@@ -66,7 +66,7 @@ class JobSource(Enum):
 
 
 class ContainerAccess(Enum):
-    """Which containers may send a request, with the tokens that they got when they registered."""
+    """Which containers may send a request, with the tokens of their registration."""
 
     NONE = "none"
     RUN = "those of the run, or of the job"
@@ -178,19 +178,19 @@ CURRENT_RULES: Mapping[str, Rule] = {
     "GET /ui/actions/{name}": Rule(READ, JobSource.ANY),
     "POST /ui/actions/{name}": Rule(CHANGE, JobSource.ANY),
     "GET /ui/{path:path}": Rule(READ, JobSource.ANY),
-    # the page of the API: the same for everybody
+    # API documentation: contains no data of jobs
     "GET /docs": OPEN,
     "GET /docs/{file}": OPEN,
     "GET /openapi.json": OPEN,
 }
-"""Method and path of each route -> who may send it."""
+"""Method and path of each route -> its rule."""
 
 RULES: Mapping[str, Rule] = {**CURRENT_RULES, **{each.old: CURRENT_RULES[str(each.new)] for each in of_kind(Kind.ROUTE)}}
-"""The same, and the deprecated paths of renamed routes."""
+"""`CURRENT_RULES`, and the deprecated paths of renamed routes with the rules of the new ones."""
 
 
 class Access:
-    """Applies the table. `store` knows the jobs of runs, drains and containers."""
+    """Applies the table. The jobs of runs, drains and containers are read from `store`."""
 
     def __init__(self, authentication: Authentication, incarnations: Incarnations, audit_log: AuditLog, store: Store) -> None:
         self.authentication = authentication
@@ -200,8 +200,8 @@ class Access:
         self._jobs: dict[RunId, JobName] = {}
 
     async def admit(self, request: Request, rule: Rule) -> None:
-        """Let the request of a principal with one of the roles pass, or that of a container, and remember which it is in the request's
-        state. Raises NotAuthenticated, TooManyBadTokens, Forbidden, LeaseLost."""
+        """Check that the principal has one of the roles, or that the container may send the request. Set `principal` or `container` in the
+        request's state. Raises NotAuthenticated, TooManyBadTokens, Forbidden, LeaseLost."""
         request.state.principal = request.state.container = None
         is_open = rule.is_open or (rule.unless_query != "" and rule.unless_query not in request.query_params)
         if not self.authentication.required or is_open:
@@ -231,7 +231,7 @@ class Access:
 
     async def _admit_container(self, request: Request, rule: Rule, container: Incarnation) -> None:
         if rule.containers is ContainerAccess.NONE:
-            raise Forbidden(f"container {container.execution_id} has no role for requests of people and programs")
+            raise Forbidden(f"container {container.execution_id} has a container token, which is not accepted for this request")
         if rule.containers is not ContainerAccess.FORMER and not container.valid:
             raise LeaseLost(f"container {container.execution_id} was replaced or lost: another one may have its tasks")
         match rule.containers:
@@ -254,20 +254,20 @@ class Access:
             raise Forbidden(f"container {container.execution_id} may act for its own run {container.run_id} only")
 
     async def _check_owner(self, container: Incarnation, task: TaskName) -> None:
-        """Besides the generation, which the route checks: it is a number that another container could guess."""
+        """The route also checks the generation, but another container could guess that number. Raises LeaseLost."""
         async with self._store.read() as tx:
             found = await tx.fleet.owner(container.job, task)
         if found is not None and found.owner.holder != container.execution_id:
             raise LeaseLost(f"task {task} of job {container.job} is not owned by container {container.execution_id}")
 
     def still_valid(self, request: Request) -> None:
-        """Called when the answer to a read is ready. Raises NotAuthenticated if the token was revoked while it waited."""
+        """Check the token again when the answer to a read is ready. Raises NotAuthenticated if it was revoked in the meantime."""
         principal: Principal | None = request.state.principal
         if principal is not None and request.method == "GET" and not self.authentication.is_valid(principal):
             raise NotAuthenticated("the token was revoked while the request waited")
 
     async def _job(self, request: Request, job: JobSource) -> JobName | None:
-        """The job that the request names; None if it names none, or one that does not exist."""
+        """The job that the request names. None if it names no job, or an object that does not exist."""
         path, query = request.path_params, request.query_params
         if any("\0" in str(each) for each in (*path.values(), *query.values())):
             return None  # no row has such a name, and PostgreSQL raises an error instead of finding none
@@ -326,12 +326,12 @@ def session_of(request: Request) -> str:
 
 
 def _printable(path: str) -> str:
-    """The path with other characters percent-encoded: NUL cannot be stored, and a line break would begin a line of its own in the log."""
+    """The path with unprintable characters percent-encoded. NUL cannot be stored, and a line break would start a new line in the log."""
     return "".join(each if each.isprintable() else quote(each, errors="backslashreplace") for each in path)
 
 
 MAX_REMEMBERED = 10_000
-"""Runs whose job is in memory."""
+"""Maximum number of runs whose job is cached."""
 
 
 def _shown(principal: Principal) -> str:
@@ -369,13 +369,13 @@ class GuardedRoute(APIRoute):
 
 
 NOT_RECORDED = frozenset({"POST /runs/plan", "POST /jobModel/plan", "POST /drain/plan", "POST /runs/{runId}/containers"})
-"""Requests that change nothing, and registrations, which the list of containers has."""
+"""Routes that are not in the audit log: those that change nothing, and registrations, which the list of containers shows."""
 
 
 async def recorded_answer(
     audit_log: AuditLog, attempt: AuditedRequest, answer: Callable[[Request], Coroutine[Any, Any, Response]], request: Request
 ) -> Response:
-    """The answer to a change, which is recorded before and after it. Raises StoreUnavailable if it cannot be recorded before."""
+    """Answer a request for a change, and record it before and after. Raises StoreUnavailable if the first record cannot be written."""
     seq = await audit_log.begin(attempt)
     status, reason = 500, "bug"
     try:
@@ -396,7 +396,7 @@ async def recorded_answer(
         try:
             await audit_log.end(seq, attempt, status, reason, _stored_job(request.state.named_job) or attempt.job)
         except Unavailable as error:
-            log.error("event %d of the audit log has no status, which is %d: %s", seq, status, error)
+            log.error("cannot record status %d of event %d in the audit log: %s", status, seq, error)
 
 
 def _stored_job(job: str) -> str:
@@ -422,7 +422,7 @@ async def get_access(request: Request) -> Access:
 
 
 class RequestGuard:
-    """For what routes check themselves, because it is in the body. Without authentication everything is allowed."""
+    """Checks that a route makes itself, because the body names the job. Without authentication every check succeeds."""
 
     def __init__(self, access: Access, state: State) -> None:
         self._access = access
@@ -432,7 +432,7 @@ class RequestGuard:
 
     @property
     def name(self) -> str:
-        """Of the principal; "" without authentication."""
+        """The name of the principal; "" without authentication."""
         return "" if self._principal is None else self._principal.name
 
     @property
@@ -455,7 +455,7 @@ class RequestGuard:
             raise Forbidden(f"{_shown(self._principal)}: a role for all jobs is needed")
 
     async def roles(self, roles: Roles) -> None:
-        """For routes whose body also names what is done."""
+        """For routes whose body also names the operation. Raises Forbidden if the principal has none of the roles."""
         if self._principal is not None and self._principal.grant.roles.isdisjoint(roles):
             raise Forbidden(f"{_shown(self._principal)}: one of the roles {', '.join(sorted(roles))} is needed")
 
@@ -475,7 +475,7 @@ class RequestGuard:
         return self._principal is None or self._principal.grant.covers(JobName(job))
 
     def launcher(self) -> None:
-        """Raises Forbidden if the principal is no launcher."""
+        """Raises Forbidden if the principal is not a launcher."""
         if self._principal is not None and self._principal.grant.roles.isdisjoint(LAUNCH):
             raise Forbidden(f"{_shown(self._principal)}: only a launcher registers bare containers")
 

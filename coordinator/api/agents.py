@@ -58,8 +58,8 @@ async def get_notices(
 async def register_container(
     run_id: RunIdPath, body: wire_agents.RegisterRequest, parts: PartsDep, guard: RequestGuardDep, request: Request
 ) -> wire_agents.RegisterReply:
-    """Register an incarnation of a slot. An older incarnation of the slot becomes invalid. The answer has the token that the container's
-    requests carry from now on. Only launchers register bare containers, which send no tokens."""
+    """Register an incarnation of a slot. An older incarnation of the slot becomes invalid. The answer has a token; the container sends it
+    with every later request. Bare containers send no tokens, so only launchers may register them."""
     if body.bare:
         guard.launcher()
     token = new_incarnation_token(ExecutionContainerId(body.execution_container_id), random_bytes(SECRET_BYTES))
@@ -157,8 +157,8 @@ async def acquire_task(
     guard: RequestGuardDep,
     wait: Annotated[float, Query(ge=0, le=60, description="seconds to wait for the task to become free")] = 0,
 ) -> Response:
-    """Become the task's owner, with a new generation; 202 with a time to wait if the former owner may still be running. The owner itself
-    gets the same generation again, with the start offsets of all partitions that the task has by now."""
+    """Become the task's owner, with a new generation. The answer is 202 with a time to wait if the former owner may still be running. The
+    owner itself gets the same generation again, with the start offsets of all partitions that the task has now."""
     guard.itself(body.execution_container_id)
     longest_wait = min(timedelta(seconds=wait), parts.notices_wait)
     found = await parts.tasks.acquire(
@@ -188,7 +188,7 @@ async def confirm_owner(
 
 @router.post("/runs/{runId}/tasks/{task}/progress", status_code=204)
 async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire_agents.ProgressRequest, parts: PartsDep) -> None:
-    """Report the last committed batch of a stage. An older one than is known changes nothing; the same one again updates its `metrics`."""
+    """Report the last committed batch of a stage. A report of an older batch changes nothing. A repeated report updates its `metrics`."""
     report = StageReport(
         Generation(body.generation), Lineage(body.lineage), body.batch_id, wire_body.offsets_of(body.offsets), body.metrics
     )
@@ -197,8 +197,7 @@ async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire_agents.P
 
 @router.post("/runs/{runId}/tasks/{task}/stages/{stage}/failure", status_code=204)
 async def report_failure(run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_agents.FailureRequest, parts: PartsDep) -> None:
-    """Report that a stage fails, for `GET /runs/{runId}`. The next progress of the stage ends the failure, as does a report of 0
-    failures."""
+    """Report that a stage fails, for `GET /runs/{runId}`. The next progress of the stage, or a report of 0 failures, ends the failure."""
     retry_in = None if body.retry_seconds is None else timedelta(seconds=body.retry_seconds)
     generation = Generation(body.generation)
     await parts.tasks.failed(RunId(run_id), TaskName(task), StageName(stage), generation, body.error, body.failures, retry_in, body.log)
@@ -219,8 +218,8 @@ async def report_event_time(
 
 @router.post("/runs/{runId}/watermarks")
 async def report_watermarks(run_id: RunIdPath, body: wire_agents.WatermarksRequest, parts: PartsDep) -> wire_agents.WatermarksReply:
-    """Report how far a container's stages have come that write or read an intermediate stream. The answer says how far the watermarks of
-    those that read one may rise."""
+    """Report the progress of a container's stages that write or read intermediate streams. The answer limits the watermarks of the stages
+    that read one."""
     reports = {(TaskName(each.task), StageName(each.stage)): _watermark_report(each) for each in body.stages}
     answer = await parts.watermarks.report(RunId(run_id), reports)
     return wire_agents.WatermarksReply(

@@ -1,5 +1,5 @@
-"""ASGI middleware: refuses what pages of other sites make browsers send (`sluice.core.access.browsers`), and adds headers that limit what a
-browser does with an answer. docs/decisions/0030-browsers.md has the reasons.
+"""ASGI middleware: refuses requests that pages of other sites make browsers send (`sluice.core.access.browsers`), and adds headers that
+limit what a browser does with an answer. docs/decisions/0030-browsers.md has the reasons.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 NO_CONTENT = (POLICY, b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
-"""For answers that do not bring a policy of their own."""
+"""The policy of answers that set none."""
 
 MAX_KNOWN = 64
-"""How many accepted values are remembered. Clients of one coordinator use a few."""
+"""Maximum number of accepted values that are cached. Clients of one coordinator use a few."""
 
 _EXEMPT = frozenset({"/livez", "/readyz"})
 
@@ -37,7 +37,7 @@ class HostCheck:
     def __init__(self, names: Collection[str] | None) -> None:
         self._names = None if names is None else frozenset(name.lower().removesuffix(".") for name in names)
         self.known: set[bytes] = set()
-        """Values that were accepted before, for the fast path."""
+        """Accepted values, cached for the fast path."""
 
     def accepts(self, value: bytes) -> bool:
         if value in self.known:
@@ -49,8 +49,8 @@ class HostCheck:
 
 
 def guarded(app: App, hosts: HostCheck) -> App:
-    """Refuse requests with another `Host` (421), those of pages of other sites (403), and those with a token in the URL (400). Probes have
-    any `Host`: they use the addresses and names of their platform, and their answers say nothing."""
+    """Refuse requests for an unknown `Host` (421), from pages of other sites (403), and with a token in the URL (400). Probes may send any
+    `Host`, because they use the addresses and names of their platform, and their answers contain no data."""
 
     async def inner(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -75,7 +75,7 @@ def guarded(app: App, hosts: HostCheck) -> App:
 
 
 def refused(scope: Scope, hosts: HostCheck) -> SluiceError | None:
-    """Why the request is refused."""
+    """Why the request is refused; None if it is not."""
     values = _values(scope, b"host")
     probe = scope["path"] in _EXEMPT and not scope["query_string"]
     if not probe and (len(values) > 1 or not all(map(hosts.accepts, values))):
@@ -85,7 +85,9 @@ def refused(scope: Scope, hosts: HostCheck) -> SluiceError | None:
             "(SLUICE_ALLOWED_HOSTS, a JSON list)"
         )
     if has_token(unquote_to_bytes(scope.get("raw_path") or b"") + unquote_to_bytes(scope["query_string"])):
-        return TokenInUrl("send it in the header Authorization: Bearer TOKEN. Revoke this one and create another: it may be in logs now")
+        return TokenInUrl(
+            "send it in the header Authorization: Bearer TOKEN. Revoke this one and create another, because logs may contain it"
+        )
     authority = b"".join(values[:1]).decode("latin-1")
     origin, site, mode = (_one(scope, name) for name in (b"origin", b"sec-fetch-site", b"sec-fetch-mode"))
     if is_cross_site(scope["method"], authority, origin, site, mode):
@@ -98,6 +100,6 @@ def _values(scope: Scope, name: bytes) -> list[bytes]:
 
 
 def _one(scope: Scope, name: bytes) -> str | None:
-    """The header's value; several are joined, which makes a value that is none of the accepted ones."""
+    """The header's value. Several values are joined with commas, and the result matches no accepted value."""
     found = _values(scope, name)
     return ",".join(value.decode("latin-1") for value in found) if found else None

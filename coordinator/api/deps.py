@@ -82,7 +82,7 @@ CheckpointPath = Annotated[str, Path(alias="checkpointId", max_length=300)]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the routes of runs, containers and operations' tools call. Made once, by `coordinator.app`."""
+    """What the routes of runs, containers and operations tools call. Built once, by `coordinator.app`."""
 
     deployments: Deployments
     runs: Runs
@@ -116,7 +116,7 @@ class Parts:
 
 
 async def get_parts(request: Request) -> Parts:
-    """Asynchronous on purpose: FastAPI runs plain functions in threads, and requests could overtake one another."""
+    """Asynchronous, because FastAPI runs synchronous dependencies in threads, where requests could overtake one another."""
     parts: Parts = request.app.state.parts
     return parts
 
@@ -126,7 +126,7 @@ PartsDep = Annotated[Parts, Depends(get_parts)]
 
 @dataclass(frozen=True, slots=True)
 class JobModelParts:
-    """What the routes of job models call. Made once, by `coordinator.app`."""
+    """What the routes of job models call. Built once, by `coordinator.app`."""
 
     runs: Runs
     versions: ModelVersions
@@ -148,7 +148,7 @@ JobModelsDep = Annotated[JobModelParts, Depends(get_versioning)]
 
 @dataclass(frozen=True, slots=True)
 class DrainParts:
-    """What the routes of drains call. Made once, by `coordinator.app`. `times`: the defaults for requests without deadlines."""
+    """What the routes of drains call. Built once, by `coordinator.app`. `times`: the defaults for requests without deadlines."""
 
     drains: Drains
     times: DrainTimeLimits
@@ -164,7 +164,7 @@ DrainsDep = Annotated[DrainParts, Depends(get_draining)]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotParts:
-    """What the routes of snapshots call. Made once, by `coordinator.app`."""
+    """What the routes of snapshots call. Built once, by `coordinator.app`."""
 
     snapshots: Snapshots
     blob_stores: BlobStores

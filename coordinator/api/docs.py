@@ -1,5 +1,5 @@
-"""The page `/docs`, which shows and tries the API, and the document behind it. All scripts are served from here: Swagger UI comes from the
-package fastapi-offline, so that the page works without the Internet and runs no script of another site.
+"""The page `/docs`, which shows the API and can send requests, and the OpenAPI document. The coordinator serves all scripts itself: Swagger
+UI comes from the package fastapi-offline. So the page works without the Internet and runs no script of another site.
 """
 
 from __future__ import annotations

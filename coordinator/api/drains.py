@@ -30,8 +30,8 @@ router = APIRouter(responses=PROBLEMS, route_class=GuardedRoute)
 async def request_drain(
     body: wire_drains.DrainRequest, deps: DrainsDep, guard: RequestGuardDep, response: Response
 ) -> wire_drains.DrainSummary:
-    """Drain a run. A repeated request is answered with the same drain, also after it has finished; if it names later deadlines, they extend
-    an active drain. A `uuid` is the new drain's; a drain that the run has already keeps its own."""
+    """Drain a run. A repeated request is answered with the same drain, even after it has finished. Later deadlines in a repeated request
+    extend an active drain. `uuid` is the id of a new drain; it does not change the id of an existing one."""
     await guard.run(body.run_id)
     times = _times(body, deps.times)
     drain, new = await deps.drains.request(
@@ -55,7 +55,7 @@ def _seconds(value: float | None) -> timedelta | None:
 
 
 def _times(body: wire_drains.DrainRequest, defaults: DrainTimeLimits) -> DrainTimeLimits:
-    """A hard deadline without a soft one bounds the soft one, too."""
+    """A hard deadline without a soft one also limits the default soft one."""
     budgets = {Phase(name.upper()): seconds for name, seconds in body.budget_seconds.model_dump().items() if seconds is not None}
     hard = defaults.hard if body.hard_deadline_seconds is None else timedelta(seconds=body.hard_deadline_seconds)
     soft = min(defaults.soft, hard) if body.soft_deadline_seconds is None else timedelta(seconds=body.soft_deadline_seconds)
@@ -64,14 +64,14 @@ def _times(body: wire_drains.DrainRequest, defaults: DrainTimeLimits) -> DrainTi
 
 @router.post("/drain/plan")
 async def plan_drain(body: wire_drains.DrainPlanRequest, deps: DrainsDep, guard: RequestGuardDep) -> wire_drains.DrainPlanReply:
-    """What a drain would do to the state of each stage of a run, by the containers' last reports. Changes nothing."""
+    """What a drain would do to the state of each stage of a run, according to the containers' last reports. Changes nothing."""
     await guard.run(body.run_id)
     return plan_reply(await deps.drains.plan(RunId(body.run_id)))
 
 
 @router.get("/drain/{uuid}")
 async def get_drain(uuid: DrainPath, deps: DrainsDep) -> wire_drains.DrainDetail:
-    """A drain: its phases, the progress of each stage of each task, what remains and what blocks it."""
+    """A drain: its phases, the progress of each stage of each task, the number of unfinished stages, and what blocks them."""
     return drain_detail(await deps.drains.describe(DrainId(uuid)))
 
 
@@ -92,7 +92,7 @@ async def get_drains(
 
 @router.delete("/drain/{uuid}")
 async def cancel_drain(uuid: DrainPath, deps: DrainsDep) -> wire_drains.DrainSummary:
-    """Cancel a drain before anything is flushed; the run continues. Repeating the request changes nothing."""
+    """Cancel a drain before any stage is flushed. The run continues. Repeating the request changes nothing."""
     return drain_summary(await deps.drains.cancel(DrainId(uuid)))
 
 
@@ -100,7 +100,7 @@ async def cancel_drain(uuid: DrainPath, deps: DrainsDep) -> wire_drains.DrainSum
 async def report_drain_step(
     run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_drains.DrainStepRequest, deps: DrainsDep
 ) -> wire_drains.DrainStepReply:
-    """A stage of a task took a step. Steps go forward only; one that was reported before changes nothing."""
+    """Report that a stage of a task has taken a step. Steps only advance; a repeated report changes nothing."""
     took = StepReport(
         generation=Generation(body.generation),
         drain_id=DrainId(body.uuid),

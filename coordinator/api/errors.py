@@ -1,4 +1,4 @@
-"""Errors become answers of type `application/problem+json` (RFC 9457), here only."""
+"""Converts errors to answers of type `application/problem+json` (RFC 9457). No other module does."""
 
 from __future__ import annotations
 

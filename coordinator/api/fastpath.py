@@ -1,9 +1,9 @@
 """Two requests that are answered without the web framework, for speed: valid heartbeats, and 304 for unchanged job models.
 
-`FastPaths.answer` is for the server, which writes the answer as soon as it has read the request (`coordinator.connections`). Requests that
-it cannot answer so, such as pipelined ones, come through ASGI like all others; `FastPaths.before` answers them there.
+The server calls `FastPaths.answer` as soon as it has read a request, and writes the answer immediately (`coordinator.connections`). Other
+requests, such as pipelined ones, pass through ASGI, where `FastPaths.before` answers them.
 
-The routes of the same paths stay in `coordinator.api`. They answer everything that is not answered here, and in the same way:
+The routes of the same paths are in `coordinator.api`. They answer all requests that are not answered here. Both give the same answers:
 `tests/integration/coordinator/test_fastpath.py` compares them.
 """
 
@@ -50,7 +50,7 @@ class FastPaths:
 
     def answer(self, url: bytes, headers: HeaderList) -> tuple[bytes, bytes] | None:
         """The answer to a GET request without a body: status line and headers, without the empty line after them, and the body. `url`: path
-        and query, as in the request line. None: the request is to be answered by the application."""
+        and query, as in the request line. None: the application must answer the request."""
         if url.startswith(_HEARTBEAT):
             entry = None if b"#" in url else self._renewed(url[len(_HEARTBEAT) :], headers)
             return None if entry is None else (_ALIVE_HEAD + entry.header_lines, ALIVE)
@@ -62,8 +62,8 @@ class FastPaths:
         return None
 
     def before(self, app: App) -> App:
-        """Answer the two requests before `app`. Requests in any but the most common form, or for a host that was not accepted before, are
-        passed on to `app`."""
+        """Answer the two requests without `app`. Requests in an uncommon form, or for a host that was not accepted before, are passed to
+        `app`."""
 
         async def front(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope["method"] == "GET":
@@ -86,8 +86,8 @@ class FastPaths:
         return front
 
     def _renewed(self, query: bytes, headers: HeaderList) -> LeaseEntry | None:
-        """The entry of the valid container that sent this heartbeat, with its lease renewed. None: pass the request on, to the route that
-        looks up how the run of an invalid container ended, and whether that of a bare one is stopping."""
+        """Renew the lease of the valid container that sent this heartbeat, and return its entry. None: pass the request on. The route looks
+        up how the run of an invalid container ended, and whether the run of a bare container is stopping."""
         if not query.startswith(_PARAMETER) or b"&" in query or len(query) == len(_PARAMETER):
             return None
         sent = self._sent(headers)
@@ -106,7 +106,7 @@ class FastPaths:
             return None
 
     def _sent(self, headers: HeaderList) -> tuple[int | None, bytes, bytes | None] | None:
-        """The epoch, the term and the value of `Authorization`. None: pass the request on, because a header has an uncommon form."""
+        """The epoch, the term and the value of `Authorization`. None: a header has an uncommon form; pass the request on."""
         epoch: int | None = None
         term = b""
         authorization: bytes | None = None
@@ -132,7 +132,7 @@ class FastPaths:
         return self._leases.has_token(execution_id, authorization[len(_BEARER) :].decode("latin-1"))
 
     def _unchanged(self, query: bytes, headers: HeaderList) -> Served | None:
-        """The job model, if the client has it already. None: pass the request on."""
+        """The job model, if the client already has it. None: pass the request on."""
         if not self._for_all or not query.startswith(b"job=") or b"&" in query or b"%" in query or b"+" in query:
             return None
         known = None

@@ -66,7 +66,7 @@ async def change_run(
 
 
 def _version(if_match: str | None) -> int | None:
-    """The version that the tag stands for. Raises VersionConflict if it stands for none, and so cannot be in force."""
+    """The version that the tag names. Raises VersionConflict if it names none."""
     if if_match is None or if_match.strip() == "*":
         return None
     tag = if_match.strip().removeprefix("W/").strip('"').split("-")[0]
@@ -173,7 +173,7 @@ async def get_locality(
     job: Annotated[str | None, Query(min_length=1, description=ONE_JOB)] = None,
     processor_id: Annotated[str | None, Query(alias="processorId")] = None,
 ) -> dict[str, Any]:
-    """The host of each slot of a job, where its last container ran, also one of a former run."""
+    """The host of each slot of a job: where its last container ran, possibly under an earlier run."""
     return await localities(parts, JobName(job) if job else parts.models.only_job(), processor_id)
 
 
@@ -200,7 +200,7 @@ def standby_reply(kept: StandbyPlan) -> wire_jobmodels.StandbyReply:
 
 
 def refused_reply(proposal: Proposal, containers: int, reason: str, blob_stores: BlobStores) -> wire_jobmodels.PlanReply:
-    """The answer to a plan whose number of slots is refused. `proposal` is the one without that change."""
+    """The answer to a plan whose number of slots is refused. `proposal`: the plan with the present number of slots."""
     fields = {"verdict": "REFUSED", "reason": reason, "containers": containers, "version": proposal.run.model_version}
     return wire_jobmodels.PlanReply.model_validate(_proposal_fields(proposal, blob_stores) | fields)
 

@@ -1,5 +1,5 @@
-"""ASGI middleware: counts requests by route, limits the size of bodies, names the coordinator's term, and marks the answers to requests
-that use deprecated names."""
+"""ASGI middleware: counts requests by route, limits the size of bodies, adds the coordinator's term to answers, and marks the answers to
+requests that use deprecated names."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 
 UNKNOWN = "unknown"
-"""Stands for paths that are no route and for unknown methods, so that such requests do not create series without limit."""
+"""Replaces unknown paths and methods, so that such requests cannot create an unlimited number of series."""
 
 
 class Traffic:
-    """Counts requests when they have been answered, or abandoned. `status` is 0 if no answer was begun."""
+    """Counts requests when they have been answered or abandoned. `status` is 0 if no answer was started."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -72,7 +72,7 @@ class Traffic:
 
 
 def _route(scope: Scope) -> str:
-    """The path of the route that took the request, once it was found; "" before, and for unknown paths."""
+    """The path of the request's route; "" before it is looked up, and for unknown paths."""
     return getattr(scope.get("route"), "path", "")
 
 
@@ -85,8 +85,8 @@ _DEPRECATION_HEADERS = [
 
 
 def deprecation_marked(app: App) -> App:
-    """Answers to requests that use deprecated names get the headers `Deprecation` (RFC 9745) and `Link`. Uses of routes and headers are
-    found here, those of fields by the bodies (`sluice.wire.body.RenamedBody`)."""
+    """Add the headers `Deprecation` (RFC 9745) and `Link` to answers to requests that use deprecated names. Deprecated routes and headers
+    are detected here, deprecated fields by the bodies (`sluice.wire.body.RenamedBody`)."""
 
     async def inner(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -117,7 +117,7 @@ def deprecation_marked(app: App) -> App:
 
 
 def with_term(app: App, leases: Leases) -> App:
-    """Every answer names the term of the coordinator, if it has one. Answers to heartbeats have it already."""
+    """Add the coordinator's term to every answer, if it has one. Answers to heartbeats already contain it."""
 
     async def inner(scope: Scope, receive: Receive, send: Send) -> None:
         term = term_headers(leases.term)
@@ -137,7 +137,7 @@ def with_term(app: App, leases: Leases) -> App:
 
 
 def limited(app: App, max_body_bytes: int) -> App:
-    """Refuse bodies above the limit before they are read, or when the limit is reached if their length was not announced."""
+    """Refuse bodies above the limit: before they are read if their length is announced, otherwise when they reach the limit."""
 
     async def inner(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

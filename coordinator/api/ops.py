@@ -1,4 +1,4 @@
-"""The routes for operators' tools: metrics, service discovery for Prometheus, liveness and readiness. Load balancers may probe with
+"""The routes of operations tools: metrics, service discovery for Prometheus, liveness and readiness. Load balancers may probe with
 HEAD.
 """
 
@@ -48,11 +48,11 @@ async def ready(parts: PartsDep, verbose: Annotated[str | None, Query()] = None)
     good = all(check.ok or not check.vital for check in checks)
     lines = "\n".join(f"[{'+' if check.ok else '-'}] {check.name}: {check.text}" for check in checks)
     text = f"{lines}\n{'ready' if good else 'not ready'}\n" if verbose is not None else ("ready\n" if good else "not ready\n")
-    text = text.encode(errors="backslashreplace").decode()  # errors of file systems name files, whose names may be any bytes
+    text = text.encode(errors="backslashreplace").decode()  # errors may contain file names, which may be any bytes
     return PlainTextResponse(text, 200 if good else 503)
 
 
 def prometheus_target(row: ContainerRow, address: str) -> wire_body.PrometheusTarget:
-    """The label of a Sluice job is `sluice_job`, because Prometheus uses `job` for its scrape jobs."""
+    """A Sluice job has the label `sluice_job`, because Prometheus uses `job` for its scrape jobs."""
     labels = {"sluice_job": row.job, "run": row.run_id, "processor": row.processor_id, "container": row.execution_id}
     return wire_body.PrometheusTarget(targets=(address,), labels=labels)

@@ -84,8 +84,8 @@ async def plan_run(
     guard: RequestGuardDep,
     drain_mode: Annotated[Mode, Query(alias="drainMode", description='for the start "drained": the mode of that drain')] = Mode.DEFAULT,
 ) -> wire_runs.RunPlanReply:
-    """What deploying this would create, or why it would be refused. Changes nothing. With the start "drained" the answer assumes that the
-    present run has been drained."""
+    """What this deployment would create, or why it would be refused. Changes nothing. With the start "drained" the answer assumes that the
+    current run has been drained."""
     await guard.job(body.job)
     await _check_spark_settings(body, parts, guard)
     return plan_of_run(body.job, await parts.deployments.plan(spec_of(body), drain_mode))
@@ -110,7 +110,7 @@ async def get_run(
     response: Response,
     view: Annotated[wire_runs.RunView, Query(description="basic: only what a container needs")] = wire_runs.RunView.FULL,
 ) -> wire_runs.RunDetail | Response:
-    """A run with its containers and tasks, and what each task has committed. The ETag is that of its job model, for `PATCH`."""
+    """A run with its containers, its tasks and what each task has committed. The ETag is that of its job model, for `PATCH`."""
     if view is wire_runs.RunView.BASIC:
         basic = await parts.runs.basic(RunId(run_id))
         body = parts.basic_runs.encoded(basic, partial(_basic_run_body, basic, parts))
@@ -127,7 +127,7 @@ async def get_containers(
     after: Annotated[str | None, Query(max_length=300, pattern=wire_body.NO_NUL, description="only those that follow this one")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> wire_runs.ContainersReply:
-    """All containers of a run that are recorded, by slot and epoch. For the next page, set `after` to the answer's `next`."""
+    """All recorded containers of a run, ordered by slot and epoch. For the next page, set `after` to the answer's `next`."""
     found = await parts.runs.containers(RunId(run_id), None if after is None else ExecutionContainerId(after), limit + 1)
     now = parts.runs.now()
     page = tuple(_incarnation(row, parts.leases.left, parts.leases.contact, now) for row in found[:limit])
@@ -136,13 +136,13 @@ async def get_containers(
 
 @router.get("/runs/{runId}/request")
 async def get_run_request(run_id: RunIdPath, parts: PartsDep) -> wire_runs.RunRequest:
-    """The request that created a run. Sent again, it creates the same run."""
+    """The request that created a run. Sending it again creates a run with the same spec."""
     return request_of(await parts.runs.spec(RunId(run_id)))
 
 
 @router.post("/runs/{runId}/stop", status_code=202)
 async def stop_run(run_id: RunIdPath, parts: PartsDep, body: wire_runs.StopRequest | None = None) -> wire_runs.RunReply:
-    """Stop all containers between batches; the run ends when the last has exited. Repeating the request changes nothing."""
+    """Stop all containers between batches. The run ends when the last one has exited. Repeating the request changes nothing."""
     request = body or wire_runs.StopRequest()
     return run_reply(await parts.runs.stop(RunId(run_id), request.reason, failed=request.failed), parts.connections)
 
@@ -169,7 +169,7 @@ async def remove_job(
     dry_run: Annotated[bool, Query(alias="dryRun", description="only say what would be deleted")] = False,
 ) -> wire_runs.JobRemovalReply:
     """Remove a job whose run has ended, with its runs, versions, drains and snapshots. Its blobs become garbage, which is deleted after the
-    grace period. The generations of its tasks are kept: a later job of the same name continues their count."""
+    grace period. The generations of its tasks are kept, and a later job of the same name continues to count from them."""
     rows = await (parts.removal.plan(JobName(job)) if dry_run else parts.removal.remove(JobName(job), actor))
     names = ("runs", "containers", "drains", "snapshots", "pins")
     counts: dict[str, object] = {name: rows[name] for name in names}
@@ -212,7 +212,7 @@ def _stream(body: wire_runs.StreamBody, role: Role, partitions: int | None = Non
 
 
 def request_of(spec: RunSpec) -> wire_runs.RunRequest:
-    """The request that makes a run like this one."""
+    """The request for a run with this spec."""
 
     def streams(role: Role) -> list[tuple[StreamSpec, dict[str, object]]]:
         found = [each for each in spec.streams if each.role is role]
@@ -307,9 +307,8 @@ ContactOf = Callable[[ExecutionContainerId], Contact | None]
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """What the coordinator knows about a run without its database: the remaining leases, when containers were last seen, the event times of
-    aligned stages, the last reports and failures of stages, their lag, when the newest snapshot of each stage was reported, and how far
-    watermarks may rise."""
+    """The data of a run that is only in memory: the remaining leases, when containers were last seen, the event times of aligned stages,
+    the last reports and failures of stages, their lag, when the newest snapshot of each stage was reported, and the caps of watermarks."""
 
     lease_left: LeaseLeft
     contact: ContactOf
@@ -380,7 +379,7 @@ def run_detail(
 
 
 async def describe_run(parts: Parts, run_id: RunId) -> wire_runs.RunDetail:
-    """A run as the database and the coordinator's memory have it. Raises UnknownRun."""
+    """A run, from the database and from the coordinator's memory. Raises UnknownRun."""
     described = await parts.runs.describe(run_id)
     memory = InMemory(
         lease_left=parts.leases.left,
@@ -522,7 +521,7 @@ def container_reply(row: ContainerRow, lease_left: timedelta | None = None) -> w
 
 
 def _incarnation(row: ContainerRow, lease_left: LeaseLeft, contact_of: ContactOf, now: datetime) -> wire_runs.ContainerReply:
-    """After a restart of the coordinator, the age of the last heartbeat is that of the database, which is up to half a minute older."""
+    """After a restart of the coordinator, the age of the last heartbeat comes from the database, and is up to half a minute too high."""
     reply, contact = container_reply(row, lease_left(row.execution_id)), contact_of(row.execution_id)
     if contact is None:
         return reply

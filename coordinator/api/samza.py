@@ -28,7 +28,7 @@ router = APIRouter(responses=PROBLEMS, route_class=GuardedRoute)
 
 @router.get("/", response_model=None, responses=MODEL)
 async def get_only_job_model(parts: PartsDep, if_none_match: IfNoneMatch = None, accept: Annotated[str, Header()] = "") -> Response:
-    """The job model, where there is one job. Browsers, which accept `text/html`, are redirected to the web pages."""
+    """The job model, if there is exactly one job. Browsers, which accept `text/html`, are redirected to the web pages."""
     if "text/html" in accept:
         return RedirectResponse("ui/", 307)
     return model_response(parts, parts.models.only_job(), if_none_match)
@@ -47,7 +47,7 @@ async def heartbeat_of_job(
     execution_container_id: Annotated[str, Query(alias="executionContainerId", min_length=1)],
     sluice_epoch: Annotated[int | None, Header(ge=0, lt=2**31)] = None,
 ) -> Response:
-    """Like `GET /containerHeartbeat`; a container of another job is not valid."""
+    """Like `GET /containerHeartbeat`, but a container of another job is not valid."""
     return await heartbeat_answer(parts, ExecutionContainerId(execution_container_id), sluice_epoch, JobName(job))
 
 

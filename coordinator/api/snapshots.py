@@ -32,7 +32,7 @@ router = APIRouter(responses=PROBLEMS, route_class=GuardedRoute)
 async def report_snapshot(
     run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_snapshots.SnapshotRequest, deps: SnapshotsDep
 ) -> wire_snapshots.SnapshotAccepted:
-    """Report an uploaded snapshot: from now on the stage is restored from it. Repeating the report changes nothing."""
+    """Report an uploaded snapshot. From now on the stage is restored from it. Repeating the report changes nothing."""
     markers = {BlobStoreName(name): _marked(each) for name, each in body.markers.items()}
     report = SnapshotReport(
         Generation(body.generation),
@@ -73,7 +73,7 @@ async def replace_index(
 async def begin_lineage(
     run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_snapshots.LineageRequest, deps: SnapshotsDep
 ) -> wire_snapshots.LineageReply:
-    """Begin a new lineage, after a restore that cannot repeat every batch exactly. Repeating the request changes nothing."""
+    """Begin a new lineage after a restore that cannot replay every batch exactly. Repeating the request changes nothing."""
     checkpoint = None if body.checkpoint_id is None else CommitId(body.checkpoint_id)
     begun = await deps.snapshots.new_lineage(
         RunId(run_id), TaskName(task), StageName(stage), Generation(body.generation), Lineage(body.lineage), body.why, checkpoint
@@ -83,7 +83,7 @@ async def begin_lineage(
 
 @router.put("/runs/{runId}/backup")
 async def set_backup(run_id: RunIdPath, body: wire_snapshots.BackupRequest, deps: SnapshotsDep) -> wire_snapshots.BackupReply:
-    """Set the blob stores that the run backs up to and restores from. Each container follows with its next commit."""
+    """Set the blob stores that the run backs up to and restores from. Each container uses them from its next commit on."""
     run = await deps.snapshots.set_backup(RunId(run_id), body.stores, body.restore_from)
     found = deps.blob_stores.backup(run.backup)
     return wire_snapshots.BackupReply(run_id=run.run_id, backup_to=found.to, restore_from=found.restore_from)
@@ -122,8 +122,8 @@ async def get_snapshot(
 async def verify_snapshots(
     job: JobPath, body: wire_snapshots.VerifyRequest, deps: SnapshotsDep, parts: PartsDep
 ) -> wire_snapshots.OperationReply:
-    """Read all retained snapshots of a job and compare every size and hash; then replace what is lost, where that is possible. A
-    long-running operation; its result lists what is wrong."""
+    """Read all retained snapshots of a job and compare every size and hash. Then replace lost blobs where possible. A long-running
+    operation; its result lists what is missing or corrupt."""
     where = None if body.blob_store is None else BlobStoreName(body.blob_store)
 
     async def work(progress: Progress) -> Mapping[str, Any]:
@@ -139,7 +139,7 @@ async def verify_snapshots(
 async def verify_snapshot(
     job: JobPath, checkpoint_id: CheckpointPath, body: wire_snapshots.StoreBody, deps: SnapshotsDep
 ) -> wire_snapshots.OperationReply:
-    """Read a whole snapshot and compare every size and hash. A long-running operation; its result lists what is wrong."""
+    """Read a whole snapshot and compare every size and hash. A long-running operation; its result lists what is missing or corrupt."""
     key, where = _key(job, body.task, body.stage), None if body.blob_store is None else BlobStoreName(body.blob_store)
     found = (await deps.catalog.snapshot(key, CommitId(checkpoint_id))).row
     subject = f"{job} {body.task} {body.stage} {checkpoint_id} {where or ''}".rstrip()
@@ -152,7 +152,7 @@ async def verify_snapshot(
 async def restore_snapshot(
     job: JobPath, checkpoint_id: CheckpointPath, body: wire_snapshots.StoreBody, deps: SnapshotsDep
 ) -> wire_snapshots.RestoreReply:
-    """Make the task's next owner restore this snapshot. Refused while a container owns the task."""
+    """Let the task's next owner restore this snapshot. Refused while a container owns the task."""
     found = await deps.catalog.choose(_key(job, body.task, body.stage), CommitId(checkpoint_id))
     return wire_snapshots.RestoreReply(
         job=job,
@@ -205,8 +205,8 @@ async def plan_collection(deps: SnapshotsDep) -> wire_snapshots.OperationReply:
 
 @router.post("/gc/run", status_code=202)
 async def run_collection(deps: SnapshotsDep) -> wire_snapshots.OperationReply:
-    """Collect garbage now: condemn blobs that no snapshot refers to, and delete those that were condemned a grace period ago and are still
-    not referred to. A long-running operation."""
+    """Collect garbage now: condemn blobs that no snapshot refers to, and delete those that were condemned at least a grace period ago and
+    are still unreferenced. A long-running operation."""
     return _operation(deps.operations.start("run", "", "blobs", lambda progress: _collect(deps, progress, dry=False)))
 
 

@@ -1,5 +1,5 @@
-"""Refuse text that cannot be stored or encoded: NUL, which PostgreSQL does not store, lone surrogates, which UTF-8 does not encode, and
-bytes that are not UTF-8. Every route depends on the check, which comes before the request is validated.
+"""Refuses text that cannot be stored or encoded: NUL, which PostgreSQL does not store, lone surrogates, which UTF-8 cannot encode, and
+bytes that are not UTF-8. Every route depends on this check. It is made before the request is validated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 async def check_text(request: Request) -> None:
-    """Raises RequestValidationError, which names the field."""
+    """Raises RequestValidationError with the name of the field."""
     found = [*_in_url(request)]
     if request.method in _WITH_BODY:
         found += _in_body(await request.body())
@@ -41,7 +41,7 @@ def _in_url(request: Request) -> Iterator[dict[str, Any]]:
 
 def _in_body(body: bytes) -> Iterator[dict[str, Any]]:
     yield from _of_bytes("body", body)
-    if b"\\u" in body:  # the only spelling of such text in UTF-8
+    if b"\\u" in body:  # in UTF-8, only an escape can spell such text
         try:
             values = json.loads(body)
         except (ValueError, RecursionError):
@@ -63,7 +63,7 @@ def _error(where: tuple[str, ...], message: str) -> dict[str, Any]:
 
 
 def _unprintable(document: Any) -> Iterator[tuple[str, ...]]:
-    """Where in a JSON document text has a NUL or a lone surrogate; names of fields are text, too. Not recursive, since a document may be
+    """The places in a JSON document where a value or a field name has a NUL or a lone surrogate. Not recursive, since a document may be
     nested as deeply as its parser allows."""
     left: list[tuple[tuple[str, ...], Any]] = [((), document)]
     while left:

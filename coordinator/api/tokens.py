@@ -18,7 +18,7 @@ router = APIRouter(responses=PROBLEMS, route_class=GuardedRoute)
 
 @router.post("/tokens", status_code=201)
 async def create_token(body: wire_access.TokenRequest, deps: AccessDep, actor: Actor) -> wire_access.NewTokenReply:
-    """Create a token. The answer has it; it cannot be read again."""
+    """Create a token. Only this answer contains it; it cannot be read again."""
     lasts = None if body.expires_seconds is None else timedelta(seconds=body.expires_seconds)
     made = await deps.authentication.tokens.create(body.name, Grant(frozenset(body.roles), body.jobs), lasts, actor)
     return wire_access.NewTokenReply.model_validate(_fields(made.row) | {"token": made.token})
@@ -41,7 +41,7 @@ async def get_tokens(
 async def revoke_token(
     token_id: Annotated[str, Path(alias="tokenId", max_length=300)], deps: AccessDep, actor: Actor
 ) -> wire_access.TokenReply:
-    """Revoke a token: requests with it are refused from now on. Repeating the request changes nothing."""
+    """Revoke a token. Requests with it are refused from now on. Repeating the request changes nothing."""
     return wire_access.TokenReply.model_validate(_fields(await deps.authentication.tokens.revoke(TokenId(token_id), actor)))
 
 

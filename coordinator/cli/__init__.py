@@ -1,3 +1,3 @@
 """The commands that start the coordinator or change its database: `sluice coordinator`, `sluice db` and `sluice rebuild`.
-`sluice/cli/main.py` names them.
+`sluice/cli/main.py` registers them.
 """

@@ -16,7 +16,7 @@ from coordinator.store.sql import open_store
 
 db = typer.Typer(no_args_is_help=True, help="Migrate, back up and restore the coordinator's database.")
 
-Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
 
 
 @db.command("upgrade")
@@ -42,7 +42,7 @@ def db_backup(
     home: Home = None,
     database_url: Database = None,
 ) -> None:
-    """Copy an SQLite database to a file; the coordinator may run.
+    """Copy an SQLite database to a file. The coordinator may be running.
 
     Use pg_dump for PostgreSQL.
     """
@@ -53,12 +53,12 @@ def db_backup(
 
 @db.command("restore")
 def db_restore(
-    file: Annotated[Path, typer.Argument(help="A copy that `sluice db backup` has made.")],
+    file: Annotated[Path, typer.Argument(help="A copy made by `sluice db backup`.")],
     force: Force = False,
     home: Home = None,
     database_url: Database = None,
 ) -> None:
-    """Put a copy in the place of an SQLite database; the coordinator must not run.
+    """Replace an SQLite database with a copy. The coordinator must not be running.
 
     Use pg_restore for PostgreSQL.
     """

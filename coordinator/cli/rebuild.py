@@ -29,7 +29,7 @@ def rebuild(
 ) -> None:
     """Rebuild the catalog of snapshots from the blob stores.
 
-    For a database that was lost. The coordinator must not be running.
+    Use it after the database was lost. The coordinator must not be running.
     """
     settings = read_settings(home=home, database_url=database_url)
     rebuilt = asyncio.run(_rebuilt(settings, dry_run=dry_run, force=force, quiet=as_json))
@@ -38,7 +38,7 @@ def rebuild(
 
 async def _rebuilt(settings: Settings, *, dry_run: bool, force: bool, quiet: bool) -> RebuiltCatalog:
     clock, store = SystemClock(), open_store(settings.database)
-    blob_stores = stores_of_blobs(settings, clock, {})  # this database becomes their owner after everything is written
+    blob_stores = stores_of_blobs(settings, clock, {})  # this database becomes their owner after the catalog is written
     try:
         if not dry_run:
             await take(settings, store)

@@ -39,7 +39,8 @@ def coordinator(
     tls_certificate: Annotated[Path | None, typer.Option(help="PEM file of the certificate and its chain.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM file of the certificate's private key.")] = None,
     behind_proxy: Annotated[
-        bool | None, typer.Option("--behind-proxy", help="A proxy ends TLS. Needs the setting trusted_proxies; requests need a token.")
+        bool | None,
+        typer.Option("--behind-proxy", help="A proxy terminates TLS. Needs the setting trusted_proxies; requests need a token."),
     ] = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help="Allow addresses other than loopback without tokens and TLS.")] = None,
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
@@ -62,7 +63,10 @@ def coordinator(
         insecure=insecure,
     )
     raise_file_limit()
-    for each in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again after it has stopped: exit with 0 all the same
+    for each in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # uvicorn raises the signal again after it has stopped; ignore it, so that the exit code is 0
         signal.signal(each, lambda *_: None)
     running = server(settings)
     if stop_with_stdin:
@@ -75,7 +79,7 @@ def coordinator(
 
 
 def _stop_with_stdin(running: uvicorn.Server) -> None:
-    """Stop when the process that holds the other end of standard input has ended."""
+    """Stop when the process at the other end of standard input has ended."""
     while os.read(0, 1024):
         pass
     running.should_exit = True

@@ -19,17 +19,17 @@ from sluice.core.drain import Blocker, DrainId, Phase, Step, blockers, is_late
 log = logging.getLogger(__name__)
 
 MAX_NAMED = 10
-"""How many blockers a log line names."""
+"""Maximum number of blockers in a log message."""
 
 AFTER_RESTART = timedelta(minutes=1)
-"""A drain has at least this long, or its hard deadline if that is shorter, after the coordinator has started: containers could not report
-before, and the wall clock may have jumped."""
+"""After the coordinator has started, a drain has at least this much time left, or its hard deadline if that is shorter. Containers could
+not report before the start, and the wall clock may have jumped."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
-    """A drain in progress, as of the last round, and how many stages are at each step. `waited`: since the first container began to stop;
-    `in_phase`: since the present phase began."""
+    """A drain in progress at the last run of the chore, with the number of stages at each step. `waited`: time since the first container
+    began to stop. `in_phase`: time since the current phase began."""
 
     drain: DrainRow
     waited: timedelta
@@ -40,8 +40,8 @@ class DrainProgress:
 
 @dataclass(slots=True)
 class DrainDeadlines:
-    """`active` and `outcomes` are for the metrics. Blockers are computed only when they are reported, because that takes a while for a
-    large job."""
+    """`active` and `outcomes` are for the metrics. Blockers are computed only when they are reported, because that is slow for a large
+    job."""
 
     store: Store
     drains: Drains
@@ -77,13 +77,13 @@ class DrainDeadlines:
         return done
 
     def _count(self, recorded: Mapping[Phase, int]) -> None:
-        """Counters never fall, although drains of the past are deleted."""
+        """Counters never decrease, although old drains are deleted from the database."""
         for phase, count in recorded.items():
             self.outcomes[phase] += max(0, count - self._recorded.get(phase, 0))
         self._recorded = recorded
 
     def _progress(self, drain: DrainRow, steps: Mapping[Step, int]) -> DrainProgress:
-        """Counted by the clock that never jumps: a jump of the wall clock must not fail a drain whose state is half flushed."""
+        """Measured with the monotonic clock: a jump of the wall clock must not fail a drain whose state is half flushed."""
         at_most = max(timedelta(0), drain.hard - AFTER_RESTART)
         waited = self._waits.waited((drain.drain_id, None), drain.stopping_at or drain.requested_at, at_most)
         in_phase = self._waits.waited((drain.drain_id, drain.phase), drain.entered_at, waited)

@@ -72,8 +72,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DrainRequest:
-    """`require_empty`: refuse a drain that empties state if it cannot empty all. `soft`, `hard`: the deadlines that the request itself
-    names; `drain_id`: the id for a new drain that it chooses."""
+    """`require_empty`: refuse a drain that cannot empty all state. `soft`, `hard`: the deadlines in the request, if any. `drain_id`: the id
+    in the request for a new drain, if any."""
 
     run_id: RunId
     mode: Mode
@@ -86,8 +86,8 @@ class DrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A step that a stage of a task took; see `DrainStageRow`. `operators`: the stateful operators whose state the stage keeps; None if the
-    step does not say so."""
+    """A step that a stage of a task has taken; see `DrainStageRow`. `operators`: the stateful operators whose state the stage keeps; None
+    if the report does not contain them."""
 
     generation: Generation
     drain_id: DrainId
@@ -103,7 +103,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """The drain after a step. `flushed`: the stages that every task has flushed, if the step changed that or began FLUSHING, else None.
+    """The drain after a step. `flushed`: the stages that every task has flushed; None if the step neither changed them nor began FLUSHING.
     `catch_up`: see `DrainRow`."""
 
     phase: Phase
@@ -113,7 +113,7 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class DrainDetails:
-    """A drain with its run, model, stages, containers and tasks, as read `at` that time."""
+    """A drain with its run, model, stages, containers and tasks, read at the time `at`."""
 
     at: datetime
     drain: DrainRow
@@ -126,8 +126,8 @@ class DrainDetails:
 
 @dataclass(frozen=True, slots=True)
 class DrainPlan:
-    """The stages of a run, in the order of the request. `cannot_keep`: why a drain that keeps state would be refused; "" if it would
-    not."""
+    """The stages of a run, in the order of the request. `cannot_keep`: why a drain that keeps state would be refused; "" if it would be
+    accepted."""
 
     run: RunRow
     stages: Sequence[FlushCheck]
@@ -135,7 +135,7 @@ class DrainPlan:
 
 
 class Drains:
-    """`model_of` returns a run's job model; `new_id` makes ids."""
+    """`model_of` returns a run's job model. `new_id` returns a new drain id."""
 
     def __init__(
         self,
@@ -163,8 +163,8 @@ class Drains:
     # --- the request -----------------------------------------------------------------------------------------------
 
     async def request(self, request: DrainRequest) -> tuple[DrainRow, bool]:
-        """Start a drain, or return the present one. Returns the drain, and whether it is new; see the table in `sluice.core.drain`.
-        Later deadlines in the request extend an active drain.
+        """Start a drain, or return the existing one. Returns the drain and whether it is new; see the table in `sluice.core.drain`. Later
+        deadlines in the request extend an active drain.
 
         Raises UnknownRun, AttachedJob, StaleRun, OtherDrainMode, OutdatedContainers, NotEmptied, DrainIdInUse for the id of another run's
         drain, UnknownSystem and StreamUnavailable for the ends of intermediate streams.
@@ -195,12 +195,12 @@ class Drains:
             return await _extend(tx, await get_drain(tx, drain_id), request)
 
     async def _present(self, tx: ReadTransaction, run: RunRow, request: DrainRequest) -> DrainRow | None:
-        """The drain that answers a request; None if a new one must begin. The drain with the id of the request answers it also after it has
-        ended, so that the request may be repeated. Raises StaleRun, OtherDrainMode, DrainIdInUse."""
+        """The existing drain that is the answer to a request; None if a new one must begin. A drain with the id of the request is the
+        answer even after it has ended, so that the request may be repeated. Raises StaleRun, OtherDrainMode, DrainIdInUse."""
         named = None if request.drain_id is None else await tx.drains.get(request.drain_id)
         if named is not None:
             if named.run_id != run.run_id:
-                raise DrainIdInUse(f"drain {request.drain_id} is of run {named.run_id}: every drain needs an id of its own")
+                raise DrainIdInUse(f"drain {request.drain_id} belongs to run {named.run_id}: choose another id")
             check_mode(named.mode, named.phase, request.mode)
             return named
         newest = await tx.drains.newest(run.run_id)
@@ -261,7 +261,7 @@ class Drains:
         return drain
 
     async def expire(self, seen: DrainRow, reason: str) -> DrainRow:
-        """Fail a drain whose hard deadline has passed, unless it has ended or was extended since it was `seen`. Raises UnknownDrain."""
+        """Fail a drain whose hard deadline has passed, unless it has ended or was extended since `seen` was read. Raises UnknownDrain."""
         async with self._store.begin() as tx:
             drain = await get_drain(tx, seen.drain_id)
             if drain.phase.over or drain.hard > seen.hard:
@@ -273,10 +273,10 @@ class Drains:
     # --- steps -----------------------------------------------------------------------------------------------------
 
     async def report(self, run_id: RunId, task: TaskName, stage: StageName, report: StepReport) -> StepOutcome:
-        """Record a step of a stage of a task. A step that was reported before, or that comes after the drain has ended, changes nothing.
+        """Record a step of a stage of a task. A repeated report, or one after the end of the drain, changes nothing.
 
         Raises UnknownRun, UnknownTask, LeaseLost, ForeignDrain, DrainTooEarly, FalseReport, CheckpointNeeded, UnknownSnapshot, and for the
-        last step StreamUnavailable, after which the container tries again.
+        last step StreamUnavailable, which the container retries.
         """
         ends = await self._ends_of(report.drain_id) if report.step is Step.COMMITTED else None
         async with self._store.begin() as tx:
@@ -321,7 +321,7 @@ class Drains:
         row = replace(row, lineage=None if state is None else state.lineage)
         if report.operators is not None:
             row = replace(row, operators=tuple(report.operators))
-        if report.rows_left is not None:  # else what the flush left over stays recorded
+        if report.rows_left is not None:  # otherwise the rows that the flush left remain recorded
             row = replace(row, rows_left=report.rows_left, operators_left=tuple(report.operators_left))
         match report.step:
             case Step.STOPPED:
@@ -359,7 +359,7 @@ class Drains:
                 return drain if to is drain.phase else await enter(tx, drain, to, now)
 
     async def _end(self, tx: WriteTransaction, run: RunRow, drain: DrainRow, ends: Mapping[Ssp, int], now: datetime) -> DrainRow:
-        """Record where the next run begins, and end the run, after which its containers exit."""
+        """Record where the next run begins, and end the run. Its containers then exit."""
         positions = await self._positions(tx, run, drain)
         read_twice = {ssp for ssp in to_catch_up(positions) if ssp.stream_id not in run.spec.intermediates}
         if read_twice:
@@ -378,8 +378,8 @@ class Drains:
         return drained
 
     async def _settle_pins(self, tx: WriteTransaction, drain: DrainRow, now: datetime) -> None:
-        """For a drain that is about to be DRAINED: release the pins of the drain before it, to whose state no run can return, and its own
-        unless it keeps the state. If it does, also record the last batch of each stage, so that no older checkpoint is taken for it."""
+        """Before a drain becomes DRAINED: release the pins of the previous drain, because no run can return to its state, and the drain's
+        own pins unless it keeps the state. If it does, also record the last batch of each stage, so that no older checkpoint is used."""
         before = await tx.drains.last_drained(drain.job)
         if before is not None:
             await unpin(tx, before, now)
@@ -394,7 +394,7 @@ class Drains:
                 await tx.fleet.put_stage_state(kept)
 
     async def _positions(self, tx: ReadTransaction, run: RunRow, drain: DrainRow) -> Sequence[Mapping[Ssp, int]]:
-        """The offsets of each stage of each task: those that it reported in the drain, else before, else those where it began."""
+        """The offsets of each stage of each task: reported in the drain, otherwise before it, otherwise the start offsets."""
         run_starts = await tx.runs.start_offsets(run.run_id)
         before = {(row.task, row.stage): row.position for row in await tx.fleet.stage_states(run.job)}
         reported = {(row.task, row.stage): row.offsets for row in await tx.drains.stages(drain.drain_id)}
@@ -405,8 +405,8 @@ class Drains:
         return found
 
     async def _ends_of(self, drain_id: DrainId) -> Mapping[Ssp, int] | None:
-        """The ends of the intermediate streams, looked up once: when the drain is COMMITTING, all stages have flushed and none writes. None
-        before that."""
+        """The ends of the intermediate streams; None before the drain is COMMITTING. They are looked up once, because no stage writes after
+        all have flushed."""
         if drain_id not in self._final_ends:
             async with self._store.read() as tx:
                 drain = await tx.drains.get(drain_id)
@@ -467,7 +467,7 @@ def _extends(drain: DrainRow, request: DrainRequest) -> bool:
 
 
 async def _extend(tx: WriteTransaction, drain: DrainRow, request: DrainRequest) -> DrainRow:
-    """Deadlines are moved to later times only."""
+    """Extend the deadlines. They are never moved to an earlier time."""
     if not _extends(drain, request):
         return drain
     extended = replace(drain, soft=max(drain.soft, request.soft or drain.soft), hard=max(drain.hard, request.hard or drain.hard))

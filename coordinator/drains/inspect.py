@@ -1,5 +1,5 @@
-"""What a drain does to state: the stateful operators of each stage, and those whose rows no watermark can complete, as containers last
-reported them."""
+"""What a drain does to state: the stateful operators of each stage, and those that no watermark can empty, according to the containers'
+last reports."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sluice.wire import agents as wire_agents
 
 @dataclass(frozen=True, slots=True)
 class FlushCheck:
-    """A stage, over its `tasks`. `operators`: those that a flush cannot empty; `rows`: how many rows its state has now; `unknown_tasks`:
-    those that have not reported yet. `stateful`: all its stateful operators and what a flush does to each, from the sink to the sources;
-    None if no task has reported them."""
+    """What a flush does to a stage. `tasks`: the number of its tasks. `operators`: the operators that a flush cannot empty. `rows`: the
+    present number of rows in its state. `unknown_tasks`: the tasks that have not reported yet. `stateful`: all its stateful operators and
+    the effect of a flush on each, from the sink to the sources; None if no task has reported them."""
 
     stage: StageName
     tasks: int

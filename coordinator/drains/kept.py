@@ -1,4 +1,4 @@
-"""State that a drain has kept: what a next run has to have to continue with it, and how it gets it."""
+"""State that a drain has kept: which runs may continue with it, and how they get it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from sluice.core.jobmodels.spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class KeptState:
-    """The state that `drain` has kept. `spec`: of the drained run. `returns`: the stages of tasks that have moved on since and must return
-    to the commit of the drain; `fresh`: those that had run no batch then."""
+    """The state that `drain` has kept. `spec`: of the drained run. `returns`: the stages of tasks that have run batches since, and must
+    return to the drain's commit. `fresh`: the stages of tasks that had run no batch at the drain."""
 
     drain: DrainRow
     spec: RunSpec
@@ -31,7 +31,8 @@ class KeptState:
 
 
 async def read_kept(tx: ReadTransaction, drain: DrainRow, current: RunRow) -> KeptState:
-    """For a run that follows the drain, and replaces the job's `current` run. Raises IncompatibleState if the state no longer exists."""
+    """The kept state for a run that follows the drain and replaces the job's `current` run. Raises IncompatibleState if it no longer
+    exists."""
     await _check_history(tx, drain, current)
     states = {row.key: row for row in await tx.fleet.stage_states(drain.job)}
     rows = await tx.drains.stages(drain.drain_id)
@@ -50,7 +51,7 @@ async def read_kept(tx: ReadTransaction, drain: DrainRow, current: RunRow) -> Ke
 
 
 async def _check_history(tx: ReadTransaction, drain: DrainRow, current: RunRow) -> None:
-    """Every run that follows a drain begins a history. One with an explicit start has given the kept state up."""
+    """Every run that follows a drain begins a history. A run with an explicit start gives up the kept state."""
     if current.run_id == drain.run_id:
         return
     first = await get_run(tx, current.first_run)
@@ -62,10 +63,10 @@ async def _check_history(tx: ReadTransaction, drain: DrainRow, current: RunRow) 
 
 
 async def _returned(tx: ReadTransaction, key: StageKey, row: DrainStageRow, state: StageStateRow | None, current: RunId) -> StageStateRow:
-    """The stage's state as after a restore by an operator, which begins a new lineage."""
+    """The stage's state as after a restore by an operator: a new lineage begins."""
     found = None if row.committed is None else await tx.snapshots.get(key, row.committed)
     if found is None:
-        there = "the job is not backed up" if row.committed is None else f"snapshot {row.committed} is not there any more"
+        there = "the job is not backed up" if row.committed is None else f"snapshot {row.committed} no longer exists"
         raise IncompatibleState(
             f"stage {key.stage} of task {key.task} has run since the drain {row.drain_id}, and there is nothing to return to ({there}): "
             f"continue run {current} with the start checkpoint, or deploy with an explicit start"
@@ -86,7 +87,7 @@ def _kept_stages(spec: RunSpec, rows: Sequence[DrainStageRow]) -> Sequence[KeptS
 
 
 def live_stages(run: RunRow, model: JobModel, stage_metrics: StageMetrics) -> Sequence[KeptStage]:
-    """What a drain would keep of a run, as far as its containers have reported: a stage that none has reported counts as stateless."""
+    """What a drain would keep of a run, according to its containers' reports. A stage without a report counts as stateless."""
     reports = stage_metrics.of_run(run.run_id)
     found = []
     for stage in run.spec.stage_names:
@@ -99,7 +100,7 @@ def live_stages(run: RunRow, model: JobModel, stage_metrics: StageMetrics) -> Se
 
 
 async def return_to_kept(tx: WriteTransaction, kept: KeptState, fresh_stages: Collection[StageName]) -> None:
-    """Let the next run begin with the state that was kept. `fresh_stages` begin without the checkpoints that they had."""
+    """Let the next run begin with the kept state. `fresh_stages` begin without their former checkpoints."""
     for key in kept.fresh:
         await tx.fleet.drop_stage_states(key.job, key.task, key.stage)
     for row in kept.returns:
@@ -111,19 +112,19 @@ async def return_to_kept(tx: WriteTransaction, kept: KeptState, fresh_stages: Co
 
 async def kept_histories(tx: ReadTransaction, kept: KeptState, fresh_stages: Collection[StageName]) -> Sequence[KeptHistory]:
     """The earlier histories of the state with which the next run begins, newest first, for a rebuild
-    (`coordinator.snapshots.continuation`). The oldest from whose snapshots no stage continues are left out. Call it after
+    (`coordinator.snapshots.continuation`). The oldest ones are omitted if no stage continues from their snapshots. Call it after
     `return_to_kept`."""
     drained = await get_run(tx, kept.drain.run_id)
     found = [KeptHistory(drained.first_run, frozenset(fresh_stages)), *drained.kept]
     runs = [await tx.runs.get(run_id) for run_id in await tx.snapshots.runs_of_heads(kept.drain.job)]
     used = {run.first_run for run in runs if run is not None}
-    while found and None not in runs and found[-1].first_run not in used:  # only a rebuild leaves snapshots of runs that are not known
+    while found and None not in runs and found[-1].first_run not in used:  # only after a rebuild are there snapshots of unknown runs
         found.pop()
     return found
 
 
 async def kept_operators(tx: ReadTransaction, job: JobName, states: Sequence[StageStateRow]) -> Mapping[StageName, Sequence[str]]:
-    """The stateful operators of the stages of a task whose state is still as the job's last drain has kept it."""
+    """The stateful operators of those stages of a task whose state has not changed since the job's last drain kept it."""
     drain = await tx.drains.last_drained(job)
     if drain is None or drain.mode is Mode.DEFAULT:
         return {}

@@ -1,4 +1,4 @@
-"""Chores: release the tasks of containers whose lease has expired, and store the bounds of leases and when each container last sent a
+"""Chores: release the tasks of containers whose lease has expired, store the bounds of leases, and store the time of each container's last
 heartbeat."""
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ExpireLeases:
 
 @dataclass(frozen=True, slots=True)
 class LowerLeaseBounds:
-    """After a start with shorter leases: store the shorter bounds, when the leases of earlier coordinators have expired."""
+    """After a start with shorter leases: store the shorter bounds as soon as the leases of earlier coordinators have expired."""
 
     store: Store
     leases: Leases
@@ -79,7 +79,7 @@ class LowerLeaseBounds:
 
 @dataclass(frozen=True, slots=True)
 class FlushLastSeen:
-    """Write when each container last sent a heartbeat, in batches so small that no other transaction waits long."""
+    """Store the time of each container's last heartbeat, in small batches, so that no other transaction waits long."""
 
     store: Store
     leases: Leases

@@ -114,10 +114,10 @@ class World:
     def wire(self, blobs: BlobStore) -> None:
         """Restart the coordinator with this blob store: everything in memory is lost."""
 
-        async def greet(name: BlobStoreName, opened: BlobStore) -> object:
+        async def on_open(name: BlobStoreName, opened: BlobStore) -> object:
             return await owns_blob_store(self.store, name, opened)
 
-        stores = BlobStores({"local": "file:///not-opened"}, lambda name, url: blobs, Backup((LOCAL,), (LOCAL,)), greet)
+        stores = BlobStores({"local": "file:///not-opened"}, lambda name, url: blobs, Backup((LOCAL,), (LOCAL,)), on_open)
         self.blobs = blobs
         self.blob_stores = stores
         self.snapshots = Snapshots(self.store, stores, Notices(self.store), self.clock, lambda: Lineage(f"l{next(self.number)}"), CHECKS)
