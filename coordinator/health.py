@@ -18,12 +18,12 @@ from sluice.disks import Room
 from sluice.streams.port import StreamSystem
 
 TIMEOUT = timedelta(seconds=4)
-"""A check that takes longer has failed. Probes of `/readyz` wait for seconds only, while a stream system's own time-outs are longer."""
+"""A check that takes longer has failed. Probes of `/readyz` wait only a few seconds, while the timeouts of stream systems are longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`vital`: if it fails, the coordinator is not ready. Other checks are only shown."""
+    """`vital`: the coordinator is not ready if this check fails. Other checks are only displayed."""
 
     name: str
     ok: bool
@@ -68,7 +68,7 @@ class Health:
         except SluiceError as error:
             return Check("database", False, str(error))
         if not self.store.claimed:
-            return Check("database", False, "another coordinator may use it: nothing is written until the claim is renewed")
+            return Check("database", False, "another coordinator may be using it; nothing is written until the claim is renewed")
         return Check("database", True, f"{len(active)} active runs")
 
     async def _system(self, name: str) -> Check:
@@ -85,7 +85,7 @@ class Health:
         return Check("disks", True, "measured")
 
     def _disks(self) -> Sequence[Check]:
-        """A disk that is low is only shown: everything still works."""
+        """One check for each disk. It is vital only if the disk is full; low space is only displayed."""
         found = {name: (space, self.disks.thresholds.judge(space)) for name, space in self.disks.found.items()}
         return [
             Check(f"disk {name}", room is Room.ENOUGH, self.disks.text(name, space), vital=room is Room.FULL)

@@ -78,7 +78,7 @@ def of_leases(leases: Leases) -> Iterable[Metric]:
 
 
 def of_jobs(lag: LagMonitor) -> Iterable[Metric]:
-    """Jobs by their current runs; none if the database has not answered for a minute."""
+    """Jobs with their current runs. Empty if the database has not answered for a minute."""
     state = GaugeMetricFamily(
         "sluice_job_state", "1 for the state of the job's current run, 0 for the others.", labels=["sluice_job", "state"]
     )
@@ -109,8 +109,8 @@ def of_jobs(lag: LagMonitor) -> Iterable[Metric]:
             continue
         slots.add_metric([job.job], job.slots)
         for kind in ContainerState:
-            containers.add_metric([job.job, kind.value], job.tally.containers.get(kind, 0))
-        held.add_metric([job.job], job.tally.owned)
+            containers.add_metric([job.job, kind.value], job.counts.containers.get(kind, 0))
+        held.add_metric([job.job], job.counts.owned)
         unheld.add_metric([job.job], job.unowned)
         for stage, count in sorted(job.lag.items()):
             behind.add_metric([job.job, stage], count)
@@ -128,7 +128,7 @@ def of_reports(reports: ReportChecks, lag: LagMonitor) -> Iterable[Metric]:
         "Reports of tasks' owners that cannot be true and were rejected, by reason.",
         labels=["sluice_job", "reason"],
     )
-    none = {(job.job, reason): 0 for job in lag.jobs for reason in FALSE}  # so that the first one is an increase
+    none = {(job.job, reason): 0 for job in lag.jobs for reason in FALSE}  # so that the first refused report is an increase
     for (name, reason), count in sorted({**none, **reports.refused}.items()):
         refused.add_metric([name, reason], count)
     yield refused
@@ -260,7 +260,7 @@ def of_transactions(transactions: AbortTransactions) -> Iterable[Metric]:
 
 
 def of_versions(lag: LagMonitor) -> Iterable[Metric]:
-    """Jobs with a live run; none if the database has not answered for a minute."""
+    """Jobs with a live run. Empty if the database has not answered for a minute."""
     version = GaugeMetricFamily("sluice_job_model_version", "Version of the job model in force.", labels=["sluice_job"])
     behind = GaugeMetricFamily(
         "sluice_job_containers_outdated", "Live containers that have not adopted that version.", labels=["sluice_job"]
@@ -270,7 +270,7 @@ def of_versions(lag: LagMonitor) -> Iterable[Metric]:
         if job.state.ended:
             continue
         version.add_metric([job.job], job.version)
-        behind.add_metric([job.job], sum(count for adopted, count in job.tally.versions.items() if adopted < job.version))
+        behind.add_metric([job.job], sum(count for adopted, count in job.counts.versions.items() if adopted < job.version))
         away.add_metric([job.job], job.reassigned_slots)
     yield from (version, behind, away)
 
@@ -361,14 +361,14 @@ def of_disks(disks: MeasureDisks) -> Iterable[Metric]:
 
 
 def of_snapshots(snapshots: Snapshots, lag: LagMonitor) -> Iterable[Metric]:
-    """For each task the oldest over its stages: the work that a lost disk would cost. Only jobs with a live run."""
+    """The age of each task's newest snapshot, the maximum over its stages: the work lost with a disk. Only jobs with a live run."""
     ages = GaugeMetricFamily(
         "sluice_snapshot_age_seconds", "Age of a task's newest snapshot; of its stages the oldest.", labels=["sluice_job", "task"]
     )
-    going_on = {each.job for each in lag.jobs if not each.state.ended}
+    live = {each.job for each in lag.jobs if not each.state.ended}
     oldest: dict[tuple[str, str], float] = {}
     for key in snapshots.newest:
-        if key.job not in going_on:
+        if key.job not in live:
             continue
         seconds = snapshots.age(key).total_seconds()
         oldest[key.job, key.task] = max(seconds, oldest.get((key.job, key.task), seconds))
@@ -394,7 +394,7 @@ def of_degraded_backups(monitor: BackupMonitor) -> Iterable[Metric]:
 
 
 def of_lost_blobs(lost_blobs: FindLostBlobs, monitor: BackupMonitor) -> Iterable[Metric]:
-    """Metrics of the last comparison; 0 for a job that has begun since."""
+    """Metrics of the last comparison; 0 for a job that began after it."""
     labels = ["sluice_job", "blob_store"]
     lost = GaugeMetricFamily("sluice_job_blobs_lost", "Blobs that retained snapshots need and that are gone.", labels=labels)
     costs = GaugeMetricFamily("sluice_job_snapshots_lost", "Retained snapshots that cannot be restored from a blob store.", labels=labels)

@@ -24,7 +24,7 @@ from sluice.core.errors import BadSettings, CannotListen, HomeInUse, SluiceError
 log = logging.getLogger(__name__)
 
 BACKLOG = 2048
-"""Length of the queue of connections to be accepted. Beyond it the kernel drops connections, and clients try again after 1, 3, 7, 15… s."""
+"""Maximum number of connections that wait to be accepted. The kernel drops further ones, and clients retry after 1, 3, 7, 15… s."""
 
 ACCEPTS = 16
 """Connections accepted in one iteration of the event loop. libuv accepts one per listening socket and iteration. With a single socket, a
@@ -32,8 +32,8 @@ burst of slow requests keeps connections waiting until they are dropped, includi
 
 
 class Server(uvicorn.Server):
-    """uvicorn, except that stopping ends long polls immediately and a failed start raises an error of Sluice. `failure`: the error because
-    of which the server stopped itself."""
+    """uvicorn with two differences: stopping ends long polls immediately, and a failed start raises an error of Sluice. `failure`: the
+    error that made the server stop itself."""
 
     def __init__(self, config: uvicorn.Config, coordinator: Coordinator, settings: Settings) -> None:
         super().__init__(config)
@@ -58,20 +58,20 @@ class Server(uvicorn.Server):
             database, directory = self._settings.database_shown, self._settings.log_directory
             scheme = "http" if self._certificate is None else "https"
             log.info("coordinator on %s://%s:%s, database %s, log %s", scheme, where, port, database, directory)
-            self._say_who()
+            self._log_authentication()
             if self._certificate is not None:
                 self._certificate.start()
-            self._say_how_many()
+            self._log_connection_limit()
 
-    def _say_who(self) -> None:
+    def _log_authentication(self) -> None:
         if self._coordinator.authentication.required:
             log.info("requests need a token")
         elif self._settings.insecure:
-            log.warning("whatever reaches %s may do everything, without a token (insecure)", self._settings.host)
+            log.warning("insecure: all requests to %s are allowed without a token", self._settings.host)
 
     async def _show_first_token(self) -> None:
-        """With authentication and without an administrator's token, create one. It is shown once, and never logged. Before the first
-        request, so that what waits for the coordinator finds it. Raises StoreUnavailable, BadSettings."""
+        """Create an administrator's token if authentication is on and there is none. It is shown once and never logged. This happens before
+        the first request, so that a script that waits for the coordinator finds the token. Raises StoreUnavailable, BadSettings."""
         await self._coordinator.authentication.tokens.recover()
         first = await self._coordinator.authentication.first_token()
         if first is None:
@@ -83,7 +83,7 @@ class Server(uvicorn.Server):
             write_private(file, first)
             log.info("the first administrator's token is in %s", file)
 
-    def _say_how_many(self) -> None:
+    def _log_connection_limit(self) -> None:
         limit = self._coordinator.connections.limit
         containers = supported_containers(limit)
         if containers >= FEW_CONTAINERS or self._settings.max_connections is not None:
@@ -98,7 +98,7 @@ class Server(uvicorn.Server):
             )
 
     def give_up(self, error: SluiceError) -> None:
-        """Stop because of this error."""
+        """Stop the server because of this error."""
         log.error("stopping: %s", error)
         self.failure = error
         self.should_exit = True
@@ -114,7 +114,7 @@ class Server(uvicorn.Server):
 
 
 def write_private(file: Path, text: str) -> None:
-    """Replace the file by one that only this user can read. Raises BadSettings with the path."""
+    """Write the file so that only this user can read it. Raises BadSettings with the path."""
     try:
         made = file.with_name(f".{file.name}.new")
         made.unlink(missing_ok=True)
@@ -126,8 +126,8 @@ def write_private(file: Path, text: str) -> None:
 
 
 def only_one(home: Path) -> IO[bytes]:
-    """Lock the home directory until the process exits. Raises HomeInUse: leases are in memory, so two coordinators would grant them
-    independently."""
+    """Lock the home directory until the process exits, because leases are in memory, and two coordinators would grant them independently.
+    Raises HomeInUse."""
     lock = lock_file(home / "coordinator.lock")
     if lock is None:
         raise HomeInUse(f"{home.absolute()} is in use by another coordinator: stop it, or choose another --home")
@@ -135,7 +135,7 @@ def only_one(home: Path) -> IO[bytes]:
 
 
 def shared(listening: list[socket.socket]) -> list[socket.socket]:
-    """Each listening socket ACCEPTS times."""
+    """Each listening socket, duplicated so that it occurs ACCEPTS times."""
     return [each for one in listening for each in (one, *(one.dup() for _ in range(ACCEPTS - 1)))]
 
 
@@ -178,12 +178,12 @@ def server(settings: Settings, timeouts: Timeouts | None = None) -> Server:
 
 
 CERTIFICATE_INTERVAL = timedelta(seconds=10)
-"""How often it is checked whether the files of the certificate have changed."""
+"""Interval at which the files of the certificate are checked for changes."""
 
 
 class Certificate:
-    """Reads the files of a server's certificate again when they have changed. Connections that are open keep the former certificate. A pair
-    that does not fit, because one file has been replaced and the other not yet, is tried again."""
+    """Reloads a server's certificate when its files have changed. Open connections keep the former certificate. If the files do not match,
+    because only one of them has been replaced yet, the load is retried."""
 
     def __init__(self, context: ssl.SSLContext, certificate: Path, key: Path) -> None:
         self._context = context
@@ -204,21 +204,21 @@ class Certificate:
         self.start()
 
     def refresh(self) -> bool:
-        """Whether the files had changed and were read."""
+        """Load the files if they have changed. Returns whether they were loaded."""
         found = self._now()
         if found is None or found == self._version:
             return False
         try:
             self._context.load_cert_chain(*self._files)
         except OSError as error:
-            log.error("the new certificate is not used: %s and %s: %s", *self._files, error)
+            log.error("cannot load the new certificate from %s and %s: %s", *self._files, error)
             return False
         self._version = found
-        log.info("the certificate was read again: %s", self._files[0])
+        log.info("reloaded the certificate from %s", self._files[0])
         return True
 
     def _now(self) -> Sequence[tuple[int, int]] | None:
-        """What changes with the files; None if one cannot be read."""
+        """The modification times and inodes of the files; None if one cannot be read."""
         try:
             found = [file.stat() for file in self._files]
         except OSError:
@@ -246,8 +246,8 @@ FULL = 2
 
 
 class FrozenHeap:
-    """Keeps the garbage collector from scanning long-lived objects again and again: after each full collection the survivors are frozen.
-    Once an hour they are unfrozen and collected. Affects the whole process, between `start` and `stop`."""
+    """Prevents the garbage collector from scanning long-lived objects repeatedly: after each full collection the surviving objects are
+    frozen. Once an hour they are unfrozen and collected. Affects the whole process between `start` and `stop`."""
 
     def __init__(self) -> None:
         self._next: asyncio.TimerHandle | None = None
@@ -258,7 +258,7 @@ class FrozenHeap:
         self.collect_everything()
 
     def stop(self) -> None:
-        """May run twice."""
+        """Unfreeze all objects. Idempotent."""
         if self._next is not None:
             self._next.cancel()
             self._next = None

@@ -31,7 +31,7 @@ from sluice.disks import checked_path
 
 
 class _OldNames(PydanticBaseSettingsSource):
-    """Settings given under deprecated names. Of one source, a new name wins over the old one."""
+    """Settings given under deprecated names. Within one source, the new name takes precedence."""
 
     def __init__(self, settings_cls: type[BaseSettings], given: Mapping[str, Any], prefix: str = "") -> None:
         super().__init__(settings_cls)
@@ -69,14 +69,13 @@ class Settings(BaseSettings):
     insecure: bool = Field(False, description="allow listening beyond loopback without tokens and TLS")
     authentication: bool | None = Field(
         None,
-        description="requests need a token; otherwise whatever reaches the coordinator may do everything. Default: beyond loopback, and "
-        "behind a proxy",
+        description="requests need a token; otherwise all requests are allowed. Default: on beyond loopback and behind a proxy",
     )
     tls_certificate: Path | None = Field(None, description="PEM file of the certificate and its chain; read again when it changes")
     tls_key: Path | None = Field(None, description="PEM file of its private key")
-    behind_proxy: bool = Field(False, description="a proxy before the coordinator ends TLS; requests need a token")
+    behind_proxy: bool = Field(False, description="a proxy in front of the coordinator terminates TLS; requests need a token")
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed"
+        (), description="addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto headers are used"
     )
     metrics_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
@@ -91,11 +90,13 @@ class Settings(BaseSettings):
     )
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="names under which clients reach the coordinator, besides localhost: the Host header. Default with `insecure`: any",
+        description="names under which clients reach the coordinator (Host header), in addition to localhost. Default with `insecure`: any",
     )
     database_url: str = Field("", description="SQLAlchemy URL with an async driver; default: coordinator.db under home")
     log_dir: Path | None = Field(None, description="directory of the embedded log; default: log under home")
-    kafka_bootstrap: str = Field("", max_length=2000, description="host:port,host:port of the Kafka cluster that is the system `kafka`")
+    kafka_bootstrap: str = Field(
+        "", max_length=2000, description="bootstrap servers (host:port,host:port) of the Kafka cluster that is the system `kafka`"
+    )
     kafka_properties: Path | None = Field(None, description="client.properties file: security.protocol, sasl.*, ssl.*")
     kafka_replication: int = Field(
         -1, ge=-1, description="replication factor of the topics that the coordinator creates; -1: the brokers' default"
@@ -107,45 +108,50 @@ class Settings(BaseSettings):
     heartbeat_seconds: float = Field(5, description="heartbeat interval")
     margin_seconds: float = Field(3, description="safety margin: a container stops this long before its lease expires")
     grace_seconds: float = Field(5, description="grace period: tasks are reassigned this long after a lease expires")
-    heartbeat_max_rate: float = Field(2500, description="heartbeats per second of all containers together; a larger fleet sends fewer each")
-    bare_lease_seconds: float = Field(
-        160, description="lease of containers that send no epoch, as Apache Samza's: they send a heartbeat every 60 s and try it for 93 s"
+    heartbeat_max_rate: float = Field(
+        2500, description="maximum heartbeats per second of all containers; in a larger fleet each sends fewer"
     )
-    bare_grace_seconds: float = Field(120, description="grace period of such containers, which take up to two minutes to shut down")
+    bare_lease_seconds: float = Field(
+        160,
+        description="lease of containers without an epoch, such as Apache Samza's, which send a heartbeat every 60 s and retry it for 93 s",
+    )
+    bare_grace_seconds: float = Field(
+        120, description="grace period of containers without an epoch, which take up to two minutes to shut down"
+    )
     database_outage_seconds: float = Field(
         120,
         ge=15,
         le=1e6,
-        description="with PostgreSQL: leases are renewed so long while the database is away; then heartbeats are answered with 503",
+        description="with PostgreSQL: how long leases are renewed while the database is unavailable; then heartbeats are answered with 503",
     )
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="maximum size of a request's body")
     max_connections: int | None = Field(
         None,
         ge=10,
-        description="maximum number of connections; a fifth is for heartbeats and probes. Default: what the limit of open files allows",
+        description="maximum number of connections; a fifth is reserved for heartbeats and probes. Default: from the limit of open files",
     )
     max_connections_per_peer: int | None = Field(
-        None, ge=10, description="maximum number of connections from one address. Default: none, since fleets share addresses"
+        None, ge=10, description="maximum number of connections from one address. Default: no limit, because fleets share addresses"
     )
     notices_wait_seconds: float = Field(30, gt=0, le=300, description="maximum duration of a long poll")
     disk_low_bytes: int = Field(
-        1 << 30, ge=0, description="a disk of the database, the embedded log or a blob store with less free space is reported; 0: never"
+        1 << 30, ge=0, description="report a disk of the database, the embedded log or a blob store with less free space; 0: never"
     )
-    disk_full_bytes: int = Field(32 << 20, ge=0, description="with less free space on one of these disks the coordinator is not ready")
+    disk_full_bytes: int = Field(32 << 20, ge=0, description="the coordinator is not ready if one of these disks has less free space")
     log_retention_seconds: float = Field(3600, ge=0, description="records of intermediate streams are kept at least this long")
     watermark_unread_seconds: float = Field(
         10,
         ge=0,
         le=1e9,
-        description="behind a stage that has neither a watermark nor an event-time column, watermarks wait while it has records to read "
-        "that are older than this",
+        description="watermarks wait for a stage that has neither a watermark nor an event-time column while it has unread records older "
+        "than this",
     )
     idle_feeder_seconds: float | None = Field(
         None,
         gt=0,
         le=1e9,
-        description="watermarks wait no longer for a task that has records to read or open windows and has made no progress for this "
-        "long; its rows may then be dropped as late. Default: wait without limit",
+        description="stop waiting for a task that has unread records or open windows and has made no progress for this long; its rows may "
+        "then be dropped as late. Default: wait without limit",
     )
     blob_stores: Annotated[dict[str, str], NoDecode] = Field(
         {}, description='blob stores for state, name -> URL; default {"local": "file://HOME/blobs"}'
@@ -170,11 +176,11 @@ class Settings(BaseSettings):
     gc_grace_seconds: float = Field(
         86400,
         ge=60,
-        description="a blob that no snapshot refers to is kept this long. Must exceed the longest commit, which is twice the sum of the "
+        description="keep blobs that no snapshot refers to for this long. Must exceed the longest commit, which is twice the sum of the "
         "containers' commit_max_delay_seconds and commit_timeout_seconds; otherwise containers refuse to start",
     )
     gc_max_deletes_per_second: float = Field(1000, gt=0, description="maximum rate of garbage collection")
-    blob_ttl_seconds: float = Field(30 * 86400, gt=0, description="time to live that containers give to uploaded blobs; used for the alert")
+    blob_ttl_seconds: float = Field(30 * 86400, gt=0, description="time to live that containers set on uploaded blobs; used for the alert")
 
     drain_soft_seconds: float = Field(60, gt=0, le=1e9, description="after this long, report which tasks hold up a drain")
     drain_hard_seconds: float = Field(600, gt=0, le=1e9, description="after this long, a drain fails")
@@ -206,7 +212,7 @@ class Settings(BaseSettings):
     )
     @classmethod
     def _listed(cls, given: object) -> object:
-        """A variable has the list as JSON."""
+        """Environment variables contain the list as JSON."""
         if not isinstance(given, str):
             return given
         try:
@@ -217,7 +223,7 @@ class Settings(BaseSettings):
     @field_validator("blob_stores", mode="before")
     @classmethod
     def _named(cls, given: object) -> object:
-        """A variable has the object as JSON."""
+        """Environment variables contain the object as JSON."""
         if not isinstance(given, str):
             return given
         try:
@@ -244,7 +250,7 @@ class Settings(BaseSettings):
     def _allowances(cls, groupers: tuple[str, ...]) -> tuple[str, ...]:
         for each in groupers:
             if not is_allowance(each):
-                raise ValueError(f"{each!r} names no grouper: write module:Class, or module:* for all classes of a module")
+                raise ValueError(f"{each!r} is not a grouper: write module:Class, or module:* for all classes of a module")
         return groupers
 
     @classmethod
@@ -293,7 +299,7 @@ class Settings(BaseSettings):
 
     @property
     def database_outage(self) -> timedelta | None:
-        """None with SQLite, whose file is locked while the coordinator runs."""
+        """The setting; None with SQLite, whose file is locked while the coordinator runs."""
         return None if self.database.startswith("sqlite") else timedelta(seconds=self.database_outage_seconds)
 
     @property
@@ -307,7 +313,8 @@ class Settings(BaseSettings):
 
     @property
     def disks(self) -> dict[str, Path]:
-        """Paths on the disks of this machine that the coordinator writes to, by names. A database server and a bucket have their own."""
+        """Paths on the disks of this machine that the coordinator writes to, by display name. Database servers and buckets are not
+        included."""
         found = {"log": self.log_directory}
         if self.database.startswith("sqlite") and (file := self.database.partition("///")[2]):
             found["database"] = Path(file).parent
@@ -360,7 +367,7 @@ def read_settings(**flags: object) -> Settings:
 
 
 def _check_exposure(settings: Settings) -> None:
-    """Raises BadSettings if requests would be open to a network, or tokens readable on it."""
+    """Raises BadSettings if a network could send requests without a token, or read tokens."""
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise BadSettings("tls_certificate and tls_key are needed together")
     parse_networks(settings.trusted_proxies)
@@ -368,7 +375,9 @@ def _check_exposure(settings: Settings) -> None:
     if settings.behind_proxy and not settings.trusted_proxies:
         raise BadSettings("behind_proxy needs trusted_proxies, a JSON list of the addresses or networks of the proxies")
     if settings.behind_proxy and not settings.authenticates:
-        raise BadSettings("behind_proxy always needs authentication: whatever reaches the proxy reaches the coordinator")
+        raise BadSettings(
+            "behind_proxy always needs authentication, because requests from the network reach the coordinator through the proxy"
+        )
     if settings.insecure or _is_loopback(settings.host):
         return
     if not settings.authenticates:
@@ -381,7 +390,8 @@ def _check_exposure(settings: Settings) -> None:
 
 
 def _message(error: Exception) -> str:
-    """The input of an error of several settings is all of them, with the secret ones, and is not shown."""
+    """The text of an error. The input of an error about several settings is omitted, because it contains all settings with the secret
+    ones."""
     if not isinstance(error, ValidationError):
         return str(error)
     shown = []

@@ -60,7 +60,7 @@ class DrainDeadlines:
     async def run_once(self) -> Mapping[str, int]:
         async with self.store.read() as tx:
             self._count({phase: count for phase, count in (await tx.drains.outcomes()).items() if phase.over})
-            progress = [self._progress(each, await tx.drains.tally(each.drain_id)) for each in await tx.drains.active()]
+            progress = [self._progress(each, await tx.drains.step_counts(each.drain_id)) for each in await tx.drains.active()]
         self.active = progress
         self._waits.end_round({(each.drain.drain_id, phase) for each in progress for phase in (None, each.drain.phase)})
         self._reported &= {(each.drain.drain_id, phase) for each in progress for phase in Phase}

@@ -1,13 +1,14 @@
-"""The leases of all containers, in memory. A heartbeat changes nothing else.
+"""The leases of all containers, in memory. A heartbeat only changes memory.
 
 A container is *valid* while its heartbeats renew its lease. It is *ending* once it was superseded or its run has ended: its heartbeats are
 answered with false, but it may still act until its last lease and the grace period have expired, so its tasks are not reassigned before
-that. A *bare* container, a client of Apache Samza, sends no epoch and reads no terms, so it has terms of its own. After a restart of the
-coordinator every container in the database gets a new lease, so that a restart stops no container: the longest that any coordinator may
-have granted (`sluice.core.leases.lease.LeaseBounds`), because it is not known which one the container has.
+that. A *bare* container, a client of Apache Samza, sends no epoch and reads no terms, so bare containers have separate terms. After a
+restart of the coordinator every container in the database gets a new lease, so that a restart stops no container. It is the longest lease
+that any coordinator may have granted (`sluice.core.leases.lease.LeaseBounds`), because it is unknown which one the container has.
 
-If the former coordinator may still run, without the claim on the database, it may still renew leases. A container that has not
-*acknowledged* the term of this coordinator therefore keeps its tasks longer, by the time for which that one renews leases at most.
+A former coordinator that has lost the claim on the database may still be running, and may still renew leases. Therefore a container that
+has not *acknowledged* the term of this coordinator keeps its tasks longer, by the maximum time for which a coordinator without the claim
+renews leases.
 """
 
 from __future__ import annotations
@@ -95,20 +96,20 @@ class Leases:
         """The term as containers send it; empty if there is none."""
         self._renews_until = inf
         self._former_renews_until = -inf
-        """Until then a former coordinator may renew the leases of containers that have not acknowledged the term."""
+        """The time until which a former coordinator may renew the leases of containers that have not acknowledged the term."""
         self.terms: Terms = policy.terms(0)
         self.bounds: LeaseBounds = policy.bounds(self.terms)
         self._granted = self.bounds
         """The bounds of the leases granted since the start."""
         self._inherited_until: Instant | None = None
-        """Until then `bounds` are also those of earlier coordinators."""
+        """The time until which `bounds` also cover the leases of earlier coordinators."""
         self._lease_seconds = self.terms.lease.total_seconds()
         self._grace_seconds = policy.grace.total_seconds()
         self._bare_lease_seconds = policy.bare_lease.total_seconds()
         self._bare_grace_seconds = policy.bare_grace.total_seconds()
         self.answered_alive = 0
         self.answered_invalid = 0
-        """Counted where that answer is sent, which is not on the fast path."""
+        """Incremented where that answer is sent, which is not on the fast path."""
         self._clock = clock
         self._valid: dict[str, LeaseEntry] = {}
         self._ending: dict[str, Instant] = {}
@@ -125,21 +126,21 @@ class Leases:
         return len(self._ending)
 
     def claim_confirmed(self, at: Instant) -> None:
-        """The claim on the database was held when a request was sent at that time."""
+        """Record that the claim on the database was held at this time, when the request that confirmed it was sent."""
         if self.policy.outage is not None:
             self._renews_until = at + self.policy.outage.total_seconds()
 
     @property
     def may_renew(self) -> bool:
-        """Whether the claim was confirmed recently enough. Otherwise another coordinator may have it, and give the tasks away."""
+        """Whether the claim was confirmed recently enough. Otherwise another coordinator may have it, and may reassign the tasks."""
         return self._clock.elapsed() < self._renews_until
 
     def needed(self, more: int) -> LeaseBounds:
-        """The bounds to store before leases are granted to so many more containers."""
+        """The bounds to store before leases are granted to `more` containers."""
         return self.bounds.covering(self.policy.bounds(self.policy.terms(len(self._valid) + more)))
 
     def set_bounds(self, bounds: LeaseBounds) -> None:
-        """Call it when they are stored."""
+        """Use these bounds. Call it after they are stored."""
         self.bounds = bounds
         self._grace_seconds = bounds.grace.total_seconds()
         self._bare_grace_seconds = bounds.bare_grace.total_seconds()
@@ -156,21 +157,21 @@ class Leases:
 
     @property
     def unacknowledged(self) -> int:
-        """How many valid containers a former coordinator may still renew the leases of."""
+        """The number of valid containers whose leases a former coordinator may still renew."""
         if self._clock.elapsed() >= self._former_renews_until:
             return 0
         return sum(not entry.acknowledged for entry in self._valid.values())
 
     def end(self) -> LeaseBounds | None:
-        """Renew no lease from now on. Returns the bounds to store at an orderly end: the next coordinator need not wait for this one. None
-        if that cannot be said, because a coordinator before this one may still renew leases, or if it is so already."""
+        """Renew no lease from now on. Returns the bounds to store at a clean shutdown, after which the next coordinator need not wait for
+        this one. None if an earlier coordinator may still renew leases, or if the stored bounds already say so."""
         self._renews_until = -inf
         former = self._clock.elapsed() < self._former_renews_until and (self.unacknowledged or self._ending)
         return None if former or not self.bounds.outage else replace(self.bounds, outage=timedelta(0))
 
     def lower_bounds(self) -> LeaseBounds | None:
-        """Lower bounds to store, when the leases of earlier coordinators have expired; None if they have not, or the bounds would be the
-        same. `set_bounds` ends it."""
+        """Lower bounds to store after the leases of earlier coordinators have expired. None if they have not, or if the bounds would be the
+        same. Call `set_bounds` after storing them."""
         if self._inherited_until is None or self._clock.elapsed() < self._inherited_until:
             return None
         bounds = bounds_after_start(self.bounds, self._granted)
@@ -189,8 +190,8 @@ class Leases:
         seen: bool = True,
         token: Digest | None = None,
     ) -> Terms:
-        """Make the container valid, with a full lease from now. `seen` is false for one that is known from the database: it gets the
-        longest lease that it may have from an earlier coordinator."""
+        """Make the container valid, with a full lease from now. `seen` is false for a container that was read from the database: it gets
+        the longest lease that an earlier coordinator may have granted."""
         self._ending.pop(execution_id, None)
         self._adjust_terms(len(self._valid) + (execution_id not in self._valid))
         now, terms = self._clock.elapsed(), self._terms_of(bare=bare)
@@ -213,7 +214,7 @@ class Leases:
 
     @property
     def _last_renewal(self) -> Instant:
-        """Until when another coordinator may renew leases of which this one does not know."""
+        """The last time at which another coordinator may renew a lease."""
         return Instant(max(self._clock.elapsed(), self._former_renews_until))
 
     def _free_at(self, entry: LeaseEntry) -> float:
@@ -221,7 +222,7 @@ class Leases:
         return entry.ends_at + (self._bare_grace_seconds if entry.bare else self._grace_seconds)
 
     def has_token(self, execution_id: str, token: str) -> bool:
-        """Whether it is a valid container, and this its token."""
+        """Whether the container is valid and this is its token."""
         entry = self._valid.get(execution_id)
         return entry is not None and entry.token is not None and is_same(digest(token), entry.token)
 
@@ -231,13 +232,12 @@ class Leases:
         return any(entry.bare for entry in self._valid.values())
 
     def is_bare(self, execution_id: str) -> bool:
-        """Whether it is a valid container that sends no epoch."""
+        """Whether the container is valid and sends no epoch."""
         entry = self._valid.get(execution_id)
         return entry is not None and entry.bare
 
     def set_model_version(self, execution_ids: Sequence[ExecutionContainerId], version: int) -> None:
-        """Name the version of the job model in the answers to the heartbeats of these containers. Containers that are not valid are
-        ignored."""
+        """Set the version of the job model in the answers to the heartbeats of these containers. Invalid containers are ignored."""
         for execution_id in execution_ids:
             entry = self._valid.get(execution_id)
             if entry is not None:
@@ -251,17 +251,17 @@ class Leases:
             self._expect_expiry(self._free_at(entry))
 
     def beat(self, execution_id: str, sent: int | None, term: bytes = b"") -> LeaseEntry | None:
-        """Renew the lease if the heartbeat is of the valid incarnation. Returns its entry, or None if the answer is false. `term`: the
-        highest that the container knows, in digits.
+        """Renew the lease if the heartbeat is from the valid incarnation. Returns its entry, or None if the answer is false. `term`: the
+        highest one that the container knows, in digits.
 
-        A heartbeat without epoch, of a container that sends one, is answered as alive and renews nothing. A heartbeat after lease and grace
-        period is refused, because the tasks may have been reassigned. A lease never ends earlier than a former answer said: if a shrinking
-        fleet shortens the terms and this answer is lost, the container trusts the longer lease of the answer before.
+        A heartbeat without an epoch, from a container that has one, is answered as alive and renews nothing. A heartbeat after the lease
+        and the grace period is refused, because the tasks may have been reassigned. A lease never ends earlier than a former answer said: a
+        shrinking fleet shortens the terms, and if this answer is lost, the container relies on the longer lease of the previous answer.
 
         Raises StoreUnavailable if no lease may be renewed; see `may_renew`."""
         now = self._clock.elapsed()
         if now >= self._renews_until:
-            raise StoreUnavailable("the claim on the database has not been confirmed for too long: another coordinator may have it")
+            raise StoreUnavailable("the claim on the database was not confirmed recently enough: another coordinator may have it")
         entry = self._valid.get(execution_id)
         if entry is None or (sent is not None and sent != entry.epoch):
             return None
@@ -269,9 +269,9 @@ class Leases:
         if now >= entry.ends_at + (self._bare_grace_seconds if bare else self._grace_seconds):
             return None
         self.answered_alive += 1
-        if sent is not None or may_renew(entry.lease, None):  # as `granted` does, without making a Lease
+        if sent is not None or may_renew(entry.lease, None):  # as `granted` does, without creating a Lease
             if not entry.acknowledged and self.term and term == self.term_text:
-                # The container has counted its lease from an answer of this coordinator, and ignores those of former ones from then on.
+                # The container has a lease from an answer of this coordinator, and ignores answers of former ones from then on.
                 entry.acknowledged, entry.ends_at = True, now + self._longest_terms(bare=bare).lease.total_seconds()
                 self._expect_expiry(self._free_at(entry))
             entry.ends_at = max(entry.ends_at, now + (self._bare_lease_seconds if bare else self._lease_seconds))
@@ -297,14 +297,14 @@ class Leases:
             self._adjust_terms(len(self._valid))
 
     def remember_superseded(self, execution_id: ExecutionContainerId, *, bare: bool = False) -> None:
-        """For a superseded container whose lease is unknown: it gets the longest that it can have. Nothing if it is known."""
+        """Add a superseded container whose lease is unknown, with the longest lease that it can have. A known container is not changed."""
         if execution_id in self._ending:
             return
         lease = granted(Epoch(0), self._last_renewal, self._longest_terms(bare=bare), bare=bare)
         self._ending[execution_id] = lease.free_at(self.bounds)
 
     def drop(self, execution_id: ExecutionContainerId) -> None:
-        """Forget a container that has ended."""
+        """Remove a container that has ended."""
         self._ending.pop(execution_id, None)
         if self._valid.pop(execution_id, None) is not None:
             self._adjust_terms(len(self._valid))
@@ -320,8 +320,7 @@ class Leases:
         return timedelta(seconds=max(0.0, entry.ends_at - self._clock.elapsed())) if entry else None
 
     def contact(self, execution_id: ExecutionContainerId) -> Contact | None:
-        """When the container was last seen; None for one that is not valid. A bare container is never silent: it chooses its own
-        interval."""
+        """When the container was last seen; None if it is not valid. A bare container is never silent, because it chooses its interval."""
         entry = self._valid.get(execution_id)
         if entry is None:
             return None
@@ -361,7 +360,7 @@ class Leases:
 
 @lru_cache(maxsize=1024)
 def _headers(epoch: Epoch, model_version: int, terms: Terms, term: int) -> tuple[HeaderList, bytes]:
-    """The headers, and the same as lines. Cached, because most containers of a fleet get equal headers."""
+    """The headers, as a list and as lines. Cached, because most containers of a fleet get equal headers."""
     headers = (
         *term_headers(term),
         (b"sluice-epoch", b"%d" % epoch),
@@ -374,7 +373,7 @@ def _headers(epoch: Epoch, model_version: int, terms: Terms, term: int) -> tuple
 
 @lru_cache(maxsize=1)
 def term_headers(term: int) -> HeaderList:
-    """The header of answers that names the term; none without a term."""
+    """The header with the term; none if there is no term."""
     return ((b"sluice-term", b"%d" % term),) if term else ()
 
 

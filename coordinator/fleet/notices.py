@@ -21,15 +21,15 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Waiters(Generic[K]):
-    """Requests that wait until something about a key changes. For one event loop; there are no locks."""
+    """Requests that wait for a change of a key. For one event loop; there are no locks."""
 
     def __init__(self) -> None:
         self._events: defaultdict[K, dict[asyncio.Event, None]] = defaultdict(dict)
-        """In the order of arrival, in which they are woken."""
+        """In the order of arrival. They are woken in this order."""
         self.closed = False
 
     def notify(self, keys: Iterable[K]) -> None:
-        """Wake all that wait for these keys. Call it after the transaction that made the change has committed."""
+        """Wake all waiters for these keys. Call it after the transaction that made the change has committed."""
         for key in keys:
             for event in self._events.get(key, ()):
                 event.set()
@@ -39,22 +39,22 @@ class Waiters(Generic[K]):
         self.notify(list(self._events))
 
     def close(self) -> None:
-        """Wake all waiters, and end later waits immediately: the coordinator is shutting down."""
+        """Wake all waiters, and let later waits end immediately. Called when the coordinator shuts down."""
         self.closed = True
         self.notify_all()
 
     def waiting(self, key: K) -> int:
-        """How many wait for the key."""
+        """The number of waiters for the key."""
         return len(self._events.get(key, ()))
 
     @property
     def total(self) -> int:
-        """How many wait, for all keys."""
+        """The number of waiters for all keys."""
         return sum(len(events) for events in self._events.values())
 
     @contextmanager
     def register(self, key: K) -> Iterator[asyncio.Event]:
-        """An event that is set when the key is notified after the block was entered. Enter it before reading what may change: then no
+        """An event that is set when the key is notified after the block was entered. Enter the block before reading the data, so that no
         change between reading and waiting is missed."""
         event = asyncio.Event()
         if self.closed:
@@ -91,8 +91,8 @@ class Notices:
         self._store = store
         self._polls: Waiters[RunId] = Waiters()
         self._none_above: dict[RunId, int] = {}
-        """By run: a poll that still waits found no notice above this number, and none was added since, so that further polls need not read
-        the database. A fleet of thousands waits at the cost of one read."""
+        """For each run: no notice has a higher number than this. A waiting poll has read that, and none was added since, so that further
+        polls need not read the database. The polls of thousands of containers cost one read."""
 
     def notify(self, run_id: RunId) -> None:
         """Wake the polls of the run. Call it after the transaction that added a notice has committed."""
@@ -105,21 +105,22 @@ class Notices:
         self._polls.notify_all()
 
     def waiting(self, run_id: RunId) -> int:
-        """How many polls wait for a notice of the run."""
+        """The number of polls that wait for a notice of the run."""
         return self._polls.waiting(run_id)
 
     @property
     def polls(self) -> int:
-        """How many polls wait, for notices of all runs."""
+        """The number of polls that wait for notices of all runs."""
         return self._polls.total
 
     def close(self) -> None:
-        """End all polls, and later ones immediately: the coordinator is shutting down."""
+        """End all polls, and let later ones end immediately. Called when the coordinator shuts down."""
         self._none_above.clear()
         self._polls.close()
 
     async def after(self, run_id: RunId, seq: int, within: timedelta) -> Sequence[NoticeRow]:
-        """The run's notices with numbers above `seq`, as soon as there are any; none if none comes within that time. Raises UnknownRun."""
+        """The run's notices with numbers above `seq`, as soon as there are any. Empty if none is added within that time. Raises
+        UnknownRun."""
         must_read = run_id not in self._none_above or self._none_above[run_id] > seq
         with self._polls.register(run_id) as event:
             try:

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Registration:
     """The request of an incarnation of a slot. `bare`: a client that sends no epoch. `metrics_address`: "host:port". `can_keep_state`,
-    `principal`: see `ContainerRow`. `token`: the digest of the token that it gets. `only_if_free`: do not supersede a valid incarnation of
+    `principal`: see `ContainerRow`. `token`: the digest of its new token. `only_if_free`: do not supersede a valid incarnation of
     the slot."""
 
     processor_id: ProcessorId
@@ -67,8 +67,8 @@ class RegistrationResult:
 
 
 class Registrations:
-    """Registers containers and records their exit. Besides `ExpireLeases`, this is all that makes a container valid or invalid;
-    `Leases.beat` answers their heartbeats."""
+    """Registers containers and records their exit. Only this class and `ExpireLeases` make containers valid or invalid. `Leases.beat`
+    answers heartbeats."""
 
     def __init__(
         self,
@@ -91,8 +91,8 @@ class Registrations:
         self._exits: GroupCommit[_Exit, ContainerRow] = GroupCommit(self._exit_all)
 
     async def recover(self) -> int:
-        """After a start of the coordinator: give every container that has not ended the longest lease that it may have. Returns how many
-        there are."""
+        """At the start of the coordinator: give every container that has not ended the longest lease that it may have. Returns the number
+        of these containers."""
         async with self._store.begin() as tx:
             standing = await tx.fleet.active_containers()
             runs = {run.run_id: run for run in await tx.runs.active()}
@@ -103,8 +103,8 @@ class Registrations:
                 await tx.promises.put_lease_bounds(bounds)
         if outage:
             log.warning(
-                "the former coordinator has not ended in order: for up to %g s it may renew the leases of containers that it reaches. "
-                "Until a container has acknowledged this one, its tasks are not reassigned before that and a lease have passed",
+                "the former coordinator did not shut down cleanly, and may renew leases of containers for up to %g s. The tasks of "
+                "a container that has not acknowledged this coordinator are not reassigned before that time and a lease have passed",
                 outage.total_seconds(),
             )
         self._leases.begin(bounds, self._store.term, outage)
@@ -123,16 +123,16 @@ class Registrations:
         return len(standing)
 
     async def end(self) -> None:
-        """Renew no lease from now on, and record that this coordinator has ended in order, so that the next one need not wait for it.
-        Raises StoreUnavailable."""
+        """Renew no lease from now on, and record the clean shutdown, so that the next coordinator need not wait for this one. Raises
+        StoreUnavailable."""
         bounds = self._leases.end()
         if bounds is not None:
             async with self._store.begin() as tx:
                 await tx.promises.put_lease_bounds(bounds)
 
     async def resynchronise(self) -> None:
-        """Make the leases those of the database's containers. Leases that are known do not change. A container that the database does not
-        have, because it has lost its last commits, is not valid any more, and is waited for."""
+        """Update the leases from the containers in the database. Existing leases do not change. A container that is missing there, because
+        the database lost its last commits, becomes invalid, and keeps its tasks until its lease has expired."""
         async with self._store.read() as tx:
             standing = await tx.fleet.active_containers()
             runs = {run.run_id: run for run in await tx.runs.active()}
@@ -158,13 +158,13 @@ class Registrations:
                 self._leases.supersede(execution_id)
 
     async def register(self, run_id: RunId, new: Registration) -> RegistrationResult:
-        """Make this incarnation the valid one of its slot; an older one of the slot is superseded. A repeated registration, whose answer
-        was lost, gets the same answer with a new token. Raises Forbidden, UnknownRun, UnknownSlot, StaleRun, IdInUse, SlotInUse,
+        """Make this incarnation the valid one of its slot. An older incarnation is superseded. A registration that is repeated because its
+        answer was lost gets the same answer with a new token. Raises Forbidden, UnknownRun, UnknownSlot, StaleRun, IdInUse, SlotInUse,
         CrashLoopBackoff, OutdatedContainers, and LeaseLost for a superseded incarnation."""
         return await self._registrations.submit((run_id, new))
 
     async def _register_all(self, requests: Sequence[tuple[RunId, Registration]]) -> Sequence[RegistrationResult | SluiceError]:
-        """Register all in one transaction, one after the other; a refused one has written nothing. The leases begin after the commit,
+        """Register all in one transaction, one after the other. A refused registration writes nothing. The leases begin after the commit,
         before any other transaction can write."""
         async with self._store.begin() as tx:
             runs = _Runs(tx)
@@ -272,7 +272,7 @@ class Registrations:
         return found
 
     async def _exit(self, tx: WriteTransaction, exited: _Exit, released: list[TaskOwnershipRow]) -> ContainerRow | SluiceError:
-        """Appends the tasks that it owned to `released`."""
+        """Record one exit. Appends the tasks that the container owned to `released`."""
         try:
             container = await _get_container(tx, exited.execution_id)
         except UnknownContainer as refusal:
@@ -283,20 +283,20 @@ class Registrations:
         return ended
 
     async def live(self) -> Sequence[ContainerRow]:
-        """The valid incarnation of each slot that has one, of all runs."""
+        """The valid containers of all runs."""
         async with self._store.read() as tx:
             return [each for each in await tx.fleet.active_containers() if each.state is ContainerState.LIVE]
 
     async def beat_of_job(self, execution_id: ExecutionContainerId, sent: int | None, job: JobName | None) -> LeaseEntry | None:
-        """`Leases.beat` for a container of this job (None: of any), and for bare ones. None also for a bare container whose run has ended
-        or is stopping: it reads no notices, so this is how it learns that it must stop. While the database does not answer, only
-        `Leases` decides."""
+        """`Leases.beat` for a container of this job (None: of any job), and for bare containers. Also None for a bare container whose run
+        has ended or is stopping: it reads no notices, so the answer makes it stop. While the database does not answer, only `Leases`
+        decides."""
         try:
             async with self._store.read() as tx:
                 container = await tx.fleet.container(execution_id)
                 run = None if container is None else await tx.runs.get(container.run_id)
         except Unavailable as error:
-            log.warning("heartbeat of %s: its run is not looked up: %s", execution_id, error)
+            log.warning("heartbeat of %s: cannot look up its run: %s", execution_id, error)
             return self._leases.beat(execution_id, sent)
         if container is None or run is None or (job is not None and container.job != job):
             return None
@@ -337,7 +337,7 @@ class _Runs:
         self._runs: dict[RunId, RunRow] = {}
         self._notices: dict[RunId, int] = {}
         self.notified: list[RunId] = []
-        """Runs for which a notice was added: to be woken after the commit."""
+        """Runs for which a notice was added. Their polls must be notified after the commit."""
 
     async def run(self, run_id: RunId) -> RunRow:
         """Raises UnknownRun."""
@@ -402,10 +402,10 @@ def _check_repeated(known: ContainerRow, run_id: RunId, new: Registration) -> No
     if (known.run_id, known.processor_id) != (run_id, new.processor_id):
         raise IdInUse(
             f"execution container id {known.execution_id!r} belongs to slot {known.processor_id} of run {known.run_id}: "
-            "every incarnation needs an id of its own"
+            "every incarnation needs a new id"
         )
     if known.principal != new.principal:
-        raise Forbidden(f"container {known.execution_id} was registered by another principal: register with an id of your own")
+        raise Forbidden(f"container {known.execution_id} was registered by another principal: register with another id")
     if known.state is not ContainerState.LIVE:
         raise LeaseLost(f"container {known.execution_id} is {known.state}: another container has its slot now")
 

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class ReportChecks:
-    """`model_of` returns a run's job model. `ends_after` returns the ends of streams that were looked up after a moment, as far as any are
-    in memory: no report waits for a stream's system. `refused`: rejected reports by job and reason."""
+    """`model_of` returns a run's job model. `ends_after` returns cached ends of streams that were looked up after a given time; no report
+    waits for a stream's system. `refused`: rejected reports by job and reason."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class ReportChecks:
         *,
         only_own: bool = False,
     ) -> Committed:
-        """Check a report of the task's owner. `known`: the stage as stored. Returns the report; with `only_own` without other partitions
-        than the stage of the task reads, which are rejected otherwise. Raises FalseReport, which is counted."""
+        """Check a report of the task's owner. `known`: the stage as stored. Returns the report. With `only_own`, partitions that the stage
+        does not read are removed from it; otherwise they are rejected. Raises FalseReport, and counts it."""
         found = (await self._tasks_of(tx, run)).get(task)
         reads = run.spec.by_stage(found.ssps).get(stage, frozenset()) if found is not None else frozenset[Ssp]()
         if only_own:
@@ -66,7 +66,7 @@ class ReportChecks:
         return report
 
     async def _tasks_of(self, tx: ReadTransaction, run: RunRow) -> Mapping[TaskName, TaskModel]:
-        """The tasks of the run's model, found once for each version."""
+        """The tasks of the run's model, cached for each version."""
         model = await self._model_of(tx, run)
         known = self._tasks.get(run.job)
         if known is None or known[0] is not model:

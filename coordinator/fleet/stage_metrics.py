@@ -60,7 +60,7 @@ class StageMetrics:
         self._late: defaultdict[RunId, dict[tuple[TaskName, StageName], LateRows]] = defaultdict(dict)
 
     def report(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> None:
-        """Keep a report that was accepted from the task's owner. It replaces the one before, but not one of a later owner."""
+        """Store an accepted report of the task's owner. It replaces the previous report, but not one of a later owner."""
         known = self._reports[run_id].get((task, stage))
         if known is None or known.generation <= report.generation:
             self._reports[run_id][task, stage] = report
@@ -69,18 +69,18 @@ class StageMetrics:
                 self._late[run_id][task, stage] = self.late_rows_after(run_id, task, stage, report)
 
     def late_rows_after(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> LateRows:
-        """What the stage has dropped as late, with this report of its owner."""
+        """The late rows of the stage including this report of its owner."""
         known = self._late[run_id].get((task, stage), LateRows(run_id))
         metrics = report.metrics
         return known if metrics is None else known.counted(report.generation, metrics.late_rows or 0, metrics.late_rows_at)
 
     def restore(self, run_id: RunId, task: TaskName, stage: StageName, late_rows: LateRows | None) -> None:
-        """What the database has of the late rows of a stage. It counts if nothing was reported since the coordinator has started."""
+        """Set the late rows of a stage from the database, unless they were reported since the coordinator started."""
         if late_rows is not None and late_rows.run_id == run_id and (task, stage) not in self._late[run_id]:
             self._late[run_id][task, stage] = late_rows
 
     def give_up(self, run_id: RunId, task: TaskName, stage: StageName) -> None:
-        """What the stage drops from now on may come from a feeder that is not waited for any more."""
+        """Count the rows that the stage drops from now on as given up: they may come from a feeder that is no longer waited for."""
         known = self._late[run_id].get((task, stage), LateRows(run_id))
         self._late[run_id][task, stage] = replace(known, gave_up=True)
 
@@ -89,7 +89,8 @@ class StageMetrics:
         return {key: each for key, each in self._late.get(run_id, {}).items() if each.rows}
 
     def failed(self, run_id: RunId, task: TaskName, stage: StageName, failure: StageFailure) -> None:
-        """Keep a failure that was accepted from the task's owner. It outlives its container, until the stage makes progress."""
+        """Store an accepted failure report of the task's owner. It is kept, even after its container has ended, until the stage makes
+        progress."""
         self._failures[run_id][task, stage] = failure
 
     def recovered(self, run_id: RunId, task: TaskName, stage: StageName, generation: Generation) -> None:
@@ -108,11 +109,11 @@ class StageMetrics:
         return self._reports.get(run_id, {})
 
     def forget_reports(self) -> None:
-        """The next report of each stage is written to the database, which may not have the last one."""
+        """Clear all reports, so that the next report of each stage is written to the database, which may not have the last one."""
         self._reports.clear()
 
     def keep_only(self, runs: Collection[RunId]) -> None:
-        """Forget all other runs."""
+        """Remove the data of all other runs."""
         for ended in self._reports.keys() - set(runs):
             del self._reports[ended]
         for ended in self._failures.keys() - set(runs):

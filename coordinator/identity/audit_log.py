@@ -1,7 +1,7 @@
-"""The audit log: who asked for which change, from where, and what became of it; and who was refused.
+"""The audit log: all requests for changes and all refused requests, with the actor, the address and the outcome.
 
-An event is stored before its change begins, so that a change that cannot be recorded is refused. Its status is added afterwards. An event
-without a status was interrupted: whether it took effect is seen in what it changed.
+An event is stored before its change begins, so that a change that cannot be recorded is refused. The status is added afterwards. A request
+whose event has no status was interrupted: the event does not say whether the change was made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sluice.core.access.tokens import BadLogins
 log = logging.getLogger(__name__)
 
 MAX_SUBJECT = 1_000
-"""Characters of a path that are stored."""
+"""Maximum length of a stored path, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class AuditLog:
         self._failed_logins = BadLogins()
 
     async def begin(self, attempt: AuditedRequest) -> int:
-        """Record it, and return the number of the event. Raises StoreUnavailable."""
+        """Record a request before it is executed. Returns the number of the event. Raises StoreUnavailable."""
         return await self._append(attempt, None, "")
 
     async def refused(self, attempt: AuditedRequest, status: int, reason: str) -> None:
         """Record a request that was not admitted. Raises StoreUnavailable."""
         seq = await self._append(attempt, status, reason)
-        _say(seq, attempt, status, reason)
+        _log_outcome(seq, attempt, status, reason)
 
     async def login_failed(self, attempt: AuditedRequest, status: int, reason: str) -> None:
         """Record a login with a wrong token, at most BAD_LOGINS a minute: clients without a token cannot fill the database. Raises
@@ -86,7 +86,7 @@ class AuditLog:
             return await tx.access.events(before, limit, job)
 
 
-def _say(seq: int, attempt: AuditedRequest, status: int, reason: str) -> None:
+def _log_outcome(seq: int, attempt: AuditedRequest, status: int, reason: str) -> None:
     log.info(
         "audit %d: %s from %s: %s %s: %d %s (request %s)",
         seq,

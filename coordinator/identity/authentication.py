@@ -1,4 +1,4 @@
-"""Authentication: who sends a request, by its header."""
+"""Authentication: finds the principal of a request from its header."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Principal:
 
 
 class Authentication:
-    """`required`: whether requests need a token. Otherwise everybody who reaches the coordinator may do everything. `failed`: requests that
-    were refused, by reason."""
+    """`required`: whether requests need a token. Otherwise all requests are allowed. `failed`: the number of refused requests, by
+    reason."""
 
     def __init__(self, tokens: Tokens, sessions: Sessions, clock: Clock, *, required: bool) -> None:
         self.required = required
@@ -42,7 +42,7 @@ class Authentication:
         self._bad_logins = BadLogins()
 
     async def first_token(self) -> str | None:
-        """The token of a first administrator, if tokens are needed and no administrator has a valid one. Raises StoreUnavailable."""
+        """A new token for a first administrator, if tokens are required and no administrator has a valid one. Raises StoreUnavailable."""
         first = await self.tokens.first() if self.required else None
         return None if first is None else first.token
 
@@ -80,7 +80,7 @@ class Authentication:
         return self.tokens.is_valid(principal.token_id) and (principal.session is None or self.sessions.is_valid(principal.session))
 
     def refusal(self, token: str, address: str) -> NotAuthenticated | TooManyBadTokens:
-        """The answer to a wrong token. Nothing of it is logged but its id, which is no secret."""
+        """The error for a wrong token. Only its id is logged, which is not secret."""
         token_id = id_of(token)
         known = token_id is not None and any(row.token_id == token_id for row in self.tokens.all())
         keys = {"address": address} | ({"token": token_id} if token_id is not None and known else {})

@@ -12,12 +12,12 @@ from sluice.core.access.tokens import digest, incarnation_of, is_same
 from sluice.core.ids import ExecutionContainerId, JobName, RunId
 
 MAX_REMEMBERED = 200_000
-"""Containers whose run and job are in memory."""
+"""Maximum number of containers whose run and job are cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """A container that sends a request. `valid`: it has not been replaced or lost, and has not ended."""
+    """The container that sent a request. `valid`: it was not replaced or lost, and has not ended."""
 
     execution_id: ExecutionContainerId
     run_id: RunId
@@ -32,7 +32,7 @@ class Incarnations:
         self._places: dict[ExecutionContainerId, tuple[RunId, JobName]] = {}
 
     async def find(self, token: str) -> Incarnation | None:
-        """The container whose token this is, also one that is no longer valid. Raises StoreUnavailable."""
+        """The container with this token, valid or not; None if there is none. Raises StoreUnavailable."""
         execution_id = incarnation_of(token)
         if execution_id is None:
             return None

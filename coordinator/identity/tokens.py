@@ -30,7 +30,7 @@ class NewToken:
 
 
 class Tokens:
-    """`random_bytes` returns so many unpredictable bytes. `on_revoked` is called after a revocation."""
+    """`random_bytes` returns the given number of unpredictable bytes. `on_revoked` is called after a revocation."""
 
     def __init__(self, store: Store, clock: Clock, random_bytes: Callable[[int], bytes], on_revoked: Callable[[], None]) -> None:
         self._store = store
@@ -62,7 +62,7 @@ class Tokens:
         return NewToken(row, token)
 
     async def revoke(self, token_id: TokenId, actor: str) -> TokenRow:
-        """Repeating it changes nothing. Raises UnknownToken, StoreUnavailable."""
+        """Revoke a token. Idempotent. Raises UnknownToken, StoreUnavailable."""
         row = self._rows.get(token_id)
         if row is None:
             raise UnknownToken(f"there is no token with the id {token_id!r}")
@@ -79,7 +79,7 @@ class Tokens:
         self._rows[row.token_id] = row
 
     def all(self) -> Sequence[TokenRow]:
-        """By age; also those that have expired or were revoked."""
+        """All tokens, oldest first, including expired and revoked ones."""
         return sorted(self._rows.values(), key=lambda row: (row.created_at, row.token_id))
 
     def page(self, after: TokenId | None, limit: int) -> Sequence[TokenRow]:

@@ -26,7 +26,7 @@ class Served:
     unchanged_lines: bytes
 
     def of_slot(self, processor_id: ProcessorId) -> Served:
-        """The same for one slot: the model without the other containers, which is all that the slot's container needs."""
+        """The answer for one slot: the model without the other containers, because the slot's container needs no more."""
         containers = self.model.containers
         own = {processor_id: containers[processor_id]} if processor_id in containers else {}
         part = replace(self.model, containers=own)
@@ -50,8 +50,7 @@ class JobModels:
         self._decoded: dict[tuple[JobName, int], JobModel] = {}
 
     async def recover(self) -> None:
-        """Fill the cache from the database, and forget what it has: at a start of the coordinator, and when memory may differ from the
-        database."""
+        """Replace the cache by what the database has. Called at the start, and when memory may differ from the database."""
         self._decoded.clear()
         async with self._store.read() as tx:
             for job in await tx.runs.jobs():
@@ -60,7 +59,7 @@ class JobModels:
                     self.serve(run.job, run.run_id, run.model_version, await self.decoded(tx, run))
 
     def serve(self, job: JobName, run_id: RunId, version: int, model: JobModel) -> None:
-        """Make `GET /jobModel` answer this model for the job from now on."""
+        """Serve this model for the job from now on."""
         self._decoded[job, version] = model
         for stale in [key for key in self._decoded if key[0] == job and key[1] < version]:
             del self._decoded[stale]
@@ -75,12 +74,12 @@ class JobModels:
         self._served[job] = Served(model, body, etag, headers, wire_body.header_lines(headers))
 
     def forget(self, job: JobName) -> None:
-        """The job has been removed."""
+        """Remove the models of a deleted job."""
         self._served.pop(job, None)
         self._decoded = {key: model for key, model in self._decoded.items() if key[0] != job}
 
     def served(self, job: str) -> Served:
-        """Raises NoJobModel before the job has one."""
+        """The job's model as served. Raises NoJobModel if the job has none."""
         found = self.find(job)
         if found is None:
             raise NoJobModel(f"job {job[:300]!r} has no job model: deploy a run of it first")
@@ -90,7 +89,7 @@ class JobModels:
         return self._served.get(job)
 
     def only_job(self) -> JobName:
-        """The job, where there is one. Raises UnknownJob, or ClientError where there are several."""
+        """The only job. Raises UnknownJob if there is none, and ClientError if there are several."""
         if len(self._served) > 1:
             raise ClientError(f"there are {len(self._served)} jobs: add ?job=NAME, or begin the path with /jobs/NAME/")
         for job in self._served:

@@ -1,4 +1,4 @@
-"""Chore: reassign the tasks of slots without a live container to other slots, and back when the slot has one again."""
+"""Chore: reassign the tasks of slots without a live container to other slots, and return them when the slot has a container again."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ log = logging.getLogger(__name__)
 
 WHO = "fail-over"
 VERSIONS_SEARCHED = 20
-"""How many versions of the model are searched for the tasks that a returning slot had."""
+"""Maximum number of model versions that are searched for the former tasks of a returning slot."""
 
 
 _Waiting = tuple[RunId, ProcessorId, datetime]
-"""A slot, and when its present state was recorded."""
+"""A slot, and when its current state was recorded."""
 
 
 @dataclass(slots=True)
 class ReassignTasks:
-    """Chore: reassign the tasks of slots without a container, for runs that are backed up: without a backup another slot could not restore
-    the state. `rule`: for runs whose configuration does not set one."""
+    """Chore: reassign the tasks of slots without a container, for runs that are backed up. Without a backup another slot could not
+    restore the state. `rule`: for runs whose configuration sets no rule."""
 
     store: Store
     versions: ModelVersions
@@ -63,7 +63,7 @@ class ReassignTasks:
             change, why = change_and_why
             try:
                 changed = await self.versions.change(run.run_id, change, ChangeReason(WHO, why, run.model_version))
-            except (StaleRun, RunIsDraining, VersionConflict):  # another change was faster: decide again in the next round
+            except (StaleRun, RunIsDraining, VersionConflict):  # another change came first: decide again in the next round
                 continue
             except SluiceError as error:
                 log.warning("run %s: %s, but %s", run.run_id, why, error)
@@ -73,7 +73,7 @@ class ReassignTasks:
         return +done
 
     async def _change(self, tx: ReadTransaction, run: RunRow, looked_at: set[_Waiting]) -> tuple[ModelChange, str] | None:
-        """How the slots of the run are to change, and why; None if they stay as they are. Slots whose waits matter are added to
+        """The change of the run's slots, and its reason; None if nothing changes. Adds the slots whose waiting time was used to
         `looked_at`."""
         rule = self.rule.of_config(run.spec.config)
         current = await tx.runs.current(run.job)
@@ -82,7 +82,7 @@ class ReassignTasks:
         if current is None or current.run_id != run.run_id or not self.blob_stores.backup(run.backup).to:
             return None
         away = reassigned_slots(run, await self.models.decoded(tx, run))
-        if not away and (await tx.fleet.tally(run.run_id, run.job)).containers.get(ContainerState.LIVE, 0) >= run.spec.containers:
+        if not away and (await tx.fleet.counts(run.run_id, run.job)).containers.get(ContainerState.LIVE, 0) >= run.spec.containers:
             return None
         rows = await tx.fleet.containers(run.run_id)
         now = self.clock.now()
@@ -112,7 +112,7 @@ class ReassignTasks:
         return {pid: slot(pid) for pid in run.spec.slots}
 
     async def _before(self, tx: ReadTransaction, run: RunRow, back: Sequence[ProcessorId]) -> Homes:
-        """The tasks that the returning slots had before these were reassigned."""
+        """The tasks that the returning slots had before they were reassigned."""
         found: dict[TaskName, Sequence[ProcessorId]] = {}
         left = set(back)
         for head in await tx.jobmodels.page(run.job, run.model_version, VERSIONS_SEARCHED) if left else ():

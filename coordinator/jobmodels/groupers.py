@@ -28,23 +28,23 @@ PLAN_WITHIN = timedelta(seconds=30)
 
 
 class Groupers:
-    """`allowed`: what may be imported; `plan_within`: the time limit for a call of a grouper."""
+    """`allowed`: the classes and modules that may be imported. `plan_within`: the time limit for a call of a grouper."""
 
     def __init__(self, allowed: Collection[str] = (), plan_within: timedelta = PLAN_WITHIN) -> None:
         self._allowed = frozenset(allowed)
         self._plan_within = plan_within
 
     async def apply(self, name: str, max_tasks: int | None, work: Callable[[Grouper], _Result]) -> _Result:
-        """Call `work` with the grouper of that name, and return its result. It runs in a thread, because ten thousand tasks take a while
-        and the grouper may be user code. Raises BadGrouping, also if it exceeds the time limit, and what `work` raises."""
+        """Call `work` with the grouper of that name, and return its result. It runs in a thread, because ten thousand tasks are slow to
+        plan and the grouper may be user code. Raises BadGrouping, also on a timeout, and the errors of `work`."""
         try:
             return await run_in_thread(lambda: work(self.named(name, max_tasks)), self._plan_within)
         except TimeoutError as error:
             raise BadGrouping(f"the grouper {name} did not return within {self._plan_within.total_seconds():g} s") from error
 
     def named(self, name: str, max_tasks: int | None) -> Grouper:
-        """The grouper of that name. A user-defined class is instantiated for every call: with `max_tasks=N` if the run sets it, else
-        without arguments. Its module is imported once, so that changed code needs a restart of the coordinator.
+        """The grouper of that name. A user-defined class is instantiated for every call: with `max_tasks=N` if the run sets it,
+        otherwise without arguments. Its module is imported once, so that changed code needs a restart of the coordinator.
 
         Raises BadGrouping if it does not exist, is not allowed, cannot be imported, or does not accept the argument.
         """
@@ -74,11 +74,11 @@ class Groupers:
             ) from error
         found = getattr(module, name.of_class, None)
         if not inspect.isclass(found) or not callable(getattr(found, "group", None)):
-            what = "there is no such name" if found is None else "it is no class with a method group(previous, ssps)"
+            what = "there is no such name" if found is None else "it is not a class with a method group(previous, ssps)"
             raise BadGrouping(f"the grouper {name} cannot be used: {what}")
         if str(name) not in self._allowed and found.__module__ != name.module:
             raise BadGrouping(
-                f"{name.module}:* allows the classes that are written in {name.module}; {name.of_class} is {found.__module__}'s"
+                f"{name.module}:* allows classes that are defined in {name.module}; {name.of_class} is defined in {found.__module__}"
             )
         return cast("Callable[..., Grouper]", found)
 
@@ -90,14 +90,13 @@ def _at_least_one(max_tasks: int) -> int:
 
 
 async def run_in_thread(work: Callable[[], _Result], within: timedelta) -> _Result:
-    """Run `work` in a thread, so that the event loop stays free for heartbeats. Raises what it raises, and TimeoutError."""
+    """Run `work` in a thread, so that the event loop stays free for heartbeats. Raises the errors of `work`, and TimeoutError."""
     async with asyncio.timeout(within.total_seconds()):
         return await asyncio.get_running_loop().run_in_executor(_OwnThread(), work)
 
 
 class _OwnThread(Executor):
-    """Runs each function in a thread of its own, not in one of a pool, so that work that never returns does not prevent the coordinator
-    from exiting."""
+    """Runs each function in a new daemon thread, so that work that never returns does not prevent the coordinator from exiting."""
 
     def submit(self, work: Callable[..., _Result], /, *arguments: Any, **named: Any) -> Future[_Result]:
         outcome: Future[_Result] = Future()

@@ -1,7 +1,7 @@
 """The partition monitor: a chore that checks the partition counts of the inputs of all live runs, and lets the runs grow with them.
 
-It compares with the counts of the stored model, so that it also notices growth while the coordinator was down. Each stream is checked on
-its own and with a timeout. Growth that is not safe is refused and reported (`GET /runs/{runId}`, a metric, an alert); the run continues
+It compares the counts with the stored model, so that it also detects growth while the coordinator was down. Each stream is checked
+separately, with a timeout. Growth that is not safe is refused and reported (`GET /runs/{runId}`, a metric, an alert); the run continues
 unchanged.
 """
 
@@ -108,7 +108,7 @@ class PartitionMonitor:
         except SluiceError as error:
             return PartitionCounts(None, problem=f"{stream}: {error}")
 
-    # --- judging ---------------------------------------------------------------------------------------------------
+    # --- verdicts --------------------------------------------------------------------------------------------------
 
     async def _watched(
         self, run: RunRow, former: Mapping[StreamId, MonitoredStreamRow], current: Mapping[StreamId, PartitionCounts]
@@ -137,7 +137,7 @@ class PartitionMonitor:
                 return [_frozen(each) for each in verdicts if each.count.name in growing]
             done = await self.versions.change(run.run_id, change, ChangeReason(WHO, "", run.model_version))
             return [each for each in done.proposal.verdicts if each.count.name in growing]
-        except (StaleRun, RunIsDraining, VersionConflict) as error:  # another change was faster: check again in the next round
+        except (StaleRun, RunIsDraining, VersionConflict) as error:  # another change came first: check again in the next round
             return [StreamVerdict(each, Verdict.UNKNOWN, str(error)) for each in growing.values()]
         except Unavailable as error:
             return [StreamVerdict(each, Verdict.UNKNOWN, f"{each.stream} has {each.now} partitions: {error}") for each in growing.values()]
@@ -179,12 +179,12 @@ class PartitionMonitor:
 
 
 def _newer(row: MonitoredStreamRow, former: MonitoredStreamRow | None, present: MonitoredStreamRow | None) -> MonitoredStreamRow:
-    """A row that was written since `former` was read, as a roll back does, is not overwritten."""
+    """Keep the present row if it was written, for example by a rollback, since `former` was read."""
     return row if present is None or present == former else present
 
 
 async def _live(tx: ReadTransaction) -> Sequence[RunRow]:
-    """The runs that may grow, and those that may not only because they drain."""
+    """The runs that may grow now, or could if they were not draining."""
     found = []
     for run in await tx.runs.active():
         current = await tx.runs.current(run.job)

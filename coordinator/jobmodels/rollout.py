@@ -1,4 +1,4 @@
-"""The rollout of job models: the history of versions (who, when, why), the difference between two versions, roll back, and which containers
+"""The rollout of job models: the history of versions (who, when, why), the difference between two versions, rollback, and which containers
 have adopted which version.
 """
 
@@ -83,7 +83,7 @@ class ModelHistory:
             return Version(row, wire_samza.parse_job_model(json.loads(row.document)), row.document, run.model_version == version)
 
     async def difference(self, job: JobName, former: int, later: int) -> Effect:
-        """What `later` changed against `former`. Raises UnknownJob, UnknownVersion."""
+        """What `later` changed compared with `former`. Raises UnknownJob, UnknownVersion."""
         old, new = await self.version(job, former), await self.version(job, later)
         return effect(old.model, new.model)
 
@@ -108,12 +108,14 @@ class ModelHistory:
             await _prevent_growth(tx, run, counts, reason, self._clock.now())
             containers = await containers_of(tx, run.run_id)
         self._in_force(changed, proposal.plan.model, containers)
-        log.info("job %s is back at version %d of its job model, as version %d: %s", job, version, changed.model_version, reason.why)
+        log.info(
+            "job %s was rolled back to version %d of its job model, as version %d: %s", job, version, changed.model_version, reason.why
+        )
         return Change(changed, proposal)
 
     async def _older_model(self, tx: ReadTransaction, run: RunRow, wanted: JobModel) -> Proposal:
-        """Raises IncompatibleExpansion if the version in force did not grow from that version, and BadPlacement if tasks would move away
-        from their state."""
+        """Plan the rollback. Raises IncompatibleExpansion if the version in force did not grow from `wanted`, and BadPlacement if tasks
+        would be moved away from their state."""
         present = await self._models.decoded(tx, run)
         try:
             check_nothing_is_taken(wanted, present)
@@ -156,12 +158,12 @@ async def _not_adopted(tx: ReadTransaction, run: RunRow, version: int) -> None:
         adopted = hold.model_version > version if hold.model_version else hold.acquired_at >= since
         if hold.run_id == run.run_id and adopted:
             raise VersionAdopted(
-                f"container {hold.owner.holder} has acquired task {hold.task} since version {later[0].version} came in force"
+                f"container {hold.owner.holder} has acquired task {hold.task} since version {later[0].version} came into force"
             )
 
 
 async def _prevent_growth(tx: WriteTransaction, run: RunRow, counts: Mapping[StreamId, int], reason: ChangeReason, now: datetime) -> None:
-    """Record for each stream that lost partitions the count to which it must not grow automatically."""
+    """For each stream that lost partitions, record the count to which it must not grow automatically."""
     watched = {row.stream_id: row for row in await tx.jobmodels.monitored(run.job) if row.run_id == run.run_id}
     for each in run.spec.streams:
         stream, had = each.id, each.partitions
@@ -194,8 +196,8 @@ class AdoptionReport:
 
 @dataclass(frozen=True, slots=True)
 class AdoptionState:
-    """`version`: the newest that the container has reported; `current`: the run's; `all_on`: the one that all live containers run, if
-    any."""
+    """`version`: the newest version that the container has reported. `current`: the run's version. `all_on`: the version that all live
+    containers run; None if they differ."""
 
     version: int
     current: int
@@ -211,7 +213,7 @@ class Adoptions:
         self._reports: GroupCommit[AdoptionReport, AdoptionState] = GroupCommit(self._record_all)
 
     async def report(self, report: AdoptionReport) -> AdoptionState:
-        """Record it. Idempotent; an older version than was reported before changes nothing.
+        """Record a report. Idempotent. A report of an older version changes nothing.
 
         Raises UnknownRun, UnknownContainer, UnknownVersion for a version that the run does not have yet, and LeaseLost for an incarnation
         that is not valid.
@@ -222,7 +224,7 @@ class Adoptions:
         async with self._store.begin() as tx:
             runs = {run_id: await tx.runs.get(run_id) for run_id in {each.run_id for each in reports}}
             found = [await self._record(tx, runs[each.run_id], each) for each in reports]
-            all_on = {run.run_id: _only((await tx.fleet.tally(run.run_id, run.job)).versions) for run in runs.values() if run is not None}
+            all_on = {run.run_id: _only((await tx.fleet.counts(run.run_id, run.job)).versions) for run in runs.values() if run is not None}
         return [
             replace(answer, all_on=all_on[each.run_id]) if isinstance(answer, AdoptionState) else answer
             for each, answer in zip(reports, found, strict=True)

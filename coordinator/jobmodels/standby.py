@@ -18,7 +18,7 @@ from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, StageKey, 
 from sluice.core.jobmodels.placement import Homes, Hosts, Placement, replicas_of, standbys
 
 LAYOUTS = 100
-"""How many runs' layouts are kept in memory."""
+"""Maximum number of runs whose layout is cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class StandbyPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Which tasks each slot runs, and of which it keeps copies, at a version of the run's job model and a number of registrations."""
+    """The tasks that each slot runs, and those that it keeps copies of, at a version of the job model and a number of registrations."""
 
     version: int
     registrations: int
@@ -48,8 +48,8 @@ class _Layout:
 
 
 class Standbys:
-    """The layout of a run is computed once for a version of its job model. It also depends on the hosts of the slots, so it is computed
-    again after a registration; `registrations` counts those of a run."""
+    """Determines the standby copies of containers. The layout of a run is cached. It depends on the version of the job model and on the
+    hosts of the slots, so it is computed again after a registration. `registrations` returns the number of registrations of a run."""
 
     def __init__(self, store: Store, models: JobModels, blob_stores: BlobStores, registrations: Callable[[RunId], int]) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class Standbys:
     async def of_container(self, run_id: RunId, execution_id: ExecutionContainerId) -> StandbyPlan:
         """The copies that a container keeps: none unless the run is configured for them and is backed up. Raises UnknownRun,
         UnknownContainer."""
-        registrations = self._registrations(run_id)  # before the transaction, which then has at least these
+        registrations = self._registrations(run_id)  # before the transaction, so that the transaction sees at least these
         async with self._store.read() as tx:
             run = await get_run(tx, run_id)
             container = await tx.fleet.container(execution_id)
@@ -112,7 +112,7 @@ def hosts_of(rows: Sequence[ContainerRow]) -> Hosts:
 
 
 def with_standbys(homes: Homes, run: RunRow, placement: Placement, rows: Sequence[ContainerRow]) -> Homes:
-    """The preferred slots of tasks: first those that may have the state itself, then those that have a copy of it."""
+    """The preferred slots of tasks: first those that may have the state, then those that have a standby copy."""
     if not replicas_of(run.spec.config):
         return homes
     copies = standbys(placement, hosts_of(rows))

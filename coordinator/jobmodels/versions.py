@@ -1,7 +1,7 @@
 """New versions of the job model of a live run: proposed, and put in force in one transaction.
 
-Concurrency is optimistic: a change is planned from the version that was read, without a lock, and the transaction refuses it if another
-version is in force by then. A crash leaves the former version or the new one, complete. Memory is updated after the commit.
+Concurrency is optimistic: a change is planned without a lock from the version that was read, and the transaction refuses it if another
+version has come into force. After a crash either the former version or the new one is in force. Memory is updated after the commit.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from sluice.wire import samza as wire_samza
 log = logging.getLogger(__name__)
 
 SetModelVersion = Callable[[Sequence[ExecutionContainerId], int], None]
-"""Sets the version that the answers to the heartbeats of these containers name."""
+"""Sets the version in the answers to the heartbeats of these containers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelChange:
-    """A change of a run's model; None leaves a part as it is. `counts`: partition counts, looked up or hypothetical, by the job's names of
-    the streams; `away`: slots that get no tasks; `homes`: the preferred slots of tasks, instead of those on the hosts where they ran."""
+    """A change of a run's model. None: no change of this part. `counts`: partition counts, looked up or hypothetical, by the job's names of
+    the streams. `away`: slots that get no tasks. `homes`: the preferred slots of tasks, instead of those on the hosts where they ran."""
 
     containers: int | None = None
     counts: Mapping[str, StreamCount] | None = None
@@ -51,7 +51,7 @@ class ModelChange:
 
 @dataclass(frozen=True, slots=True)
 class ChangeReason:
-    """Who wants the change, and why. `version`: only if that is the run's version; None for any."""
+    """Who requested the change, and why. `version`: make the change only if this version is in force; None: any version."""
 
     who: str
     why: str
@@ -88,7 +88,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change that was made. `run`: after the change; it has `proposal.run.model_version` if nothing had to be changed."""
+    """A change that was made. `run`: the run after the change. Its version is that of `proposal.run` if nothing had to be changed."""
 
     run: RunRow
     proposal: Proposal
@@ -96,8 +96,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """What a proposal is planned from. `live`: the slots with a live container; `homes`: slots on hosts where a task may have left its
-    state."""
+    """The input of a plan. `live`: the slots with a live container. `homes`: the slots on hosts where a task may have left its state."""
 
     run: RunRow
     model: JobModel
@@ -169,9 +168,9 @@ class ModelVersions:
     # --- putting in force ------------------------------------------------------------------------------------------
 
     async def change(self, run_id: RunId, change: ModelChange, reason: ChangeReason) -> Change:
-        """Put a new version of the run's model in force, grown as far as is safe. Makes no version if nothing changes.
+        """Put a new version of the run's model in force, grown as far as is safe. Creates no version if nothing changes.
 
-        Raises what `propose` raises, StaleRun, RunIsDraining, VersionConflict, and UnknownSystem or StreamUnavailable if the earliest
+        Raises the errors of `propose`, StaleRun, RunIsDraining, VersionConflict, and UnknownSystem or StreamUnavailable if the earliest
         offsets of new partitions cannot be looked up; nothing is changed then."""
         async with self._store.read() as tx:
             run = await get_changeable_run(tx, run_id, reason.version)
@@ -189,16 +188,18 @@ class ModelVersions:
         counts = counts_now(each.count for each in proposal.verdicts if each.verdict is Verdict.SAFE)
         async with self._store.begin() as tx:
             now_run = await get_changeable_run(tx, run.run_id, run.model_version)
-            await tx.runs.put_start_offsets(run.run_id, earliest_offsets)  # also of growth that was rolled back: no task has read it
+            await tx.runs.put_start_offsets(
+                run.run_id, earliest_offsets
+            )  # replaces those of growth that was rolled back, because no task has read it
             changed = replace(now_run, spec=now_run.spec.with_counts(counts).with_slots(proposal.slots))
             changed = await store_version(tx, changed, plan, reason, self._clock.now())
             containers = await containers_of(tx, run.run_id)
         self.in_force(changed, plan.model, containers)
-        log.info("run %s is under version %d of its job model: %s", run.run_id, changed.model_version, reason.why)
+        log.info("run %s: version %d of the job model is in force: %s", run.run_id, changed.model_version, reason.why)
         return changed
 
     def in_force(self, run: RunRow, model: JobModel, containers: Sequence[ExecutionContainerId]) -> None:
-        """Announce a version after the commit. No other transaction writes before this returns, because it does not await."""
+        """Announce a version after the commit. It does not await, so no other transaction writes before it returns."""
         self._models.serve(run.job, run.run_id, run.model_version, model)
         self._set_model_version(containers, run.model_version)
         self._notices.notify(run.run_id)
@@ -219,7 +220,7 @@ class ModelVersions:
 
 
 def check_state_moves(run: RunRow, effect: Effect, blob_stores: BlobStores) -> None:
-    """The state of a task that moves comes from a blob store. Raises BadPlacement."""
+    """A task can only be moved if its state is in a blob store. Raises BadPlacement."""
     if effect.moves and run.spec.stateful and not blob_stores.backup(run.backup).to:
         names = ", ".join(str(move.task) for move in effect.moves[:3]) + (" and others" if len(effect.moves) > 3 else "")
         raise BadPlacement(
@@ -229,11 +230,11 @@ def check_state_moves(run: RunRow, effect: Effect, blob_stores: BlobStores) -> N
 
 
 def _why(proposal: Proposal, why: str) -> str:
-    """What changed, and the reason that was given."""
+    """The text of what changed, with the reason in the request."""
     before = proposal.run.spec.containers
     scaled = [f"scaled from {before} to {proposal.containers} containers"] if proposal.containers != before else []
     grown = [each.reason for each in proposal.verdicts if each.verdict is Verdict.SAFE]
-    return "; ".join([*scaled, *grown, *([why] if why else [])]) or "its tasks are placed again"
+    return "; ".join([*scaled, *grown, *([why] if why else [])]) or "its tasks are assigned again"
 
 
 def homes_of(rows: Sequence[ContainerRow], holds: Sequence[TaskOwnershipRow]) -> Homes:
@@ -281,7 +282,8 @@ async def get_changeable_run(tx: ReadTransaction, run_id: RunId, version: int | 
 
 
 def hypothetical(run: RunRow, counts: Mapping[str, int]) -> Mapping[str, StreamCount]:
-    """Hypothetical partition counts of a run's inputs, by the job's names. Raises UnknownStream for a name that is no input of the run."""
+    """Hypothetical partition counts of a run's inputs, by the job's names. Raises UnknownStream for a name that is not an input of the
+    run."""
     inputs = {each.name: each for each in run.spec.monitored}
     for name in counts:
         if name not in inputs:

@@ -23,7 +23,7 @@ from sluice.core.watermarks import AlignmentDecision, TaskEventTime, decide_alig
 from sluice.streams.port import Offsets, StreamSystem
 
 CACHED_FOR = timedelta(seconds=1)
-"""For how long the owners and the idle tasks of a stage, once read, are used for the reports of all its tasks."""
+"""For how long the owners and the idle tasks of a stage are cached."""
 
 ANSWER_WITHIN = timedelta(seconds=8)
 """Time limit for the ends of the streams that a stage reads. Containers wait 10 s for the whole answer."""
@@ -31,7 +31,7 @@ ANSWER_WITHIN = timedelta(seconds=8)
 
 @dataclass(frozen=True, slots=True)
 class EventTimeReport:
-    """The last report of a stage of a task, by the owner of that generation, and the decision that answered it."""
+    """The last report of a stage of a task by the owner with this generation, and the decision in the answer."""
 
     generation: Generation
     event_time: datetime | None
@@ -50,7 +50,7 @@ class StageTasks:
 
 @dataclass(frozen=True, slots=True)
 class _StageRows:
-    """What the database has about the tasks of a stage. `offsets`: the partitions of its streams that each task reads, with the task's
+    """The data of a stage's tasks in the database. `offsets`: the partitions of its streams that each task reads, with the task's
     offsets."""
 
     owners: Mapping[TaskName, Generation]
@@ -59,8 +59,8 @@ class _StageRows:
 
 
 class AlignmentCoordinator:
-    """`model_of` gives a run's job model. The ends of streams are read outside of transactions, and once for all reports of a stage
-    that come meanwhile: a system that does not answer holds no connection to the database."""
+    """`model_of` returns a run's job model. The ends of streams are looked up outside of transactions, so that a system that does not
+    answer blocks no database connection. Concurrent reports of a stage share one lookup."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class AlignmentCoordinator:
         )
 
     def _look_up(self, run_id: RunId, stage: StageName, rows: _StageRows | None) -> asyncio.Task[StageTasks]:
-        """The lookup for this stage that is running, else a new one."""
+        """The running lookup for this stage, or a new one."""
         key = (run_id, stage)
         running = self._lookups.get(key)
         if running is not None:

@@ -1,4 +1,4 @@
-"""Deploy a job: plan its next run, and make it."""
+"""Deploys jobs: plans the next run of a job, and creates it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ from sluice.wire import samza as wire_samza
 
 @dataclass(frozen=True, slots=True)
 class UnreadStreams:
-    """Streams that the last run of a history did not read, as the last run that read them knows them: where they were read from, and their
-    identities."""
+    """The streams of a history that its last run did not read: their start offsets and identities in the last run that read them."""
 
     starts: Mapping[Ssp, int] = field(default_factory=dict)
     identities: Mapping[StreamId, str | None] = field(default_factory=dict)
@@ -45,30 +44,29 @@ class UnreadStreams:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What a new run follows. `continued`: the run whose history it continues; `starts`: where it begins to read, from that run or from
-    the drain that ended it; `left_out`: what the history knows of streams that the last run did not read; `unknown`: the database has
-    nothing about the job. `kept`: the state with which the new run begins a history; None if it begins with empty state, or continues
-    one."""
+    """What precedes a new run. `continued`: the run whose history it continues. `starts`: its start offsets, from that run or from the
+    drain that ended it. `unread`: the streams of the history that the last run did not read. `unknown`: the database has no data of the
+    job. `kept`: the kept state with which the new run begins a history; None if it begins with empty state, or continues a history."""
 
     run: RunRow | None
     continued: RunRow | None
     previous: PreviousAssignment
     model: JobModel | None
     starts: Mapping[Ssp, int] | None
-    left_out: UnreadStreams
+    unread: UnreadStreams
     unknown: bool
     kept: KeptState | None = None
 
     @property
     def identities(self) -> Mapping[StreamId, str | None]:
-        """The identities of the streams that the new run continues to read: its offsets belong to them."""
+        """The identities of the streams that the new run continues to read. Its offsets belong to these streams."""
         last = self.kept.spec if self.kept is not None else self.continued.spec if self.continued is not None else None
-        return {**self.left_out.identities, **{each.id: each.identity for each in (last.streams if last is not None else ())}}
+        return {**self.unread.identities, **{each.id: each.identity for each in (last.streams if last is not None else ())}}
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentPlan:
-    """What a deployment would make: the run that it would replace, its job model, its spec, and the streams that it would create."""
+    """What a deployment would do: the run that it would replace, the job model, the spec, and the streams that it would create."""
 
     before: RunRow | None
     model: JobModel
@@ -77,7 +75,7 @@ class DeploymentPlan:
 
 
 class Deployments:
-    """`new_run_id` makes the id of a run from its job and the time."""
+    """`new_run_id` returns the id of a new run from its job and the time."""
 
     def __init__(
         self,
@@ -103,9 +101,9 @@ class Deployments:
         self._deploying = asyncio.Lock()
 
     async def deploy(self, spec: RunSpec, replaces: RunId | None = None, who: str = "") -> RunRow:
-        """Make a run, requested by `who`; with `replaces`, only if that is the job's current run. Everything is checked before anything is
-        created. Streams are created before the run that needs them, so that a crash leaves at most an empty stream, which the next attempt
-        uses. A live run of the job is requested to stop; but an attached job continues with the run that it has, so that two commands which
+        """Create a run, requested by `who`; with `replaces`, only if that is the job's current run. Everything is checked before anything
+        is created. Streams are created before the run that needs them, so that a crash leaves at most an empty stream, which the next
+        attempt uses. A live run of the job is requested to stop. An attached job continues with its live run, so that two commands that
         start at the same time do not stop each other.
 
         Raises the errors of graph, streams, grouping and placement; NotTheCurrentRun; RunIsDraining; BlobStoreUnusable; BadConfig;
@@ -119,8 +117,8 @@ class Deployments:
                     return run
 
     async def _deployed(self, spec: RunSpec, replaces: RunId | None, who: str) -> RunRow | None:
-        """None if the job model of the former run has changed since it was read: the plan made from it is out of date."""
-        spec, missing = await self._streams.counted(spec)
+        """One attempt to deploy. None if the job model of the former run has changed since it was read, so that the plan is out of date."""
+        spec, missing = await self._streams.with_counts(spec)
         async with self._store.read() as tx:
             before = await self._before(tx, spec.job, spec.start)
         _check_current(spec.job, before.run, replaces)
@@ -135,19 +133,19 @@ class Deployments:
             if each.id in missing:
                 await self._streams.system(each.id.system).create(each.id.stream, each.partitions, kept=each.role is Role.INTERMEDIATE)
         fresh = check_continued(before.kept.stages, spec, plan.model) if before.kept is not None else ()
-        starts = await self._streams.starts(spec, plan, before.starts, before.left_out.starts)
-        spec = await self._streams.identified(spec, before.identities)
+        starts = await self._streams.starts(spec, plan, before.starts, before.unread.starts)
+        spec = await self._streams.with_identities(spec, before.identities)
         return await self._save(spec, before, plan, starts, who, fresh)
 
     async def plan(self, spec: RunSpec, mode: Mode = Mode.DEFAULT) -> DeploymentPlan:
-        """What `deploy` would make. Changes nothing. The start "drained" is planned as if the job had been drained already, in that mode.
+        """What `deploy` would do. Changes nothing. The start "drained" is planned as if the job had already been drained, in that mode.
 
-        Raises what `deploy` raises, for that start without NeverDrained and RunIsDraining.
+        Raises the errors of `deploy`; for that start not NeverDrained and RunIsDraining.
         """
         self._check(spec)
         drain_first = spec.start == "drained"
         keeps_state = drain_first and mode is Mode.KEEP_STATE
-        spec, missing = await self._streams.counted(spec)
+        spec, missing = await self._streams.with_counts(spec)
         async with self._store.read() as tx:
             before = await self._before(tx, spec.job, "checkpoint" if keeps_state else "latest" if drain_first else spec.start)
         if before.run is not None and not drain_first:
@@ -159,7 +157,7 @@ class Deployments:
             check_continued(before.kept.stages, spec, plan.model)
         elif keeps_state and before.run is not None and before.model is not None:
             check_continued(live_stages(before.run, before.model, self._stage_metrics), spec, plan.model)
-        spec = await self._streams.identified(spec, before.identities)
+        spec = await self._streams.with_identities(spec, before.identities)
         return DeploymentPlan(before.run, plan.model, spec, missing)
 
     def _check(self, spec: RunSpec) -> None:
@@ -178,24 +176,24 @@ class Deployments:
         continued = former if start == "checkpoint" and drain is None else None
         starts = await tx.runs.start_offsets(continued.run_id) if continued else None
         previous = await tx.jobmodels.assignment(job) if continued or kept else PreviousAssignment()
-        left_out, forgotten = await _left_out(tx, former, previous) if former is not None else (UnreadStreams(), ())
+        unread, forgotten = await _unread_streams(tx, former, previous) if former is not None else (UnreadStreams(), ())
         return _Before(
             run=former,
             continued=continued,
             previous=previous.without(forgotten),
             model=await self._models.decoded(tx, former) if former else None,
             starts=drain.drained if drain else starts,
-            left_out=left_out,
+            unread=unread,
             unknown=former is None and not await tx.fleet.owners(job) and not await tx.snapshots.page(job, None, None, None, 1),
             kept=kept,
         )
 
     async def _check_no_snapshots(self, job: JobName) -> None:
-        """After a loss of the database a job must not start with empty state, as if it were new. Raises StateUnregistered."""
+        """After a loss of the database a job must not start with empty state like a new one. Raises StateUnregistered."""
         name = await self._blob_stores.with_snapshots_of(job)
         if name is not None:
             raise StateUnregistered(
-                f"blob store {name} has snapshots of job {job}, which this coordinator's database does not know: stop the coordinator and "
+                f"blob store {name} has snapshots of job {job}, which are not in this coordinator's database: stop the coordinator and "
                 "run `sluice rebuild`, or deploy with an explicit start to begin with empty state"
             )
 
@@ -236,7 +234,9 @@ class Deployments:
                 await return_to_kept(tx, await read_kept(tx, before.kept.drain, now_run), fresh)
                 run = replace(run, kept=await kept_histories(tx, before.kept, fresh))
                 await tx.runs.put(run)
-            elif (former is not None and continued is None) or spec.start != "checkpoint":  # else the stages continue, as after a rebuild
+            elif (
+                former is not None and continued is None
+            ) or spec.start != "checkpoint":  # otherwise the stages continue, as after a rebuild
                 await tx.fleet.drop_stage_states(job)
             if former is not None:  # read again: it may have changed since
                 await request_stop(tx, _check_undrained(await get_run(tx, former.run_id), former), now, f"replaced by run {run_id}")
@@ -246,7 +246,7 @@ class Deployments:
         return run
 
     async def _version(self, tx: WriteTransaction, job: JobName, run_id: RunId, model: JobModel, now: datetime, who: str) -> int:
-        """The version of this model: that of the last model if they are equal, else the next number."""
+        """The version of this model: the last version if the models are equal, otherwise a new one."""
         last = await tx.jobmodels.get(job)
         if last is not None and last.content_hash == model.content_hash():
             return last.version
@@ -280,9 +280,9 @@ def _check_undrained(run: RunRow, read: RunRow) -> RunRow:
     return _check_not_draining(run)
 
 
-async def _left_out(tx: ReadTransaction, last: RunRow, previous: PreviousAssignment) -> tuple[UnreadStreams, Collection[StreamId]]:
-    """What the history of the run `last` knows of the streams that this run does not read, and which of them are to be forgotten: those
-    whose keys have no state, because no task has begun a stage that reads them."""
+async def _unread_streams(tx: ReadTransaction, last: RunRow, previous: PreviousAssignment) -> tuple[UnreadStreams, Collection[StreamId]]:
+    """The streams in the history of the run `last` that this run does not read, and those among them to be forgotten: no task has begun a
+    stage that reads them, so their keys have no state."""
     streams = previous.baselines.keys() - {each.id for each in last.spec.streams_read}
     if not streams:
         return UnreadStreams(), ()

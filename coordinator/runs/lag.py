@@ -1,7 +1,7 @@
 """The lag and the state of every job, updated every few seconds, for `/metrics` and `GET /runs/{runId}`.
 
 Counts come from the database, the ends of streams from their systems. The offsets of tasks are read once per run; after that the reports in
-memory are used. Numbers older than a minute are left out: a number that could not be updated is missing rather than wrong.
+memory are used. Numbers older than a minute are omitted, because a missing number is better than a wrong one.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ PER_TURN = 500
 """Stages that are processed before other requests get their turn on the event loop: about a millisecond."""
 
 Lag = Mapping[tuple[TaskName, StageName], int]
-"""How many records each stage of each task has not read yet."""
+"""The number of records that each stage of each task has not read yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job, by its current run; of a run that has ended only `job` and `state` are set. `slots`: its containers. `unowned`: how many tasks
-    have no owner, 0 while the run is stopping. `lag`: by stage, the sum over its tasks. `reassigned_slots`: slots without tasks since a
-    fail-over. `failing`: by stage, in how many tasks it fails. `late`: by stage, the rows that it has dropped as late, those of a
-    feeder that was not waited for apart. `unconfirmed`: how many offsets were reported that are beyond the ends of
+    """A job with its current run. If the run has ended, only `job` and `state` are set. `slots`: the number of its slots. `unowned`: the
+    number of tasks without an owner, 0 while the run is stopping. `lag`: by stage, the sum over its tasks. `reassigned_slots`: the number
+    of slots without tasks since a fail-over. `failing`: by stage, the number of tasks in which it fails. `late`: by stage, the rows dropped
+    as late, and apart from these the rows of feeders that were given up. `unconfirmed`: the number of reported offsets beyond the ends of
     their partitions."""
 
     job: JobName
     state: RunState
     slots: int = 0
     unowned: int = 0
-    tally: RunCounts = field(default_factory=lambda: RunCounts({}, 0))
+    counts: RunCounts = field(default_factory=lambda: RunCounts({}, 0))
     lag: Mapping[StageName, int] = field(default_factory=dict)
     version: int = 0
     reassigned_slots: int = 0
@@ -64,8 +64,8 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Positions:
-    """The offsets of a run, cached as long as its `model` is current: a large fleet has a hundred thousand of them, and creating these
-    objects every time costs the garbage collector a tenth of a core. `alone`: the job has no other active run, which could still commit
+    """The offsets of a run, cached as long as its `model` is current. A large fleet has a hundred thousand of them, and creating these
+    objects every time would cost a tenth of a core in garbage collection. `alone`: the job has no other active run that could commit
     batches."""
 
     model: JobModel
@@ -75,7 +75,7 @@ class _Positions:
 
 
 class LagMonitor:
-    """A chore. `model_of` returns a run's job model."""
+    """Chore: compute the lag of every job. `model_of` returns a run's job model."""
 
     name = "survey"
     every = timedelta(seconds=5)
@@ -115,15 +115,15 @@ class LagMonitor:
         return self._lag.get(run_id, {}) if self._fresh else {}
 
     def ends_after(self, moment: datetime | None) -> Mapping[StreamId, Offsets]:
-        """The ends of streams that were looked up last, if that was after this moment."""
+        """The last lookup of the ends of streams, if it was after this moment."""
         return self._ends if moment is not None and self._looked_at is not None and self._looked_at > moment else {}
 
     def forget(self, run_id: RunId) -> None:
-        """The stored offsets of the run have changed without reports."""
+        """Drop the cached offsets of a run whose stored offsets have changed without reports."""
         self._positions.pop(run_id, None)
 
     def forget_all(self) -> None:
-        """The stored offsets of any run may have changed."""
+        """Drop all cached offsets, because those of any run may have changed."""
         self._positions.clear()
 
     # --- the chore -------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class LagMonitor:
             jobs = await tx.runs.jobs()
             runs = {run.run_id: run for run in await tx.runs.active()}
             models = {run_id: await self._model_of(tx, run) for run_id, run in runs.items()}
-            tallies = {run_id: await tx.fleet.tally(run_id, run.job) for run_id, run in runs.items()}
+            counts = {run_id: await tx.fleet.counts(run_id, run.job) for run_id, run in runs.items()}
             await self._find_positions(tx, runs, models)
         self._stage_metrics.keep_only(runs.keys())
         reports = {run_id: dict(self._stage_metrics.of_run(run_id)) for run_id in runs}
@@ -147,8 +147,8 @@ class LagMonitor:
             run = runs.get(job.current_run)
             if run is None:
                 return JobStatus(job.job, job.state)
-            tally, slots = tallies[run.run_id], run.spec.containers
-            unowned = models[run.run_id].task_count - tally.owned if run.stop_requested_at is None else 0
+            of_run, slots = counts[run.run_id], run.spec.containers
+            unowned = models[run.run_id].task_count - of_run.owned if run.stop_requested_at is None else 0
             away = max(0, slots - len(models[run.run_id].containers))
             failures = self._stage_metrics.failures_of(run.run_id)
             failing = Counter(stage for (_, stage), failure in failures.items() if not failure.over)
@@ -157,7 +157,7 @@ class LagMonitor:
                 state=job.state,
                 slots=slots,
                 unowned=max(0, unowned),
-                tally=tally,
+                counts=of_run,
                 lag=_by_stage(lag[run.run_id]),
                 version=run.model_version,
                 reassigned_slots=away,
@@ -190,7 +190,7 @@ class LagMonitor:
         return {stream: ends for stream, ends in zip(known, found, strict=True) if not isinstance(ends, BaseException)}
 
     async def _lag_of(self, run_id: RunId, reports: Stages, ends: Mapping[StreamId, Offsets]) -> tuple[Lag, int]:
-        """The lag by the reports, which were made before the ends were looked up, and the number of offsets beyond the ends."""
+        """The lag according to the reports, which are older than the ends, and the number of offsets beyond the ends."""
         found: dict[tuple[TaskName, StageName], int] = {}
         beyond = 0
         for number, reading in enumerate(self._positions[run_id].readings, 1):
@@ -206,8 +206,7 @@ class LagMonitor:
 
 
 def _left(ends: Mapping[StreamId, Offsets], starts: Sequence[tuple[StreamId, Ssp, int]], at: Mapping[Ssp, int]) -> tuple[int, int] | None:
-    """How many records are between these offsets and the ends, and how many of the offsets are beyond the ends; None if one of the ends is
-    unknown."""
+    """The number of records between these offsets and the ends, and the number of offsets beyond the ends. None if an end is unknown."""
     left = beyond = 0
     for stream_id, ssp, start in starts:
         end = ends.get(stream_id)

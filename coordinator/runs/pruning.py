@@ -37,8 +37,8 @@ ALL_VERSIONS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class PruneHistory:
-    """Transactions delete at most `rows` rows, so that other writers wait for a moment only. What belongs to a run is deleted before the
-    run: an interrupted deletion is found again. Suspended while deletions are held."""
+    """A transaction deletes at most `rows` rows, so that other writers wait only briefly. What belongs to a run is deleted before the run,
+    so that an interrupted deletion is resumed. Suspended while deletions are on hold."""
 
     store: Store
     clock: Clock
@@ -70,7 +70,7 @@ class PruneHistory:
         return {kind: count for kind, count in done.items() if count}
 
     async def plan(self, tx: ReadTransaction, job: JobName) -> PruningPlan:
-        """What may go of the job, without containers and notices of runs that stay."""
+        """What may be deleted of the job, without containers and notices of runs that are kept."""
         current = await tx.runs.current(job)
         if current is None:
             return PruningPlan()

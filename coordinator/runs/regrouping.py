@@ -1,8 +1,8 @@
-"""Runs without state whose partitions are read by other tasks than before.
+"""Regrouping of stateless jobs: a new run assigns partitions to other tasks than the former run.
 
-A deployment may regroup such a job, with another grouper, another `max_tasks`, or by the new counts of its streams. The first acquire of
-the run waits until no container of the job's former runs may commit anything more. Then each stage of each task begins where the same stage
-has committed its partitions last, whichever task that was. The rule is in `sluice.core.leases.ownership`.
+A deployment regroups a stateless job with another grouper, another `max_tasks`, or new partition counts. The first acquire of the run waits
+until no container of the job's former runs can commit any more. Then each stage of each task begins at the offsets that the same stage
+committed last, in any task. The rule is in `sluice.core.leases.ownership`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Regrouping:
-    """`new_lineage` makes ids. `on_regrouped` is called when offsets of a run have changed without reports."""
+    """`new_lineage` returns a new id. `on_regrouped` is called when the offsets of a run have changed without reports."""
 
     def __init__(self, leases: Leases, clock: Clock, new_lineage: Callable[[], Lineage], on_regrouped: Callable[[RunId], None]) -> None:
         self._leases = leases
@@ -36,8 +36,8 @@ class Regrouping:
         self._settled: dict[JobName, RunId] = {}
 
     async def settle(self, tx: WriteTransaction, run: RunRow, model: JobModel) -> Wait | None:
-        """Write where the tasks of the run begin, before the first of them is granted. Returns how long a container of a former run may
-        still act; None when it is done. Call `settled` after the commit."""
+        """Store the start offsets of the tasks of the run, before the first of them is granted. Returns how long a container of a former
+        run may still act; None when the offsets are stored. Call `settled` after the commit."""
         if run.spec.stateful or self._settled.get(run.job) == run.run_id:
             return None
         rows: defaultdict[StageName, dict[TaskName, StageStateRow]] = defaultdict(dict)
@@ -57,17 +57,22 @@ class Regrouping:
                 await tx.fleet.put_stage_state(row.beginning(starts))
             for task in change.gone:
                 await tx.fleet.drop_stage_states(run.job, task, stage)
-        log.info("run %s reads on where other tasks of job %s have stopped, in stage %s", run.run_id, run.job, ", ".join(changes))
+        log.info(
+            "run %s continues at the offsets that other tasks of job %s have committed, in stage %s",
+            run.run_id,
+            run.job,
+            ", ".join(changes),
+        )
         return None
 
     def settled(self, run: RunRow) -> None:
-        """A task of the run was granted."""
+        """Record that a task of the run was granted."""
         if self._settled.get(run.job) != run.run_id:
             self._settled[run.job] = run.run_id
             self._on_regrouped(run.run_id)
 
     def forget(self) -> None:
-        """Look again whether runs are settled."""
+        """Check again whether runs are settled."""
         self._settled.clear()
 
     async def _acting(self, tx: ReadTransaction, run: RunRow) -> Wait | None:

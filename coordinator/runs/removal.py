@@ -1,4 +1,4 @@
-"""Remove a finished job."""
+"""Removes finished jobs."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Removes all that the database has of a job, in one transaction, except the generations of its tasks: the embedded log and blob stores
-    may still know them, so a later job of that name continues their count. Its blobs are garbage from then on, and are collected after
-    their grace period."""
+    """Removes all data of a job from the database in one transaction, except the generations of its tasks. The embedded log and blob stores
+    may still have these, so a later job of that name continues to count from them. The job's blobs become garbage, and are deleted after
+    the grace period."""
 
     store: Store
     models: JobModels
     forget_snapshots: Callable[[JobName], None]
 
     async def plan(self, job: JobName) -> Mapping[str, int]:
-        """How many rows `remove` would delete, by table. Raises UnknownJob, JobNotFinished."""
+        """The number of rows that `remove` would delete, by table. Raises UnknownJob, JobNotFinished."""
         async with self.store.read() as tx:
             await _check_finished(tx, job)
             return await tx.history.rows_of_job(job)
 
     async def remove(self, job: JobName, who: str) -> Mapping[str, int]:
-        """Returns how many rows were deleted, by table. Raises UnknownJob, JobNotFinished."""
+        """Remove the job. Returns the number of deleted rows, by table. Raises UnknownJob, JobNotFinished."""
         async with self.store.begin() as tx:
             await _check_finished(tx, job)
             rows = await tx.history.rows_of_job(job)

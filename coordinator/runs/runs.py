@@ -25,13 +25,13 @@ from sluice.core.jobmodels.spec import RunSpec
 from sluice.core.leases.failover import DEFAULT, BackoffUntil, CrashLoopPolicy
 
 SHOWN_INCARNATIONS = 5
-"""How many containers of each slot the details of a run have, besides those that have not ended. `Runs.containers` lists all."""
+"""Number of ended containers of each slot in the details of a run. `Runs.containers` lists all."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunDetails:
-    """A run with its containers, tasks, stages and drains, as read `at` that time. Of the containers that have ended, only the newest of
-    each slot."""
+    """A run with its containers, tasks, stages and drains, read at the time `at`. Of ended containers, only the newest ones of each
+    slot."""
 
     at: datetime
     run: RunRow
@@ -48,7 +48,7 @@ class RunDetails:
 
 @dataclass(frozen=True, slots=True)
 class BasicRun:
-    """What the containers of a run need to know of it."""
+    """The details of a run that its containers need."""
 
     run: RunRow
     drain: DrainRow | None
@@ -56,8 +56,8 @@ class BasicRun:
 
 
 class BasicRunBodies:
-    """The last answer of the view `basic` for each run, encoded. It is used again while the rows that it was made of are the same, so
-    that the requests of thousands of containers cost one encoding."""
+    """The last answer of the view `basic` for each run, encoded. It is reused while its rows do not change, so that the requests of
+    thousands of containers cost one encoding."""
 
     def __init__(self, at_most: int = 100) -> None:
         self._at_most = at_most
@@ -103,7 +103,7 @@ class Runs:
             )
 
     async def basic(self, run_id: RunId) -> BasicRun:
-        """Requests that arrive together, as when all containers of a run start, share one read. Raises UnknownRun."""
+        """Concurrent requests, as when all containers of a run start, share one read. Raises UnknownRun."""
         return await self._basic.submit(run_id)
 
     async def _read_basic(self, run_ids: Sequence[RunId]) -> Sequence[BasicRun | SluiceError]:
@@ -123,7 +123,7 @@ class Runs:
             return (await get_run(tx, run_id)).spec
 
     async def _backoffs(self, tx: ReadTransaction, run_id: RunId, containers: Sequence[ContainerRow]) -> Mapping[ProcessorId, BackoffUntil]:
-        """The slots that are in crash-loop back-off now, with the number of all their failures."""
+        """The slots that are in crash-loop back-off now, with the total number of their failures."""
         by_slot: defaultdict[ProcessorId, list[ContainerRow]] = defaultdict(list)
         for each in containers:
             by_slot[each.processor_id].append(each)
@@ -147,7 +147,7 @@ class Runs:
         return self._clock.now()
 
     async def containers(self, run_id: RunId, after: ExecutionContainerId | None, limit: int) -> Sequence[ContainerRow]:
-        """Up to `limit` containers of the run, by slot and epoch; with `after`, only those that follow that one.
+        """Up to `limit` containers of the run, ordered by slot and epoch; with `after`, only those that follow that one.
 
         Raises UnknownRun, UnknownContainer.
         """
@@ -167,12 +167,12 @@ class Runs:
             return run
 
     async def jobs(self, after: JobName | None = None, limit: int | None = None) -> Sequence[JobRow]:
-        """All jobs, by name, or up to `limit` of those that come after that one."""
+        """All jobs, ordered by name; with `after`, those that follow that one, up to `limit`."""
         async with self._store.read() as tx:
             return await tx.runs.jobs(after, limit)
 
     async def hosts(self, job: JobName) -> Mapping[ProcessorId, str]:
-        """Processor id -> host of the newest incarnation, also one of a former run; "" where none ever registered. Raises UnknownJob."""
+        """Processor id -> host of the newest incarnation, possibly of a former run; "" if none ever registered. Raises UnknownJob."""
         async with self._store.read() as tx:
             run = await tx.runs.current(job)
             if run is None:
@@ -181,7 +181,7 @@ class Runs:
             return {pid: found.get(pid, "") for pid in run.spec.slots}
 
     async def stop(self, run_id: RunId, reason: str, *, failed: bool) -> RunRow:
-        """Make the run's containers stop after their current batch. Idempotent; an ended run stays as it is. A drain in progress is
+        """Make the run's containers stop after their current batch. Idempotent; an ended run does not change. A drain in progress is
         cancelled, or fails if it has begun to flush. Raises UnknownRun."""
         async with self._store.begin() as tx:
             now = self._clock.now()

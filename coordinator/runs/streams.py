@@ -18,11 +18,11 @@ class JobStreams:
 
     def system(self, name: str) -> StreamSystem:
         if name not in self._systems:
-            raise UnknownSystem(f"no system {name!r} is configured: there is {', '.join(sorted(self._systems))}")
+            raise UnknownSystem(f"no system {name!r} is configured (configured: {', '.join(sorted(self._systems))})")
         return self._systems[name]
 
-    async def counted(self, spec: RunSpec) -> tuple[RunSpec, list[StreamId]]:
-        """The spec with the partition counts of its streams, and the streams that are still to be created.
+    async def with_counts(self, spec: RunSpec) -> tuple[RunSpec, list[StreamId]]:
+        """The spec with the partition counts of its streams, and the streams that must be created.
 
         Raises UnknownSystem, UnknownStream for an input that does not exist, and StreamConflict.
         """
@@ -44,9 +44,9 @@ class JobStreams:
             counts[each.name] = present
         return spec.with_counts(counts), missing
 
-    async def identified(self, spec: RunSpec, known: Mapping[StreamId, str | None]) -> RunSpec:
-        """The spec with the identities of its inputs. A run that continues a history keeps the identities that this knows, because its
-        offsets belong to them."""
+    async def with_identities(self, spec: RunSpec, known: Mapping[StreamId, str | None]) -> RunSpec:
+        """The spec with the identities of its inputs. A run that continues a history keeps the `known` identities, because its offsets
+        belong to these streams."""
 
         async def identity(stream: StreamId) -> str | None:
             return known.get(stream) or await self.system(stream.system).identity(stream.stream)
@@ -54,23 +54,23 @@ class JobStreams:
         return spec.with_identities({each.id: await identity(each.id) for each in spec.streams if each.role is Role.INPUT})
 
     async def starts(
-        self, spec: RunSpec, plan: PlannedModel, old: Mapping[Ssp, int] | None, left_out: Mapping[Ssp, int]
+        self, spec: RunSpec, plan: PlannedModel, old: Mapping[Ssp, int] | None, unread: Mapping[Ssp, int]
     ) -> Mapping[Ssp, int]:
         """The first offset of every partition that a task reads. `old`: the start offsets of the history that the run continues, or the end
-        offsets of the drain that it follows; such a run reads new partitions from their beginning, and partitions that were `left_out` for
-        a while from there on where the history began them, or from the first record that is left. A new history starts to read intermediate
-        streams at their end."""
+        offsets of the drain that it follows; such a run reads new partitions from their beginning. It reads `unread` partitions,
+        which the former run did not read, from their start offset in the history, or from the earliest record that still exists. A new
+        history reads intermediate streams from their end."""
         inputs = spec.inputs
         ssps = {ssp for task in plan.model.tasks.values() for ssp in task.ssps}
         starts: dict[Ssp, int] = {}
         for stream in sorted({ssp.stream_id for ssp in ssps}):
             where: str | datetime = spec.start if stream in inputs else "latest"
             if old is not None or where == "checkpoint":
-                where = "earliest" if stream in inputs or any(ssp.stream_id == stream for ssp in (*(old or ()), *left_out)) else "latest"
+                where = "earliest" if stream in inputs or any(ssp.stream_id == stream for ssp in (*(old or ()), *unread)) else "latest"
             offsets = await self._resolve(stream, where)
             for ssp in ssps:
                 if ssp.stream_id == stream:
-                    starts[ssp] = (old or {}).get(ssp, max(offsets[ssp.partition], left_out.get(ssp, 0)))
+                    starts[ssp] = (old or {}).get(ssp, max(offsets[ssp.partition], unread.get(ssp, 0)))
         return starts
 
     async def _resolve(self, stream: StreamId, where: str | datetime) -> Offsets:

@@ -1,4 +1,5 @@
-"""Tasks: acquire, report progress, release. A request names the generation of the owner; one of an older owner is refused: `lease-lost`."""
+"""Tasks: acquire, report progress, release. A request contains the owner's generation. A request of an older owner is refused
+(`lease-lost`)."""
 
 from __future__ import annotations
 
@@ -50,9 +51,9 @@ from sluice.wire.snapshots import Continuation
 
 @dataclass(frozen=True, slots=True)
 class StageStart:
-    """Where a stage resumes: after `store.batch_id`, or at the offsets `starts` if there is no batch. `snapshot`: the one to restore, None
-    without any. `step`: the last that it has reported in the current drain. `kept_operators`: those whose state a drain has kept for this
-    start; None if there is no such drain, or a batch has run since."""
+    """Where a stage resumes: after `store.batch_id`, or at the offsets `starts` if there is no batch. `snapshot`: the snapshot to restore,
+    if any. `step`: the last step that it has reported in the current drain. `kept_operators`: the operators whose state a drain has kept
+    for this start; None if there is no such drain, or a batch has run since."""
 
     store: StageStateRow
     starts: Mapping[Ssp, int]
@@ -63,7 +64,7 @@ class StageStart:
 
 @dataclass(frozen=True, slots=True)
 class _Assignment:
-    """The assignment of a job in a run with a version of the model, which has only one, and by task."""
+    """The assignment of a job at a run and a version of its model. `owned`: the same by task."""
 
     of: tuple[RunId, int]
     whole: PreviousAssignment
@@ -110,7 +111,7 @@ class Tasks:
         self._assignments: dict[JobName, _Assignment] = {}
 
     def forget(self) -> None:
-        """Read again what is kept in memory of the database."""
+        """Clear what is cached from the database."""
         self._assignments.clear()
         self._regrouping.forget()
 
@@ -130,7 +131,7 @@ class Tasks:
         async with self._store.read() as tx:
             job = (await get_run(tx, run_id)).job
         with self._task_waiters.register((job, task)) as released:
-            found = await self._acquire(run_id, task, execution_id, epoch)  # it may have been released before we were registered
+            found = await self._acquire(run_id, task, execution_id, epoch)  # it may have been released before the waiter was registered
             if isinstance(found, Wait):
                 await notices.wait(released, min(wait, found.delay))
                 found = await self._acquire(run_id, task, execution_id, epoch)
@@ -173,7 +174,7 @@ class Tasks:
         return acquired
 
     async def _assignment(self, tx: ReadTransaction, run: RunRow) -> _Assignment:
-        """Kept in memory: it has a row for each partition, and all tasks of a run need it when the run starts."""
+        """Cached, because it has a row for each partition, and all tasks of a run need it when the run starts."""
         known = self._assignments.get(run.job)
         if known is None or known.of != (run.run_id, run.model_version):
             whole, owned = await tx.jobmodels.assignment(run.job), defaultdict[TaskName, list[Ssp]](list)
@@ -199,8 +200,8 @@ class Tasks:
         return found
 
     async def _starts(self, tx: WriteTransaction, run: RunRow, task: TaskModel) -> Sequence[StageStart]:
-        """The start of each stage that reads partitions of this task. A stage that starts for the first time gets a lineage. Without state
-        the partitions that it begins are noted: another task may read on from there before this one has reported."""
+        """The start of each stage that reads partitions of this task. A stage that starts for the first time gets a lineage. The start
+        offsets of a stateless stage are stored, because another task may continue from them before this one has reported."""
         known = {row.stage: row for row in await tx.fleet.stage_states(run.job, task.name)}
         run_starts = await tx.runs.start_offsets(run.run_id)
         kept = await kept_operators(tx, run.job, list(known.values()))
@@ -224,8 +225,8 @@ class Tasks:
     async def _leave_checkpoint(
         self, tx: WriteTransaction, run: RunRow, task: TaskName, former: ExecutionContainerId, holder: ExecutionContainerId
     ) -> None:
-        """A task without state that comes from another slot, and is not backed up, leaves its checkpoint on the disk there. It begins a new
-        lineage where it has reported last; what it had committed after that is read again."""
+        """A stateless task that moves to another slot without a backup leaves its checkpoint behind on the disk. It begins a new lineage at
+        its last reported offsets. Batches that it committed after that are read again."""
         if run.spec.stateful or self._blob_stores.backup(run.backup).to:
             return
         slots = [each.processor_id for each in (await tx.fleet.container(former), await tx.fleet.container(holder)) if each is not None]
@@ -258,8 +259,8 @@ class Tasks:
         return metrics.model_copy(update=times)
 
     async def _record_batch(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> StageStateRow | None:
-        """Write the batch unless it was written before. Returns the stage's row, or None if the batch is ignored. A batch that was reported
-        before keeps the offsets of its first report."""
+        """Store the batch unless it is already stored. Returns the stage's row, or None if the batch is ignored. A batch that is reported
+        again keeps the offsets of its first report."""
         async with self._store.begin() as tx:
             run = await get_run(tx, run_id)
             await check_owner(tx, run, task, report.generation)
@@ -287,7 +288,7 @@ class Tasks:
         retry_in: timedelta | None,
         log: str,
     ) -> None:
-        """Note that a stage fails; with 0 failures, that it does not any more. Raises UnknownRun, UnknownTask, LeaseLost."""
+        """Record that a stage fails; with 0 failures, that it has recovered. Raises UnknownRun, UnknownTask, LeaseLost."""
         async with self._store.read() as tx:
             run = await get_run(tx, run_id)
             await check_owner(tx, run, task, generation)
@@ -301,7 +302,7 @@ class Tasks:
             self._stage_metrics.recovered(run_id, task, stage, generation)
 
     async def confirm_owner(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
-        """Raises UnknownRun, UnknownTask, and LeaseLost if the task is not held under that generation any more."""
+        """Raises UnknownRun, UnknownTask, and LeaseLost if the task is no longer owned under that generation."""
         async with self._store.read() as tx:
             await check_owner(tx, await get_run(tx, run_id), task, generation)
 
@@ -319,7 +320,7 @@ class Tasks:
 
 
 async def _check_compares(tx: ReadTransaction, execution_id: ExecutionContainerId, stages: Sequence[StageStart]) -> None:
-    """Raises OutdatedContainers for a container that would run other stateful operators on state that a drain has kept."""
+    """Raises OutdatedContainers for a container that could run other stateful operators on state that a drain has kept."""
     kept = [each.store.stage for each in stages if each.kept_operators]
     container = await tx.fleet.container(execution_id)
     if kept and container is not None and not container.can_keep_state:

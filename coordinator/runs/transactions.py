@@ -1,7 +1,7 @@
-"""Chore: end the transactions that containers have left open.
+"""Chore: abort transactions that containers have left open.
 
-An open transaction holds back all readers of its partitions. If its container was killed, the next owner of the task ends it when it begins
-to write. Until there is one, and after the end of a run, this chore does. It is the brokers' part to end the others, after their timeout.
+An open transaction blocks all readers of its partitions. If its container was killed, the next owner of the task aborts it when it begins
+to write. Until there is a next owner, and after the end of a run, this chore aborts it. The brokers abort all others after their timeout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sluice.streams.port import Offsets, StreamSystem
 log = logging.getLogger(__name__)
 
 AFTER_ITS_END = timedelta(minutes=10)
-"""How long the streams of a run are looked at after it has ended: longer than a transaction may be open."""
+"""For how long the streams of an ended run are checked: longer than a transaction may be open."""
 
 AT_ONCE = 8
 """Requests to systems that are sent concurrently."""
@@ -44,9 +44,9 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True)
 class AbortTransactions:
-    """Where readers of a stream that a run writes stand at the same offset as at the run before of this chore, before the stream's end,
-    abort the transactions of those writers whose task has no owner. A writer that has acquired its task in the meantime fails, asks the
-    coordinator and begins again. `held`: partition by partition, the offset at which readers are held back."""
+    """If the readable end of a partition that a run writes is before its end, and was the same at the last run of this chore, abort the
+    transactions of writers whose task has no owner. A writer that has acquired its task in the meantime fails, checks its ownership with
+    the coordinator, and restarts. `held`: for each partition, the offset at which readers are blocked."""
 
     store: Store
     systems: Mapping[str, StreamSystem]
@@ -93,7 +93,7 @@ class AbortTransactions:
         return {"aborted": aborted} if aborted else {}
 
     async def _runs(self) -> Sequence[RunRow]:
-        """The active runs, and those that have ended lately."""
+        """The active runs, and those that ended recently."""
         async with self.store.read() as tx:
             active = {run.run_id: run for run in await tx.runs.active()}
         now = self.clock.elapsed()
@@ -110,12 +110,12 @@ class AbortTransactions:
         return [*active.values(), *(run for run, _ in self._ended.values())]
 
     async def _held_back(self, stream: StreamId) -> Offsets:
-        """Where readers stand before the end; nothing if the system does not answer."""
+        """The readable ends that are before the ends; empty if the system does not answer."""
         system = self.systems[stream.system]
         try:
             latest, readable = await system.latest(stream.stream), await system.readable(stream.stream)
         except SluiceError as error:
-            log.debug("the ends of %s are not known: %s", stream, error)
+            log.debug("cannot look up the ends of %s: %s", stream, error)
             return {}
         return {partition: readable[partition] for partition, end in latest.items() if readable.get(partition, end) < end}
 
@@ -146,21 +146,21 @@ class AbortTransactions:
             free = frozenset(row.task for row in await tx.fleet.owners(run.job) if row.owner.released)
         tried, self._tried[run.run_id, stage] = self._tried.get((run.run_id, stage)), (self.held[stream], free)
         if tried == (self.held[stream], free):
-            return 0  # another writer holds back the readers
+            return 0  # the transaction of another writer blocks the readers
         aborted = 0
         for task in sorted(free):
             try:
                 await self.systems[stream.system].abort(stream.stream, run.job, stage, task)
             except SluiceError as error:
-                log.warning("stage %s of task %s may have a transaction open on %s, which is not ended: %s", stage, task, stream, error)
+                log.warning("cannot abort a transaction that stage %s of task %s may have left open on %s: %s", stage, task, stream, error)
             else:
-                log.warning("ended what stage %s of task %s, which has no owner, may have left open on %s", stage, task, stream)
+                log.warning("aborted transactions of stage %s of task %s, which has no owner, on %s", stage, task, stream)
                 aborted += 1
         return aborted
 
 
 def _written(run: RunRow, systems: Mapping[str, StreamSystem]) -> Sequence[tuple[StageName, StreamId]]:
-    """What stages write to systems with transactions."""
+    """The streams that stages write in systems with transactions."""
     ids = run.spec.stream_ids
     found = [(stage.name, ids[name]) for stage in run.spec.stages for name in stage.writes]
     return [(stage, stream) for stage, stream in found if stream.system in systems and systems[stream.system].transactional]

@@ -23,7 +23,7 @@ from sluice.streams.port import StreamSystem
 log = logging.getLogger(__name__)
 
 AT_ONCE = 4
-"""Streams that are trimmed concurrently: a slow one does not delay the others."""
+"""Number of streams that are trimmed concurrently, so that a slow one does not delay the others."""
 
 
 def _without_backup(_: RunRow) -> bool:
@@ -78,7 +78,7 @@ class TrimStreams:
         return +done
 
     async def _trim(self, stream: StreamId, readers: Mapping[int, Sequence[PartitionReader]]) -> Mapping[str, int]:
-        """Trim one stream. Return the number of records that were trimmed, or that the stream failed: others are trimmed all the same."""
+        """Trim one stream. Returns the number of trimmed records, or that the stream failed, so that the others are still trimmed."""
         system = self.systems[stream.system]
         try:
             ends = await system.latest(stream.stream)
@@ -87,7 +87,7 @@ class TrimStreams:
             trimmed = await system.trim(stream.stream, before)
         except Exception as error:
             if self.failing.get(stream) != str(error):
-                log.warning("%s is not trimmed, and grows: %s", stream, error, exc_info=not isinstance(error, SluiceError))
+                log.warning("cannot trim %s, which keeps growing: %s", stream, error, exc_info=not isinstance(error, SluiceError))
             self.failing[stream] = str(error)
             return {"untrimmed": 1}
         self.failing.pop(stream, None)

@@ -1,12 +1,12 @@
-"""Watermark caps: from the progress of the feeders of intermediate streams to the steps that limit their readers' watermarks. The rules are
-in `sluice.core.watermarks`.
+"""Watermark caps: steps that limit the watermarks of readers of intermediate streams, computed from the progress of the streams' feeders.
+The rules are in `sluice.core.watermarks`.
 
-Containers report the stages that write or read an intermediate stream, and are answered with the steps. When a report came in, but at most
-once a second, a round makes the next step of each stream. The order matters: first the reports, owners and committed offsets are read,
-then the ends of the streams. So whatever a feeder appends beyond these ends is no older than the progress in its report.
+Containers report the stages that write or read an intermediate stream. The answers contain the steps. After a report, but at most once a
+second, a round computes the next step of each stream. The order matters: first the reports, owners and committed offsets are read, then the
+ends of the streams. Therefore the records that a feeder appends beyond these ends are not older than the progress in its report.
 
 Kept in memory, because no lease and no fencing decision depends on it. After a restart of the coordinator there is no step until all
-feeders have reported again; readers keep the steps that they have.
+feeders have reported again. Readers keep their last steps.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ log = logging.getLogger(__name__)
 ROUND_EVERY = timedelta(seconds=1)
 
 ROUND_SHARE = 20
-"""A round that took long is not repeated before this many times as long."""
+"""The next round starts at the earliest after this many times the duration of the last one."""
 
 WAIT_FOR_ROUND = timedelta(milliseconds=500)
-"""How long the answer to a report waits for the round that it has begun."""
+"""Maximum time that the answer to a report waits for the round."""
 
 FORMER_AGENT_AFTER = timedelta(seconds=15)
-"""A feeder that reports its batches, but for so long no watermark, is of the release before, which knows none."""
+"""A feeder that has reported batches but no watermark for this long belongs to the previous release, which reports no watermarks."""
 
-LOOK_EVERY = timedelta(seconds=0.5)
-"""How often the owners of a run's tasks are read at most, when containers report that they are newer than known. A large run has
-thousands of containers, which start at the same time."""
+READ_EVERY = timedelta(seconds=0.5)
+"""Minimum interval between two reads of the owners of a run's tasks, when containers report newer generations. A large run has thousands
+of containers, which start at the same time."""
 
 MOST_STEPS = 64
 
@@ -68,8 +68,8 @@ Key = tuple[TaskName, StageName]
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """What a container reported of a stage. `source` of its progress is known once `progress` is. `partitions`: how many its query reads;
-    None if that was not reported."""
+    """A container's report about a stage. `progress`: None before its first batch. `partitions`: the number that its query reads; None if
+    it was not reported."""
 
     generation: Generation
     progress: FeederProgress | None = None
@@ -79,7 +79,7 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkHolder:
-    """A feeder that holds a watermark, and why, as part of a sentence."""
+    """A feeder that limits a watermark, and why, as part of a sentence."""
 
     feeder: Feeder
     why: str
@@ -87,9 +87,9 @@ class WatermarkHolder:
 
 @dataclass(frozen=True, slots=True)
 class StreamWatermark:
-    """How far the readers of an intermediate stream may go. `event_time`: what the newest step allows, without delays; `newest`: the newest
-    event time that a feeder has reached. `held_by`: the feeders that the readers wait for, and `held_for`: for how long their progress has
-    not risen. `error`: why the ends of streams are not known, "" if they are."""
+    """How far the readers of an intermediate stream may go. `event_time`: the limit of the newest step, without delays. `newest`: the
+    newest event time that a feeder has reached. `held_by`: the feeders that the readers wait for. `held_for`: for how long their progress
+    has not risen. `error`: why the ends of streams are unknown; "" if they are known."""
 
     stream: StreamId
     event_time: datetime | None
@@ -100,7 +100,7 @@ class StreamWatermark:
 
     @property
     def lag(self) -> timedelta | None:
-        """By how much event time the readers are kept behind the newest feeder; None if that is not known."""
+        """The difference in event time between the newest feeder and the limit of the readers; None if unknown."""
         if self.event_time is None or self.newest is None:
             return None
         return max(timedelta(0), self.newest - self.event_time)
@@ -108,8 +108,8 @@ class StreamWatermark:
 
 @dataclass(slots=True)
 class _Stage:
-    """A stage of a task, over all its owners. `progress`: the last that one of them has reported. `progressed_at`: when its event time rose
-    last."""
+    """A stage of a task, over all its owners. `progress`: the last one that an owner has reported. `progressed_at`: the last time at which
+    its event time rose."""
 
     report: StageReport
     progressed_at: Instant
@@ -119,8 +119,8 @@ class _Stage:
 
 @dataclass(slots=True)
 class _Stream:
-    """An intermediate stream. `rose_at`: when the least progress of its feeders rose last, or nothing held it. `gave_up`: whether a step
-    was ever made without waiting for a feeder."""
+    """An intermediate stream. `rose_at`: the last time at which the lowest progress of its feeders rose, or no feeder limited it.
+    `gave_up`: whether a step was ever made without waiting for a feeder."""
 
     steps: Sequence[WatermarkStep] = ()
     decision: StepDecision = field(default_factory=lambda: StepDecision(NoCap.HOLD))
@@ -132,7 +132,7 @@ class _Stream:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A run at one moment. `owners`: task -> generation of its owner, without tasks that have none. `positions`: the next offset of every
+    """A run at one moment. `owners`: task -> generation of its owner, only tasks with an owner. `positions`: the next offset of every
     partition that the stage reads. `started`: stages that have committed a batch, with the generation that reported it."""
 
     run: RunRow
@@ -152,7 +152,7 @@ class _View:
         return [each for each in found if each]
 
     def behind(self, streams: Collection[StreamId]) -> Sequence[Key]:
-        """The stages that read the streams, or what such stages write."""
+        """The stages that read the streams, directly or through streams that such stages write."""
         ids, reached, stages = self.run.spec.stream_ids, set(streams), set[StageName]()
         while reached:
             found = [stage for stage in self.run.spec.stages if any(ids[name] in reached for name in stage.reads)]
@@ -166,9 +166,9 @@ class _Run:
     stages: dict[Key, _Stage] = field(default_factory=dict)
     streams: defaultdict[StreamId, _Stream] = field(default_factory=lambda: defaultdict(_Stream))
     ends: defaultdict[StreamId, deque[tuple[Instant, Offsets]]] = field(default_factory=lambda: defaultdict(deque))
-    """The ends of the inputs that feeders read, as they were in the last rounds."""
+    """The ends of the feeders' inputs in the last rounds."""
     unreported: dict[tuple[Key, Generation], Instant] = field(default_factory=dict)
-    """Feeders that report batches and no watermarks, and since when."""
+    """Feeders that report batches and no watermarks, with the time of the first such report."""
     view: _View | None = None
     round: asyncio.Task[None] | None = None
     next_round_at: Instant | None = None
@@ -176,7 +176,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class StreamCap:
-    """The steps of a stream, oldest first, and the feeders on whose account there is no further one."""
+    """The steps of a stream, oldest first, and the feeders that prevent a further step."""
 
     stream: StreamId
     steps: Sequence[WatermarkStep]
@@ -185,15 +185,15 @@ class StreamCap:
 
 @dataclass(frozen=True, slots=True)
 class ReportOutcome:
-    """`caps`: of each reported stage that reads intermediate streams. `refused`: those that the reporter does not own."""
+    """`caps`: for each reported stage that reads intermediate streams. `refused`: the stages that the reporting container does not own."""
 
     caps: Mapping[Key, Sequence[StreamCap]]
     refused: Sequence[tuple[Key, Generation]]
 
 
 class WatermarkCoordinator:
-    """`model_of` gives a run's job model; `stage_metrics` counts rows that were dropped as late. `old_after`: for how long a record must
-    have been unread to count as old. `give_up_after`: how long readers wait for a feeder that makes no progress; None: without limit."""
+    """`model_of` returns a run's job model. `stage_metrics` counts rows that were dropped as late. `old_after`: an unread record counts as
+    old after this time. `give_up_after`: how long readers wait for a feeder without progress; None: without limit."""
 
     def __init__(
         self,
@@ -243,13 +243,13 @@ class WatermarkCoordinator:
         return [event_time_missing(stage, written[stage]) for stage in sorted(found)]
 
     def newest_runs(self) -> Mapping[JobName, RunId]:
-        """The run of each job from which there were reports last to begin."""
+        """The run of each job whose first report came last."""
         return {run.view.run.job: run_id for run_id, run in self._runs.items() if run.view is not None}
 
     # --- reports -----------------------------------------------------------------------------------------------------
 
     async def report(self, run_id: RunId, reports: Mapping[Key, StageReport]) -> ReportOutcome:
-        """Record what a container says of its stages, and answer how far their watermarks may rise. Raises UnknownRun."""
+        """Record a container's report about its stages. Returns how far their watermarks may rise. Raises UnknownRun."""
         known = self._runs.get(run_id)
         if known is None:
             async with self._store.read() as tx:
@@ -260,7 +260,7 @@ class WatermarkCoordinator:
             known = self._runs.setdefault(run_id, _Run())
         view = known.view
         if view is None or (
-            self._clock.elapsed() - view.at >= LOOK_EVERY.total_seconds()
+            self._clock.elapsed() - view.at >= READ_EVERY.total_seconds()
             and any(each.generation > view.owners.get(task, 0) for (task, _), each in reports.items())
         ):
             view = known.view = await self._look(run_id)
@@ -277,7 +277,7 @@ class WatermarkCoordinator:
         )
 
     async def _forget_ended(self, tx: ReadTransaction) -> None:
-        """Called with the first report of a run, so that memory is bounded."""
+        """Drop the runs that have ended. Called with the first report of a run, so that memory is bounded."""
         active = {run.run_id for run in await tx.runs.active()}
         for run_id in self._runs.keys() - active:
             del self._runs[run_id]
@@ -310,7 +310,7 @@ class WatermarkCoordinator:
     # --- rounds ------------------------------------------------------------------------------------------------------
 
     async def _begin_round(self, run_id: RunId, run: _Run) -> None:
-        """Begin a round if it is time for one, and wait for it, but not long: a stream system may not answer."""
+        """Begin a round if one is due, and wait for it, at most WAIT_FOR_ROUND, because a stream system may not answer."""
         if run.round is None or run.round.done():
             if run.next_round_at is not None and self._clock.elapsed() < run.next_round_at:
                 return
@@ -339,9 +339,9 @@ class WatermarkCoordinator:
             for key in view.behind({stream for stream, each in run.streams.items() if each.gave_up}):
                 self._stage_metrics.give_up(run_id, *key)
         except SluiceError as error:
-            log.warning("no watermarks of run %s: %s", run_id, error)
+            log.warning("cannot compute the watermarks of run %s: %s", run_id, error)
         except Exception:
-            log.exception("no watermarks of run %s", run_id)
+            log.exception("cannot compute the watermarks of run %s", run_id)
         now = self._clock.elapsed()
         run.next_round_at = Instant(now + max(ROUND_EVERY.total_seconds(), ROUND_SHARE * (now - began)))
 
@@ -367,7 +367,7 @@ class WatermarkCoordinator:
         return _View(run, owners, positions, started, began)
 
     async def _latest(self, streams: set[StreamId]) -> tuple[Mapping[StreamId, Offsets], Mapping[StreamId, str]]:
-        """The ends of the streams, and why those of others are not known."""
+        """The ends of the streams, and the errors for streams whose ends are unknown."""
 
         async def latest(stream: StreamId) -> Offsets:
             if stream.system not in self._systems:
@@ -379,7 +379,7 @@ class WatermarkCoordinator:
         ends, errors = {}, {}
         for stream, each in zip(order, found, strict=True):
             if isinstance(each, SluiceError):
-                errors[stream] = f"the ends of {stream} are not known: {each}"
+                errors[stream] = f"the ends of {stream} are unknown: {each}"
             elif isinstance(each, BaseException):
                 raise each
             else:
@@ -387,14 +387,14 @@ class WatermarkCoordinator:
         return ends, errors
 
     def _remember(self, seen: deque[tuple[Instant, Offsets]], ends: Offsets) -> None:
-        """Keep these ends, and those of the last rounds up to the newest that is `old_after` ago."""
+        """Store these ends. Earlier ones are kept back to the newest that is at least `old_after` ago."""
         now = self._clock.elapsed()
         seen.append((now, ends))
         while len(seen) > 1 and seen[1][0] <= now - self._old_after.total_seconds():
             seen.popleft()
 
     def _old_ends(self, run: _Run, stream: StreamId) -> Offsets | None:
-        """The ends of an input as they were `old_after` ago; None if that is not known."""
+        """The ends of an input as they were `old_after` ago; None if unknown."""
         seen = run.ends[stream]
         if seen and seen[0][0] <= self._clock.elapsed() - self._old_after.total_seconds():
             return seen[0][1]
@@ -418,9 +418,9 @@ class WatermarkCoordinator:
         elif owner is not None and self._is_former_agent(run, view, key, owner):
             reported, progress = True, FeederProgress(None, timedelta(0), ProgressSource.NONE)
         if reported and progress is None and not unread and stage is not None:
-            progress = stage.progress  # of the former owner: it has appended nothing since
+            progress = stage.progress  # that of the former owner, which has appended nothing since
         if grown and unread:
-            progress = None  # it does not read yet all that it is to read, and its progress says nothing of the rest
+            progress = None  # its query does not read all partitions yet, and its progress does not cover the others
         pending = progress is not None and progress.pending
         return FeederState(
             reported=reported,
@@ -461,7 +461,7 @@ class WatermarkCoordinator:
         if any(state.given_up and state.reported for state in states.values()):
             stream.gave_up = True
         if isinstance(decision.step, Bound) and decision.newest is not None and decision.step.event_time >= decision.newest:
-            held_by: Sequence[Feeder] = ()  # all are equally far
+            held_by: Sequence[Feeder] = ()  # all feeders have reached the same event time
         else:
             held_by = decision.held_by
         stream.held_by = [WatermarkHolder(feeder, _why(states[feeder], owned=feeder.task in view.owners)) for feeder in held_by]
@@ -475,7 +475,7 @@ def _why(state: FeederState, *, owned: bool) -> str:
     if not state.reported:
         return "its container has not reported it yet"
     if None in state.upstream:
-        return "the stages before it are not known to have come that far"
+        return "the stages before it may not have come that far"
     if state.progress is None or (state.event_time is None and state.progress.source is not ProgressSource.NONE):
         return "it has records to read, and has committed no batch since it started"
     if state.progress.source is ProgressSource.NONE:

@@ -47,7 +47,7 @@ class BlobExplanation:
 @dataclass(slots=True)
 class AuditResult:
     """A blob store compared with the catalog. `missing`: blobs that snapshots refer to; `garbage`: blobs that no snapshot refers to;
-    `unread`: indexes that cannot be read; `unknown`: prefixes of jobs that the database does not know."""
+    `unread`: indexes that cannot be read; `unknown`: prefixes of jobs that are not in the database."""
 
     blob_store: BlobStoreName
     looked_at: int = 0
@@ -73,7 +73,7 @@ class Audits:
     # --- one snapshot ---
 
     async def verify(self, key: StageKey, checkpoint: CommitId, where: BlobStoreName | None, progress: Progress) -> Mapping[str, Any]:
-        """Read all of a snapshot, in one blob store or in each that has it, and compare sizes and hashes.
+        """Read a whole snapshot, in one blob store or in each that has it, and compare sizes and hashes.
 
         Raises UnknownSnapshot, BlobUnavailable.
         """
@@ -120,7 +120,7 @@ class Audits:
 
     async def verify_job(self, job: JobName, where: BlobStoreName | None, progress: Progress) -> Mapping[str, Any]:
         """Read all that the retained snapshots of a job need, in one blob store or in each, and compare sizes and hashes. A file that
-        several snapshots share is read once. Snapshots that are retired meanwhile are left out.
+        several snapshots share is read once. Snapshots that are retired in the meantime are ignored.
 
         Raises UnknownSnapshot, BlobUnavailable.
         """
@@ -149,7 +149,7 @@ class Audits:
         verified: set[tuple[BlobStoreName, StageKey, FileIndex]],
         progress: Progress,
     ) -> Mapping[str, str]:
-        """What is wrong with a snapshot, by path. Files that are `verified` are not read again."""
+        """The problems of a snapshot, by path. Files in `verified` are not read again."""
         wrong: dict[str, str] = {}
         blobs = await self._blob_stores.opened(name)
         try:
@@ -189,7 +189,7 @@ class Audits:
         except CorruptData as error:
             verdict, why = "not judged", f"an index of its stage cannot be read: {error}"
         if known is None:
-            verdict, why = "not judged", "it belongs to no job that the database knows"
+            verdict, why = "not judged", "it belongs to no job in the database"
         size, modified = (None, None) if listed is None else (listed.size, listed.modified)
         return BlobExplanation(name, listed is not None, size, modified, verdict, why, by, since)
 
@@ -207,7 +207,9 @@ class Audits:
             if paths:
                 found.append(f"{label}: {paths[0]}" + (f" and {len(paths) - 1} more files" if len(paths) > 1 else ""))
         if not found and store.references().refer_to(blob):
-            found.append(f"{store.key.job} {store.key.task} {store.key.stage}: the offset-log entry of a batch that may have to run again")
+            found.append(
+                f"{store.key.job} {store.key.task} {store.key.stage}: the offset-log entry of a batch that may have to be replayed"
+            )
         return found
 
     # --- everything ---
@@ -237,7 +239,7 @@ class Audits:
     async def _audit_store(
         self, name: BlobStoreName, blobs: BlobStore, prefix: str, key: StageKey, audited: AuditResult, progress: Progress
     ) -> None:
-        """Compare one stage. A blob that seems to be missing is checked again, because snapshots may be retired meanwhile."""
+        """Compare one stage. A blob that seems to be missing is checked again, because snapshots may have been retired."""
         async with self._store.read() as tx:
             known = await stage_snapshots(tx, key)
         wanted = await self._wanted(name, blobs, known, audited)
@@ -275,7 +277,7 @@ class Audits:
         return wanted
 
     async def _gone(self, known: StageSnapshots, blob: BlobId, checkpoint: CommitId, blobs: BlobStore) -> bool:
-        """Whether it is really missing: its snapshot may have been retired meanwhile, and the blob collected."""
+        """Whether the blob is missing although its snapshot is still retained."""
         if await find_blob(blobs, blob) is not None:
             return False
         async with self._store.read() as tx:
@@ -289,7 +291,7 @@ def _verdict(by: Sequence[str], there: bool, since: datetime | None, grace: time
         return "not there", "nothing refers to it"
     if since is None:
         return "garbage", "nothing refers to it; the next collection marks it"
-    return "condemned", f"nothing refers to it; it is deleted after {since + grace:%Y-%m-%d %H:%M:%S} UTC if that is still so"
+    return "condemned", f"nothing refers to it; it is deleted after {since + grace:%Y-%m-%d %H:%M:%S} UTC if it is still unreferenced"
 
 
 async def _verify_file(blobs: BlobStore, path: str, file: FileIndex, about: RequestContext) -> None:

@@ -22,7 +22,7 @@ from sluice.core.snapshots.snapshot import CommitId
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDetails:
-    """A snapshot and why it is retained. `head`: a restore starts from it. `chosen`: because an operator chose it."""
+    """A snapshot and why it is retained. `head`: a restore starts from it. `chosen`: an operator chose it as the head."""
 
     row: SnapshotRow
     why: Sequence[str]
@@ -44,7 +44,8 @@ class PinSpec:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`given_up`: the batches after the snapshot, which are discarded; None if they are of another lineage."""
+    """A snapshot chosen for a restore. `given_up`: the number of later batches, which are discarded; None if they are of another
+    lineage."""
 
     row: SnapshotRow
     given_up: int | None
@@ -52,7 +53,7 @@ class Choice:
 
 
 class SnapshotCatalog:
-    """`new_id` makes ids of pins."""
+    """`new_id` returns the id of a new pin."""
 
     def __init__(self, store: Store, clock: Clock, retention: Retention, new_id: Callable[[], str]) -> None:
         self._store = store
@@ -109,8 +110,8 @@ class SnapshotCatalog:
         return [by_id[pin_id] for pin_id in sorted(by_id)]  # the order of text in databases depends on their collation
 
     async def pin(self, job: JobName, wanted: PinSpec) -> Sequence[PinRow]:
-        """Pin snapshots that are retained. Raises UnknownJob, UnknownSnapshot, and ClientError for a pin that another job or
-        an active drain has."""
+        """Pin snapshots that are retained. Raises UnknownJob, UnknownSnapshot, and ClientError for a pin that belongs to another job
+        or to an active drain."""
         now = self._clock.now()
         async with self._store.begin() as tx:
             await _known_job(tx, job)
@@ -127,7 +128,8 @@ class SnapshotCatalog:
         return rows
 
     async def unpin(self, job: JobName, pin_id: str) -> None:
-        """Snapshots that no other rule retains are retired. Raises UnknownPin, and ClientError for the pin of an active drain."""
+        """Delete a pin. Snapshots that no other rule retains are retired. Raises UnknownPin, and ClientError for the pin of an active
+        drain."""
         async with self._store.begin() as tx:
             rows = [row for row in await tx.snapshots.pin(pin_id) if row.job == job]
             if not rows:
@@ -140,9 +142,9 @@ class SnapshotCatalog:
     # --- restore from a chosen snapshot ---
 
     async def choose(self, key: StageKey, checkpoint: CommitId) -> Choice:
-        """The next owner of the task restores this snapshot and continues from it under a new lineage. May run twice.
+        """Let the next owner of the task restore this snapshot and continue from it under a new lineage. Idempotent.
 
-        Raises UnknownSnapshot, and TaskHeld while a container holds the task.
+        Raises UnknownSnapshot, and TaskHeld while a container owns the task.
         """
         async with self._store.begin() as tx:
             found = await get_snapshot(tx, key, checkpoint)
@@ -199,10 +201,12 @@ async def _warnings(tx: ReadTransaction, key: StageKey) -> Sequence[str]:
     run = await tx.runs.current(key.job)
     stages = run.spec.stage_names if run is not None else []
     if len(stages) < 2:
-        return ["the batches after the snapshot run again under a new lineage: rows may be duplicated, none is lost"]
+        return ["the batches after the snapshot run again under a new lineage: rows may be duplicated, but none are lost"]
     first = stages[0] == key.stage
-    effect = "writes again what later stages have read already" if first else "reads again, but earlier stages are not restored"
+    effect = (
+        "writes records again that later stages have already read" if first else "reads records again, but earlier stages are not restored"
+    )
     return [
-        "the batches after the snapshot run again under a new lineage: rows may be duplicated, none is lost",
+        "the batches after the snapshot run again under a new lineage: rows may be duplicated, but none are lost",
         f"stage {key.stage} {effect}: restoring one stage of several to a point in time is not exactly-once",
     ]

@@ -1,9 +1,9 @@
 """Clean-up after a report, from a queue in the database: remove times to live (TTLs), retire superseded snapshots, and delete offset-log
 entries that are no longer needed.
 
-Each task may run twice, and is removed from the queue when it is done. One that fails is tried again later. No task waits for longer than
-LONGEST_PAUSE, so one that is due later was queued under a clock that was ahead, and is done at once. Nothing here deletes blobs that a
-snapshot refers to: garbage collection does, after a grace period.
+Tasks are idempotent. A task is removed from the queue when it is done, and retried later if it fails. No task waits longer than
+LONGEST_PAUSE. A task that is due later was queued under a clock that was ahead, and is executed immediately. This module never deletes
+blobs that a snapshot refers to; garbage collection deletes blobs after a grace period.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class CleanUp:
 
     async def run_once(self) -> Mapping[str, int]:
         async with self.store.read() as tx:
-            self.queue = await tx.cleanup.tally()
+            self.queue = await tx.cleanup.counts()
             now = self.clock.now()
             due = [*await tx.cleanup.due(now, self.batch), *await tx.cleanup.due_after(now + LONGEST_PAUSE + TOLERANCE, self.batch)]
         if self.hold is not None and self.hold.incomplete:
@@ -112,7 +112,7 @@ class CleanUp:
             away = next((error for _, error in found if isinstance(error, BlobUnavailable | BlobStoreUnusable)), None)
             if away is not None:
                 for item in items[first + AT_ONCE :]:
-                    await self._put_off(item, away)
+                    await self._postpone(item, away)
                 return
 
     async def _in_turn(self, items: Sequence[CleanupRow]) -> Sequence[tuple[CleanupRow, SluiceError | None]]:
@@ -127,13 +127,13 @@ class CleanUp:
                 log.warning(
                     "%s %s in blob store %s failed and will be tried again: %s", item.kind.value, item.subject, item.blob_store, error
                 )
-            await self._put_off(item, error)
+            await self._postpone(item, error)
             return error
         async with self.store.begin() as tx:
             await tx.cleanup.drop(item)
         return None
 
-    async def _put_off(self, item: CleanupRow, error: SluiceError) -> None:
+    async def _postpone(self, item: CleanupRow, error: SluiceError) -> None:
         async with self.store.begin() as tx:
             known = await tx.cleanup.queued(item)
             if known is not None and known.queued_at == item.queued_at:
@@ -155,13 +155,13 @@ class CleanUp:
                 assert_never(item.kind)
 
     async def _keep(self, item: CleanupRow, key: StageKey) -> None:
-        """What the snapshot before this one refers to has been kept with that one, if it was."""
+        """Remove the TTL of a snapshot's blobs, except those of the previous snapshot if their TTL was already removed."""
         index_blob, where = BlobId(item.subject), item.blob_store
         async with self.store.read() as tx:
             rows = await tx.snapshots.of_stage(key)
         row = _marked(rows, where, index_blob)
         if row is None:
-            return  # retired since: what only it refers to may go
+            return  # retired since, so its blobs may expire
         blobs, about = await self.blob_stores.opened(where), RequestContext.of_stage(Purpose.CLEANUP, key)
         try:
             index = await read_index(blobs, index_blob, about)
@@ -194,7 +194,7 @@ class CleanUp:
             if gone:
                 await blobs.delete(gone, about)
             if len(gone) < len(page):
-                return  # batches list in their order
+                return  # entries are listed in the order of their batches
 
 
 def _marked(rows: Sequence[SnapshotRow], where: BlobStoreName, index: BlobId) -> SnapshotRow | None:
@@ -202,7 +202,8 @@ def _marked(rows: Sequence[SnapshotRow], where: BlobStoreName, index: BlobId) ->
 
 
 async def retire(tx: WriteTransaction, key: StageKey, retention: Retention, now: datetime) -> int:
-    """Drop the snapshots of a store that are not to be retained; how many. What they alone referred to is garbage from now on."""
+    """Delete the snapshots of a stage that are no longer retained. Returns their number. Blobs that only they referred to become
+    garbage."""
     rows = await tx.snapshots.of_stage(key)
     store = await tx.fleet.stage_state(key)
     stay = retained(
@@ -231,7 +232,7 @@ async def _queue_offsets(tx: WriteTransaction, key: StageKey, lineage: Lineage, 
 @dataclass(frozen=True, slots=True)
 class RetireStores:
     """Chore: retire the snapshots of stages and tasks that a job no longer has, once `after` has passed, and apply the retention policy to
-    all others again (pins expire, hours pass). Pinned snapshots stay."""
+    all others again, because pins expire and hours pass. Pinned snapshots are kept."""
 
     store: Store
     clock: Clock
@@ -278,8 +279,8 @@ class RetireStores:
 
 @dataclass(frozen=True, slots=True)
 class SweepExpired:
-    """Chore: delete uploads that were never reported when their time to live has passed, in blob stores that do not do so themselves.
-    Suspended while the removal of TTLs is overdue, and while deletions are held."""
+    """Chore: delete unreported uploads whose time to live has passed, in blob stores that do not do so themselves. Suspended while the
+    removal of TTLs is overdue, and while deletions are on hold."""
 
     blob_stores: BlobStores
     clean_up: CleanUp

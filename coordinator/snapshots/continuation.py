@@ -1,11 +1,11 @@
-"""What a new run needs, beyond the files of a snapshot, in order to continue the run that made it when the database is lost.
+"""The continuation: the data that a new run needs, in addition to a snapshot's files, to continue a run after a loss of the database.
 
-The owner of a task gets it with the acquire, and writes it to the index of each snapshot. A rebuild puts the tasks of a job together again:
-who owns which partition and with which baselines (`sluice.core.jobmodels.grouping`), the first run of the history, whose records readers of
-intermediate streams accept, and where stages without a batch begin.
+The owner of a task gets the continuation with the acquire, and writes it to the index of each snapshot. From the continuations of its tasks
+a rebuild derives the job's assignment and baselines (`sluice.core.jobmodels.grouping`), the first run of the history, whose records readers
+of intermediate streams accept, and the start offsets of stages without a batch.
 
-A run that follows a drain which kept the state begins a history. Tasks that have run no batch in it have their snapshots in the history
-before, or in an earlier one: `RunRow.kept` is this chain, and is written to the indexes, too.
+A run that follows a drain which kept the state begins a history. Tasks that have run no batch in it have their snapshots in an earlier
+history. `RunRow.kept` is the chain of these histories, and is also written to the indexes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REASON = "the database was lost: `sluice rebuild` registered what the blob store
 def continuation(
     run: RunRow, slot: ProcessorId, task: TaskModel, owned: Sequence[Ssp], assignment: PreviousAssignment, starts: Mapping[Ssp, int]
 ) -> Continuation:
-    """The continuation of a task of a run that is in `slot` and owns these partitions. `starts`: where its stages begin without a batch."""
+    """The continuation of a task in `slot` that owns these partitions. `starts`: the start offsets of its stages without a batch."""
     roles = {each.id: each for each in run.spec.streams}
 
     def stream(of: StreamId) -> ContinuedStream:
@@ -73,7 +73,7 @@ class ContinuedRun:
 
 
 def of_index(index: SnapshotIndex) -> Continuation | None:
-    """None in the index of a version of Sluice that did not write it, or if this version cannot read it."""
+    """The continuation in an index. None if an earlier version of Sluice wrote the index, or if this version cannot parse it."""
     try:
         return None if index.continuation is None else Continuation.model_validate(index.continuation)
     except ValidationError:
@@ -82,8 +82,8 @@ def of_index(index: SnapshotIndex) -> Continuation | None:
 
 @dataclass(slots=True)
 class _Tasks:
-    """Put together from the oldest to the newest, so that the newest counts. `positions`: where a stage of a task reads on in the next
-    history."""
+    """The tasks of a job. Continuations are added from the oldest to the newest, and the newest takes precedence. `positions`: the offsets
+    at which a stage of a task continues in the next history."""
 
     reads: dict[TaskName, frozenset[Ssp]] = field(default_factory=dict)
     slots: dict[TaskName, ProcessorId] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class _Tasks:
     positions: dict[tuple[TaskName, StageName], Mapping[Ssp, int]] = field(default_factory=dict)
 
     def end_history(self) -> None:
-        """The next history begins where the stages of this one have ended."""
+        """End a history. The next one begins at the last offsets of its stages."""
         ends: dict[Ssp, int] = {}
         for ssp, at in (each for read in self.positions.values() for each in read.items()):
             ends[ssp] = min(at, ends.get(ssp, at))
@@ -123,8 +123,8 @@ def _pair(stream: StreamId) -> tuple[str, str]:
 
 
 def continued_run(job: JobName, indexes: Sequence[SnapshotIndex], now: datetime) -> ContinuedRun | None:
-    """The job's last run, from the indexes of its snapshots; None if they say nothing of it. Snapshots of earlier histories are left out,
-    except of those from whose state the last one continued."""
+    """The job's last run, from the indexes of its snapshots; None if they contain no continuation. Snapshots of earlier histories are
+    ignored, except of those with whose state the last one continued."""
     known = [(index, of) for index in indexes if (of := of_index(index)) is not None]
     if not known:
         return None

@@ -1,4 +1,4 @@
-"""Chore: find runs that are not backed up as they request, for `sluice status`, `/readyz` and the metrics."""
+"""Chore: find runs that are not backed up as requested, for `sluice status`, `/readyz` and the metrics."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sluice.core.ids import Instant, JobName, RunId, StageKey
 from sluice.core.snapshots.degraded import BackupProblem, Degradation, StageOfTask, backup_problems
 from sluice.core.snapshots.snapshot import BlobStoreName
 
-PATIENCE = timedelta(seconds=30)
-"""How long a stage may be without a snapshot, or a blob store may not open, before it counts. A blob store that is not configured counts at
-once."""
+TOLERATED_FOR = timedelta(seconds=30)
+"""How long a stage may have no snapshot, or a blob store may fail to open, before it is reported. A blob store that is not configured is
+reported immediately."""
 
 Seen = tuple[RunId, BlobStoreName, Degradation]
 
@@ -65,7 +65,7 @@ class BackupMonitor:
         return {}
 
     def _counts(self, key: Seen, now: Instant) -> bool:
-        return key[2] is Degradation.NOT_CONFIGURED or now - self._since[key] >= PATIENCE.total_seconds()
+        return key[2] is Degradation.NOT_CONFIGURED or now - self._since[key] >= TOLERATED_FOR.total_seconds()
 
     async def _of(self, run: RunRow) -> Sequence[BackupProblem]:
         requested = self.blob_stores.requested(run.backup)

@@ -1,8 +1,8 @@
 """Garbage collection: list each blob store, mark the blobs that no retained snapshot refers to, and delete them a grace period later.
 
-A pass goes through the listing in order, one stage after another, and keeps the references of one stage in memory at a time. It skips
-stages of jobs that the database does not know, stages with an index that cannot be read, and blob stores that another database owns.
-Skipped blobs are never deleted: a leak is better than a loss.
+A pass processes the listing in order, one stage after another, and keeps the references of one stage at a time in memory. It skips stages
+of jobs that are not in the database, stages with an unreadable index, and blob stores that another database owns. Skipped blobs are never
+deleted, because a leak is better than a loss.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 ABOUT = RequestContext(Purpose.COLLECTION)
 SHOWN = 50
-"""Blobs of each kind that a report lists."""
+"""Maximum number of blobs of each kind in a report."""
 
 Pause = Callable[[float], Awaitable[None]]
 
@@ -95,8 +95,8 @@ class CollectionTotals:
 
 
 class GarbageCollector:
-    """Chore, and the same on request. `pause` sleeps for a number of seconds, which limits deletions to `deletes_per_second`. While
-    `hold` is active, garbage is marked and not deleted."""
+    """Chore: collect garbage. Operators can also request a pass. `pause` sleeps for a number of seconds, to limit deletions to
+    `deletes_per_second`. While `hold` is active, garbage is marked but not deleted."""
 
     name = "collect_garbage"
 
@@ -136,8 +136,8 @@ class GarbageCollector:
         }
 
     async def run(self, progress: Progress, *, dry: bool) -> Sequence[CollectionResult]:
-        """One pass over all blob stores; passes do not run concurrently. A dry run writes nothing. If a blob store fails, the others are
-        collected, then the error is raised."""
+        """Make one pass over all blob stores. Passes do not run concurrently. A dry run writes nothing. If a blob store fails, the others
+        are collected, then the error is raised."""
         found, failure = [], None
         async with self._passing:
             for name in self._blob_stores.names:
@@ -163,7 +163,7 @@ class GarbageCollector:
                         collected.not_judged[prefix or "jobs/"] = scope.why_not
                 listed = list(part)
                 if scope.references is not None:
-                    await self._judge(name, blobs, scope, listed, after, collected, dry=dry)
+                    await self._process(name, blobs, scope, listed, after, collected, dry=dry)
                 after = listed[-1].blob
             collected.looked_at += len(page)
             progress.done += len(page)
@@ -195,7 +195,7 @@ class GarbageCollector:
                 return _Scope(scope.prefix, scope.known, None, str(error))
         return _Scope(scope.prefix, scope.known, references)
 
-    async def _judge(
+    async def _process(
         self,
         name: BlobStoreName,
         blobs: BlobStore,
@@ -245,7 +245,7 @@ class GarbageCollector:
         await self._pause(len(gone) / self._rate)
 
     async def _forget(self, name: BlobStoreName, after: str, until: str | None, collected: CollectionResult) -> None:
-        """Unmark the marked blobs of that range, which no longer exist."""
+        """Unmark blobs in this range, which no longer exist."""
         async with self._store.begin() as tx:
             gone = [row.blob for row in await tx.cleanup.marked(name, after, until)]
             await tx.cleanup.unmark(name, gone)

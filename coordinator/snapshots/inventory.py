@@ -19,18 +19,17 @@ from sluice.randomness import new_uuid
 
 
 async def is_known(tx: ReadTransaction, job: JobName) -> bool:
-    """Whether the database has a run or a snapshot of the job, or had them until the job was removed. Blobs of other jobs are never
-    garbage."""
+    """Whether the database has, or had until the job was removed, a run or a snapshot of the job. Blobs of other jobs are never garbage."""
     return await tx.runs.current(job) is not None or bool(await tx.snapshots.page(job, None, None, None, 1)) or await is_removed(tx, job)
 
 
 async def is_removed(tx: ReadTransaction, job: JobName) -> bool:
-    """Whether the job was removed: the owners of its tasks are all that is left of it."""
+    """Whether the job was removed: the database has only the owners of its tasks."""
     return await tx.runs.current(job) is None and bool(await tx.fleet.owners(job))
 
 
 async def stages_by_prefix(tx: ReadTransaction, job: JobName) -> Mapping[str, StageKey]:
-    """The stages of a job that the database knows, by the prefixes of their blobs."""
+    """The stages of a job in the database, by the prefixes of their blobs."""
     keys = [*await tx.snapshots.stages(job), *(row.key for row in await tx.fleet.stage_states(job))]
     return {stage_prefix(key): key for key in keys}
 
@@ -48,7 +47,7 @@ class StageSnapshots:
         return [each.markers[blob_store].index for each in self.snapshots if blob_store in each.markers]
 
     def references(self) -> References:
-        """Which offset-log entries are needed. The blobs that the indexes list have to be added."""
+        """The references to offset-log entries. The caller must add the blobs in the indexes."""
         return References(floors([(each.lineage, each.batch_id) for each in self.snapshots]), self.current)
 
 
@@ -78,7 +77,7 @@ async def last_owner(blobs: BlobStore) -> BlobId | None:
 
 
 async def owns_blob_store(store: Store, name: BlobStoreName, blobs: BlobStore) -> bool:
-    """Whether this database owns the blob store. It takes the ownership of a blob store without an owner and without snapshots."""
+    """Whether this database owns the blob store. A blob store without an owner and without snapshots becomes its own."""
     async with store.read() as tx:
         own_id = await tx.cleanup.owner_id(name)
     last = await last_owner(blobs)
@@ -94,7 +93,7 @@ async def owns_blob_store(store: Store, name: BlobStoreName, blobs: BlobStore) -
 
 
 async def take_ownership(store: Store, name: BlobStoreName, blobs: BlobStore, new_id: Callable[[], str] = lambda: new_uuid().hex) -> None:
-    """Make this database the owner of a blob store whose snapshots it lists. The database stores its id first, so this may run twice."""
+    """Make this database the owner of a blob store whose snapshots it lists. Idempotent, because the id is stored first in the database."""
     async with store.begin() as tx:
         own_id = await tx.cleanup.owner_id(name)
         if own_id is None:

@@ -1,4 +1,4 @@
-"""Chore: compare what each blob store lists with what the retained snapshots need. Of data blobs only the names are read.
+"""Chore: find lost blobs, by comparing the listing of each blob store with the blobs that retained snapshots need.
 
 The containers of the job's run are notified of stages that have lost something: with its next commit the one that holds the task uploads
 again what its disk has (`containers.state.commits.repair`). The notice is of the kind BACKUP, at which containers of former releases only
@@ -25,14 +25,14 @@ from sluice.core.snapshots.lost import LostBlobs, find_lost
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, Kind, stage_prefix
 
 AT_ONCE = 200
-"""Stages that one notice names."""
+"""Maximum number of stages in one notice."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class FindLostBlobs:
-    """A blob store that does not answer keeps the result of the last run."""
+    """The result for a blob store that does not answer is that of the last run."""
 
     store: Store
     blob_stores: BlobStores
@@ -41,7 +41,7 @@ class FindLostBlobs:
     every: timedelta = timedelta(hours=1)
     name: str = "find_lost_blobs"
     found: Mapping[tuple[BlobStoreName, StageKey], LostBlobs | None] = field(default_factory=dict)
-    """Of each stage in each blob store, None if nothing is lost."""
+    """The lost blobs of each stage in each blob store; None if none are lost."""
 
     def of_job(self, job: JobName) -> Sequence[LostBlobs]:
         return [each for each in self.found.values() if each is not None and each.key.job == job]
@@ -85,8 +85,8 @@ class FindLostBlobs:
             self.notices.notify(run.run_id)
 
     async def _of_stage(self, name: BlobStoreName, blobs: BlobStore, key: StageKey) -> LostBlobs | None:
-        """The snapshots are read before the blobs are listed, so that all their blobs were put before. Raises BlobUnavailable,
-        BlobStoreUnusable."""
+        """The lost blobs of a stage. The snapshots are read before the blobs are listed, so that all their blobs were uploaded before the
+        listing. Raises BlobUnavailable, BlobStoreUnusable."""
         async with self.store.read() as tx:
             rows = [row for row in await tx.snapshots.of_stage(key) if name in row.markers]
         needs = {row.checkpoint: await _needs(blobs, row.markers[name].index, key) for row in rows}
@@ -94,13 +94,13 @@ class FindLostBlobs:
         for kind in (Kind.DATA, Kind.SNAPSHOTS):
             async for page in blobs.list(f"{stage_prefix(key)}{kind}/", RequestContext.of_stage(Purpose.AUDIT, key)):
                 listed |= {each.blob for each in page}
-        async with self.store.read() as tx:  # what was retired meanwhile may have been deleted
+        async with self.store.read() as tx:  # blobs of snapshots that were retired in the meantime may have been deleted
             retained = {row.checkpoint for row in await tx.snapshots.of_stage(key)}
         return find_lost(name, key, {checkpoint: need for checkpoint, need in needs.items() if checkpoint in retained}, listed)
 
 
 async def _needs(blobs: BlobStore, index: BlobId, key: StageKey) -> frozenset[BlobId]:
-    """The index itself, and what it lists. Of a damaged index, a name that no listing has."""
+    """The index and the blobs that it lists. For a damaged index, a name that is in no listing."""
     try:
         return (await read_index(blobs, index, RequestContext.of_stage(Purpose.AUDIT, key))).blobs | {index}
     except BlobMissing:

@@ -17,12 +17,12 @@ from sluice.core.errors import SluiceError, UnknownOperation
 log = logging.getLogger(__name__)
 
 KEPT_OPERATIONS = 100
-"""Finished operations that can still be polled."""
+"""Maximum number of operations that can be polled, including finished ones."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """`done` of `total` `unit`. The work updates it."""
+    """`done` of `total`, in `unit`. The work function updates it."""
 
     unit: str
     done: int = 0

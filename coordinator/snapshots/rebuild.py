@@ -1,13 +1,13 @@
 """Rebuild the catalog of a lost database from the blob stores alone, so that each stage continues from its newest snapshot.
 
-The index of a snapshot is uploaded last, so a snapshot with an index was uploaded whole. Snapshots that lack a blob are left out and
+The index of a snapshot is uploaded last, so a snapshot with an index was uploaded completely. Snapshots that lack a blob are skipped and
 reported.
 
-Of each job its last run is registered as STOPPED, with its history, the owners and baselines of partitions, and start offsets
+For each job, its last run is registered as STOPPED, with its history, the owners and baselines of partitions, and start offsets
 (`coordinator.snapshots.continuation`). The next deployment of the job with the start "checkpoint" continues that run: each stage restores
-its newest snapshot and replays the offset-log entries after it, in the same lineage; records of intermediate streams that were not read
-are read; and partitions of streams that have grown stay with their tasks. Snapshots of a version of Sluice before 0.2 do not say all this.
-A job that has only these begins a new history, and regroups the partitions of its streams.
+its newest snapshot and replays the offset-log entries after it, in the same lineage; unread records of intermediate
+streams are read; and partitions of streams that have grown stay with their tasks. Snapshots of Sluice before 0.2 do not contain all this.
+A job that has only such snapshots begins a new history, and regroups the partitions of its streams.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from sluice.wire import samza as wire_samza
 
 ABOUT = RequestContext(Purpose.AUDIT)
 REBUILT = RunId("rebuilt")
-"""The run of everything that a rebuild has registered and that does not name its own."""
+"""The run of snapshots and owners that a rebuild has registered and whose index names no run."""
 
-HOLDERS_UNSEEN = 1000
-"""Owners of a task that never committed leave no trace, so the next generation is this much higher than the last that is known."""
+GENERATION_MARGIN = 1000
+"""The next generation of a task exceeds the last known one by this number, because owners that never committed are unknown."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -82,7 +82,8 @@ class RebuiltCatalog:
 
 
 async def find(blob_stores: BlobStores, progress: Progress, now: datetime) -> RebuiltCatalog:
-    """Read all snapshots. Raises BlobUnavailable, BlobStoreUnusable: half a catalog would make the rest look like garbage."""
+    """Read all snapshots. Raises BlobUnavailable, BlobStoreUnusable, because with a partial catalog the other blobs would look like
+    garbage."""
     rebuilt, found = RebuiltCatalog(), list[FoundSnapshot]()
     for name in blob_stores.names:
         blobs = await blob_stores.opened(name)
@@ -112,7 +113,7 @@ async def find(blob_stores: BlobStores, progress: Progress, now: datetime) -> Re
         if isinstance(state, StageStateRow):
             rebuilt.stores.append(state)
         else:
-            rebuilt.left_out[f"{key}"] = f"its snapshots are of run {state}, whose history the job has ended: it begins with empty state"
+            rebuilt.left_out[f"{key}"] = f"its snapshots belong to run {state}, whose history has ended: the stage begins with empty state"
     return rebuilt
 
 
@@ -133,7 +134,7 @@ def state_of_stage(rows: Sequence[SnapshotRow], found: Sequence[FoundSnapshot], 
 
 
 async def _stores(blobs: BlobStore) -> AsyncIterator[tuple[str, Mapping[BlobId, ListedBlob]]]:
-    """The blobs of one stage after another, with the stage's prefix."""
+    """The prefix and the blobs of each stage."""
     current, listed = "", dict[BlobId, ListedBlob]()
     async for page in blobs.list("jobs/", ABOUT):
         for prefix, part in groupby(page, key=lambda each: split(each.blob)[1]):
@@ -169,7 +170,7 @@ async def _snapshots(
 def _unfit(index: SnapshotIndex, prefix: str, listed: Mapping[BlobId, ListedBlob]) -> str:
     of = index.metadata
     if stage_prefix(StageKey(of.job, of.task, of.store)) != prefix:
-        return f"its index is of {of.job}, {of.task}, {of.store}"
+        return f"its index belongs to {of.job}, {of.task}, {of.store}"
     if index.lineage is None or index.generation is None:
         return "its index has no lineage: Sluice did not write it"
     missing = sorted(index.blobs - listed.keys())
@@ -227,8 +228,8 @@ def _store(newest: SnapshotRow) -> StageStateRow:
 
 
 async def write(store: Store, blob_stores: BlobStores, clock: Clock, rebuilt: RebuiltCatalog, *, force: bool) -> None:
-    """Register what was found, in one transaction, and take the ownership of the blob stores. `force`: delete the snapshots that the
-    database has. Raises CatalogNotEmpty if it has any, without `force`."""
+    """Register the result in one transaction, and take the ownership of the blob stores. `force`: first delete the snapshots that are in
+    the database. Without `force`, raises CatalogNotEmpty if there are any."""
     async with store.begin() as tx:
         known = await tx.snapshots.jobs()
         if known and not force:
@@ -262,7 +263,7 @@ async def write_job(tx: WriteTransaction, now: datetime, rebuilt: RebuiltCatalog
         await tx.cleanup.put(retirement(store.key, now))
     for key, last in ((key, last) for key, last in rebuilt.generations.items() if key.job == job):
         held = await tx.fleet.owner(key.job, key.task)
-        generation = Generation(last + HOLDERS_UNSEEN)
+        generation = Generation(last + GENERATION_MARGIN)
         if held is None or held.owner.generation < generation:
             hold = TaskOwner(generation, ExecutionContainerId(str(REBUILT)), released=True)
             await tx.fleet.put_owner(TaskOwnershipRow(key.job, key.task, REBUILT, hold, now))

@@ -1,4 +1,5 @@
-"""The commit point: a report makes an uploaded snapshot count. Also new lineages. Both are compare-and-swap, fenced by the generation."""
+"""The commit point: a report makes an uploaded snapshot valid. Also begins new lineages. Both are compare-and-swap operations, fenced by
+the generation."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MarkerReport:
-    """A snapshot in one blob store, and the index there that it claims to follow."""
+    """A reported snapshot in one blob store. `previous`: the index of the snapshot that it follows there."""
 
     marker: MarkerRow
     previous: BlobId | None
@@ -56,7 +57,8 @@ class Replacement:
 
 
 class Snapshots:
-    """`new_lineage` makes ids. `newest`: when the newest snapshot of each stage was reported. `stores`: the blob stores that have it."""
+    """`new_lineage` returns a new id. `newest`: when the newest snapshot of each stage was reported. `stores`: the blob stores that have
+    it."""
 
     def __init__(
         self,
@@ -78,7 +80,7 @@ class Snapshots:
         self.newest: dict[StageKey, datetime] = {}
         self.stores: dict[StageKey, frozenset[BlobStoreName]] = {}
         self._reported: dict[StageKey, float] = {}
-        """The same by the clock that never jumps."""
+        """The same times by the monotonic clock."""
 
     def age(self, key: StageKey) -> timedelta:
         """The time since the newest snapshot of the stage was reported."""
@@ -103,7 +105,7 @@ class Snapshots:
                 await self._read(tx, run.job)
 
     async def look_up(self, job: JobName, stages: Iterable[tuple[TaskName, StageName]]) -> None:
-        """Read the newest snapshots of the job from the database if that of one of these stages is not known here."""
+        """Read the newest snapshots of the job from the database if one of these stages is not cached."""
         if any(StageKey(job, *of) not in self.stores for of in stages):
             async with self._store.read() as tx:
                 await self._read(tx, job)
@@ -130,7 +132,7 @@ class Snapshots:
             row = await get_stage_state(tx, key)
             known = await tx.snapshots.get(key, report.checkpoint)
             if known is not None:
-                return _the_same(known, report)
+                return _check_repeated(known, report)
             reported = Committed(report.generation, report.lineage, report.batch, report.offsets)
             reported = await self._checks.check(tx, run, task, stage, reported, row, only_own=True)
             report = replace(report, offsets=reported.offsets)
@@ -185,9 +187,9 @@ class Snapshots:
         why: str,
         checkpoint: CommitId | None = None,
     ) -> Lineage:
-        """Begin a lineage at the stage's head snapshot, or empty without one, because the batches after it cannot be repeated exactly. With
-        `checkpoint`, an older snapshot becomes the head, because no blob store has the present one. Idempotent: a repeated request with the
-        former lineage returns the one that has begun.
+        """Begin a lineage at the stage's head snapshot, or with empty state if there is none, because later batches cannot be replayed
+        exactly. With `checkpoint`, an older snapshot becomes the head, because no blob store has the current one. Idempotent: a repeated
+        request with the former lineage returns the new one.
 
         Raises UnknownRun, UnknownTask, UnknownSnapshot, LeaseLost, CatalogIncomplete, SnapshotConflict.
         """
@@ -221,7 +223,7 @@ class Snapshots:
         return begun.lineage
 
     def forget(self, job: JobName) -> None:
-        """The job has been removed."""
+        """Remove the data of a deleted job."""
         for known in (self.newest, self.stores):
             for key in [each for each in known if each.job == job]:
                 del known[key]
@@ -255,10 +257,10 @@ def _check_places(key: StageKey, indexes: Iterable[BlobId]) -> None:
             raise BadName("snapshot of this stage", index)
 
 
-def _the_same(known: SnapshotRow, report: SnapshotReport) -> SnapshotRow:
+def _check_repeated(known: SnapshotRow, report: SnapshotReport) -> SnapshotRow:
     contents = (report.lineage, report.batch, {name: each.marker.index for name, each in report.markers.items()})
     if contents != (known.lineage, known.batch_id, {name: marker.index for name, marker in known.markers.items()}):
-        raise SnapshotConflict(f"commit {report.checkpoint} was reported before with other contents: give each commit an id of its own")
+        raise SnapshotConflict(f"commit {report.checkpoint} was reported before with other contents: each commit needs a new id")
     return known
 
 

@@ -17,7 +17,7 @@ from sluice.core.access.tokens import Digest, Grant, TokenId
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """A token without its secret. `name` is the identity of who presents it; several tokens may have the same."""
+    """A token without its secret. `name`: the principal's name; several tokens may have the same name."""
 
     token_id: TokenId
     name: str
@@ -69,7 +69,7 @@ class AccessReads(Reads):
         return [EventRow(**found._asdict()) for found in await self._connection.execute(query)]
 
     async def tokens(self) -> Sequence[TokenRow]:
-        """All, by age."""
+        """All tokens, oldest first."""
         table = tables.tokens
         found = await self._connection.execute(select(table).order_by(table.c.created_at, table.c.token_id))
         return [_token_row(each) for each in found]
@@ -97,11 +97,14 @@ class AccessWrites(AccessReads, Writes):
         await self._connection.execute(statement)
 
     async def delete_events(self, before: datetime, limit: int) -> int:
-        """Delete up to `limit` events that are older, without the newest, whose number the next one follows. Returns how many."""
+        """Delete up to `limit` events before this time, except the newest one, because the next event continues its number. Returns their
+        number."""
         table = tables.audit_events
         newest = select(func.max(table.c.seq)).scalar_subquery()
         query = select(table.c.seq).where(table.c.at < before, table.c.seq < newest).order_by(table.c.at).limit(limit)
-        old = list(await self._connection.scalars(query))  # by a statement of its own: joined with it, PostgreSQL reads the whole table
+        old = list(
+            await self._connection.scalars(query)
+        )  # a separate statement, because PostgreSQL would read the whole table for a subquery
         return (await self._connection.execute(delete(table).where(table.c.seq.in_(old)))).rowcount if old else 0
 
     async def put_token(self, row: TokenRow) -> None:

@@ -1,19 +1,18 @@
-"""The claim: one coordinator per database. Leases are in memory, and two coordinators on one database would each have their own.
+"""The claim: one coordinator per database. Leases are in memory, so two coordinators on one database would grant them independently.
 
-With SQLite it is a lock on a file beside the database, which the operating system releases when the process ends.
+With SQLite it is a lock on a file next to the database. The operating system releases it when the process ends.
 
-With PostgreSQL it is a lease by the database's time: a row of the table `claims` with the holder, its term and an end, which the holder
-renews every second, and which every transaction that writes checks. An advisory lock of the session in which the holder writes shows at
-once that the holder has ended, and keeps out coordinators of releases that know no lease. A coordinator that starts while the lock is held
-waits until it sees the claim renewed, and is refused then, or until the claim has run out: then it ends the sessions of the holder, which
-may be frozen, and takes the claim. Sessions are limited to less than the lease in what they wait for, so a frozen holder blocks no one for
-longer.
+With PostgreSQL it is a lease by the database's time: a row of the table `claims` with the holder, its term and its expiry. The holder
+renews it every second, and every write transaction checks it. The session in which the holder writes also has an advisory lock. It shows
+immediately that the holder has ended, and excludes coordinators of releases without leases. A coordinator that starts while the lock is
+held waits. If it sees that the claim is renewed, it is refused. If the claim expires, it terminates the sessions of the holder, which may
+be frozen, and takes the claim. Timeouts of sessions are shorter than the lease, so a frozen holder blocks others no longer than that.
 
-Terms grow with each holder, and are at least the database's time in seconds: a database that was restored from an older copy gives terms
-above those that containers know. On SQLite there are none: the lock is free only when no process has it, so there is no former coordinator
-whose answers could be mistaken for those of this one.
+Terms increase with each holder, and are at least the database's time in seconds, so that a database that was restored from an older copy
+gives higher terms than those that containers know. SQLite has no terms: the lock is free only when no process has it, so there cannot be a
+former coordinator that still sends answers.
 
-A lost claim is taken again, unless another coordinator had it meanwhile: then the state in memory is out of date.
+A lost claim is taken again, unless another coordinator has had it since, because then the state in memory is out of date.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ CLAIM_SECONDS = 10.0
 """How long a claim on PostgreSQL is valid after it was renewed."""
 
 SESSION_MILLIS = 8_000
-"""How long a statement may take, wait for a lock, or be waited for within a transaction. Less than CLAIM_SECONDS."""
+"""Timeout of statements, of waiting for locks, and of idle transactions. Less than CLAIM_SECONDS."""
 
 LOOK_SECONDS = 0.25
 """How often a coordinator that waits for a claim looks at it."""
 
-_LOOKS_UNTIL_SILENT = 8
-"""After so many looks it says that it waits."""
+_READS_UNTIL_WARNING = 8
+"""After this many reads it logs that it is waiting."""
 
 _KEEP_ALIVE = ("tcp_keepalives_idle = 10", "tcp_keepalives_interval = 5", "tcp_keepalives_count = 3")
 _HOLDER = text(
@@ -80,7 +79,7 @@ _SIGN = text(
 
 
 def new_holder() -> str:
-    """A name for this process as a client of the database: of at most 55 characters, since PostgreSQL cuts names after 63."""
+    """The name of this process as a client of the database, at most 55 characters, since PostgreSQL truncates names after 63."""
     return f"{socket.gethostname()[:24]} pid {os.getpid()} {new_uuid().hex[:12]}"
 
 
@@ -97,7 +96,7 @@ def _session_name(holder: str) -> str:
 class _Held(DatabaseInUse):
     """Another coordinator uses this database.
 
-    It has the claim until `expires_at`, unless it renews it. None: it knows no lease."""
+    Its claim expires at `expires_at`, unless it is renewed. None: its release has no leases."""
 
     slug = DatabaseInUse.slug
 
@@ -109,7 +108,7 @@ class _Held(DatabaseInUse):
 class _Ending(StoreUnavailable):
     """The coordinator's database cannot be read or written.
 
-    The sessions of a holder whose claim has run out are being ended."""
+    The sessions of a holder whose claim has expired are being terminated."""
 
     slug = StoreUnavailable.slug
 
@@ -122,8 +121,8 @@ class Claim(Protocol):
 
     @property
     def term(self) -> int:
-        """The number of the claim, higher than those of all former coordinators. 0: there are no terms, because a former coordinator cannot
-        run beside this one."""
+        """The number of the claim, higher than those of all former coordinators. 0: there are no terms, because a former
+        coordinator cannot still be running."""
         ...
 
     async def take(self) -> bool:
@@ -179,7 +178,7 @@ class FileClaim:
         except OSError as error:
             raise StoreUnavailable(f"the coordinator's database: {error.filename}: {error.strerror}") from error
         if self._lock is None:
-            raise DatabaseInUse(f"{self._database} is another coordinator's: stop that one, or name another database")
+            raise DatabaseInUse(f"{self._database} is in use by another coordinator: stop it, or choose another database")
         return False
 
     async def ensure(self) -> bool:
@@ -207,15 +206,15 @@ class _Session:
         return self.connection.invalidated or bool(self.driver.is_closed())
 
     async def drop(self) -> None:
-        """Close it without waiting for a server that may not answer."""
+        """Close the session without waiting for the server, which may not answer."""
         with suppress(DBAPIError, OSError):
             self.driver.terminate()
             await self.connection.close()
 
 
 class SessionClaim:
-    """The claim on a PostgreSQL database, for the process that is called `holder` there. `answer_within`: time limit of a renewal, in
-    seconds, after which the session is closed; `seconds`: how long the claim is valid."""
+    """The claim on a PostgreSQL database. `holder`: the name of this process there. `answer_within`: time limit of a renewal, in seconds,
+    after which the session is closed. `seconds`: how long the claim is valid."""
 
     def __init__(self, engine: AsyncEngine, holder: str, answer_within: float = 8.0, seconds: float = CLAIM_SECONDS) -> None:
         self._engine = engine
@@ -224,7 +223,7 @@ class SessionClaim:
         self._holder = holder
         self._wanted = False
         self._term = 0
-        """0 until the claim was signed."""
+        """0 until the claim was written."""
         self._session: _Session | None = None
         self._former: tuple[Any, ...] | None = None
 
@@ -255,7 +254,7 @@ class SessionClaim:
         try:
             return await self.take()
         except DatabaseInUse as error:
-            raise StoreUnavailable(f"{error} This coordinator ends.") from error
+            raise StoreUnavailable(f"{error} This coordinator stops.") from error
 
     @asynccontextmanager
     async def writer(self) -> AsyncIterator[AsyncConnection]:
@@ -271,7 +270,7 @@ class SessionClaim:
                 await self._renew(session.connection)
                 yield session.connection
         except DatabaseInUse as error:
-            raise StoreUnavailable(f"{error} This coordinator ends.") from error
+            raise StoreUnavailable(f"{error} This coordinator stops.") from error
         except DBAPIError:
             with suppress(DatabaseInUse):
                 if not await self._answers(session):  # a driver may report the end of the session as another error
@@ -297,7 +296,8 @@ class SessionClaim:
         return True
 
     async def _renew(self, connection: AsyncConnection) -> None:
-        """Raises DatabaseInUse. In a transaction that writes it also keeps others from taking the claim before the transaction ends."""
+        """Renew the claim. In a write transaction this also prevents others from taking it before the transaction ends. Raises
+        DatabaseInUse."""
         if not self._term:
             await connection.exec_driver_sql("SELECT 1")
             return
@@ -311,7 +311,7 @@ class SessionClaim:
         await session.drop()
 
     async def _open_when_free(self) -> _Session:
-        """Wait until the claim is free or has run out. Raises DatabaseInUse when its holder renews it."""
+        """Wait until the claim is free or has expired. Raises DatabaseInUse if its holder renews it."""
         expires_at: datetime | None = None
         for look in count():
             try:
@@ -320,8 +320,8 @@ class SessionClaim:
                 if held.expires_at is None or expires_at not in (None, held.expires_at):
                     raise
                 expires_at = held.expires_at
-                if look == _LOOKS_UNTIL_SILENT:
-                    log.warning("%s It does not renew its claim, which runs out at %s: waiting until then", held, expires_at)
+                if look == _READS_UNTIL_WARNING:
+                    log.warning("%s Its claim is not renewed and expires at %s: waiting until then", held, expires_at)
             except _Ending as ending:
                 log.warning("%s", ending)
             await asyncio.sleep(LOOK_SECONDS)
@@ -331,7 +331,7 @@ class SessionClaim:
         connection = await self._engine.connect()
         try:
             driver = (await connection.get_raw_connection()).driver_connection
-            await connection.run_sync(lambda bound: bound.detach())  # takes it from the pool: closing it ends the session
+            await connection.run_sync(lambda bound: bound.detach())  # takes it from the pool, so that closing it ends the session
             async with connection.begin():
                 return _Session(connection, driver, await self._lock(connection))
         except BaseException:
@@ -351,11 +351,12 @@ class SessionClaim:
         return backend
 
     async def _refused(self, connection: AsyncConnection) -> None:
-        """Another session has the lock. If it is our former one, which the server still considers alive, it is terminated; so are the
-        sessions of a coordinator whose claim has run out, unless we had the claim before."""
+        """Another session has the lock. Terminate it if it is the former session of this coordinator, which the server still considers
+        alive. Also terminate the sessions of a coordinator whose claim has expired, unless this coordinator had the claim before. Always
+        raises StoreUnavailable or DatabaseInUse."""
         other: Row[Any] | None = (await connection.execute(_HOLDER, {"lock": _LOCK})).first()
         if other is None:
-            raise StoreUnavailable(f"{self._where}: another coordinator is just taking or releasing the claim")
+            raise StoreUnavailable(f"{self._where}: another coordinator is taking or releasing the claim")
         if (other.pid, other.backend_start) == self._former:
             await connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": other.pid})
             raise StoreUnavailable(f"{self._where}: the former session of this coordinator is ending")
@@ -364,9 +365,9 @@ class SessionClaim:
         leased = row is not None and other.application_name == _session_name(row.holder)
         if row is not None and leased and row.over and not self._term:
             await connection.execute(_END_SESSIONS, {"name": other.application_name})
-            raise _Ending(f"{self._where} was another coordinator's ({who}), whose claim has run out: its sessions are ended")
+            raise _Ending(f"{self._where} was in use by another coordinator ({who}), whose claim has expired: terminating its sessions")
         raise _Held(
-            f"{self._where} is another coordinator's ({who}): stop that one, or name another database.",
+            f"{self._where} is in use by another coordinator ({who}): stop it, or choose another database.",
             row.expires_at if row is not None and leased else None,
         )
 
@@ -374,10 +375,12 @@ class SessionClaim:
         row = (await connection.execute(_ROW, {"name": _NAME})).first()
         if row is None or (row.holder, row.term) != (self._holder, self._term):
             holder = "the row does not exist" if row is None else row.holder
-            raise DatabaseInUse(f"{self._where} was used by another coordinator meanwhile ({holder}): the state in memory is out of date.")
+            raise DatabaseInUse(
+                f"{self._where} was used by another coordinator in the meantime ({holder}): the state in memory is out of date."
+            )
 
     async def _sign(self, connection: AsyncConnection) -> None:
-        """Write our name, with a new term, unless the table is not there yet: the lock is taken before the first migration."""
+        """Write the holder and a new term, unless the table does not exist yet: the lock is taken before the first migration."""
         if await connection.scalar(_IS_LEASE):
             values = {"name": _NAME, "holder": self._holder, "seconds": self._seconds}
             self._term = int(await connection.scalar(_SIGN, values) or 0)

@@ -1,7 +1,4 @@
-"""What is to be deleted from blob stores, and who may: the clean-up queue, blobs marked as garbage, and the owner of each blob store.
-
-Rows, columns and SQL.
-"""
+"""Deletions from blob stores: the clean-up queue, blobs marked as garbage, and the owner of each blob store. Rows, columns and SQL."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ class CleanupKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CleanupRow:
-    """A task of the clean-up queue, to be done at `due_at` or later. It may be queued again while it is done; then it is done again."""
+    """A task of the clean-up queue, executed at `due_at` or later. If it is queued again during its execution, it is executed again."""
 
     kind: CleanupKind
     blob_store: BlobStoreName
@@ -91,8 +88,8 @@ class CleanupReads(Reads):
         found = (await self._connection.execute(select(tables.cleanups).where(*_same_key(like)))).first()
         return cleanup_row(found) if found else None
 
-    async def tally(self) -> Sequence[QueueCounts]:
-        """By kind; without those that have none."""
+    async def counts(self) -> Sequence[QueueCounts]:
+        """The number and age of tasks by kind, only kinds with tasks."""
         table = tables.cleanups
         failing = func.count().filter(table.c.tries > 0)
         query = select(table.c.kind, func.count(), func.min(table.c.queued_at), failing).group_by(table.c.kind).order_by(table.c.kind)
@@ -118,12 +115,12 @@ class CleanupWrites(CleanupReads, Writes):
         await self._put(tables.cleanups, [cleanup_columns(row)])
 
     async def drop(self, row: CleanupRow) -> None:
-        """Remove it from the queue, unless it was queued again meanwhile."""
+        """Remove the task from the queue, unless it was queued again since it was read."""
         table = tables.cleanups
         await self._connection.execute(delete(table).where(*_same_key(row), table.c.queued_at == row.queued_at))
 
     async def mark(self, rows: Iterable[MarkedBlobRow]) -> None:
-        """Mark blobs as garbage. Those that are marked already keep their time."""
+        """Mark blobs as garbage. Blobs that are already marked keep their time."""
         await self._put(tables.condemned, map(marked_blob_columns, rows), overwrite=False)
 
     async def unmark(self, blob_store: BlobStoreName, blobs: Collection[BlobId]) -> None:
@@ -150,7 +147,7 @@ def cleanup_row(found: Row[Any]) -> CleanupRow:
 
 
 def marked_blob_columns(row: MarkedBlobRow) -> Columns:
-    """Spelled out, because there may be a million rows and `asdict` copies each value."""
+    """Without `asdict`, which copies each value: there may be a million rows."""
     return {"blob_store": row.blob_store, "blob": row.blob, "size": row.size, "condemned_at": row.marked_at}
 
 

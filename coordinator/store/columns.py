@@ -1,4 +1,4 @@
-"""What the aggregates share: a connection, rows written over older ones, and offsets as JSON columns."""
+"""Shared by the aggregates: base classes with a connection and an upsert, and offsets as JSON columns."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Writes(Reads):
     """Queries and changes of one aggregate within a transaction."""
 
     async def _put(self, table: Table, columns: Iterable[Columns], *, overwrite: bool = True) -> None:
-        """Write whole rows. One with the key of an older row replaces it, or is left out unless `overwrite`."""
+        """Write whole rows. A row replaces an older one with the same key; without `overwrite` the older one is kept."""
         statement = _upsert(table, self._connection.dialect.name, overwrite=overwrite)
         remaining = iter(columns)
         while batch := list(islice(remaining, ROWS_PER_STATEMENT)):

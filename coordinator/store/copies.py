@@ -1,7 +1,8 @@
-"""Copies of an SQLite database: `sluice db backup` makes one, also while a coordinator runs, and `sluice db restore` puts one in its place.
+"""Copies of an SQLite database. `sluice db backup` makes one, even while a coordinator runs. `sluice db restore` replaces a database with
+one.
 
-A copy is one file in the journal mode DELETE, so it can be moved without files beside it. It is written under a temporary name, checked,
-made durable and renamed: after a crash the target is as before or complete, and a temporary file may be left.
+A copy is one file in the journal mode DELETE, so it can be moved without other files. It is written under a temporary name, checked, made
+durable and renamed. After a crash the target is unchanged or complete, and a temporary file may remain.
 
 A database that was restored is behind what its coordinators have issued. `restore` therefore marks it in the file's header
 (`PRAGMA user_version`), which no migration changes, and the next coordinator reads the mark; see `coordinator.fleet.issued`.
@@ -25,14 +26,14 @@ from sluice.core.errors import DatabaseInUse, FileExists, NotASqliteDatabase, St
 from sluice.randomness import token_hex
 
 RESTORED = 1
-"""`PRAGMA user_version` of a database that was restored from a copy, until a coordinator has taken note of it."""
+"""`PRAGMA user_version` of a database that was restored from a copy, until a coordinator has read the mark."""
 
 _WAIT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseCopy:
-    """`revision`: the schema, by its Alembic revision."""
+    """A copy of a database. `size`: in bytes. `revision`: the Alembic revision of the schema."""
 
     file: Path
     size: int
@@ -50,16 +51,16 @@ def database_file(url: str) -> Path:
             "docs/operating.md"
         )
     if name.startswith((":memory:", "file:")):
-        raise NotASqliteDatabase(f"{name} is not a database in a file of its own: name one by its path")
+        raise NotASqliteDatabase(f"{name} is not a database file: give its path")
     return Path(name).resolve()
 
 
 def backup(database: Path, target: Path, *, force: bool) -> DatabaseCopy:
-    """Copy the database as it is at one moment. A coordinator may use it meanwhile. `force`: replace the target if it exists.
+    """Copy a consistent state of the database. A coordinator may be running. `force`: replace the target if it exists.
 
     Raises FileExists, UnusableCopy for a database that is damaged, and StoreUnavailable."""
     if not database.is_file():
-        raise StoreUnavailable(f"there is no database {database}: name the coordinator's --home or --database-url")
+        raise StoreUnavailable(f"there is no database {database}: give the coordinator's --home or --database-url")
     with _errors_of(target):
         _check_free(target, force=force)
         draft = _draft(target)
@@ -72,7 +73,7 @@ def backup(database: Path, target: Path, *, force: bool) -> DatabaseCopy:
 
 
 def restore(file: Path, database: Path, *, force: bool) -> DatabaseCopy:
-    """Put a copy in the place of the database, with the mark RESTORED. No coordinator may run. `force`: replace a database that exists.
+    """Replace the database with a copy that has the mark RESTORED. No coordinator may be running. `force`: replace an existing database.
 
     Raises FileExists, UnusableCopy, DatabaseInUse and StoreUnavailable."""
     revision = ""
@@ -82,8 +83,8 @@ def restore(file: Path, database: Path, *, force: bool) -> DatabaseCopy:
 
 
 def restore_steps(file: Path, database: Path, *, force: bool) -> Iterator[str]:
-    """The steps of `restore`. After each one the process may end: the database is then as before or restored. Yields the schema's revision
-    after the step that reads it, else ""."""
+    """The steps of `restore`. The process may end after each one; the database is then unchanged or restored. Yields the schema's revision
+    after the step that reads it, otherwise ""."""
     if not file.is_file():
         raise UnusableCopy(f"there is no file {file}")
     with _errors_of(database):
@@ -119,7 +120,7 @@ def _copy(source: Path, draft: Path, *, mark: int | None) -> str:
     opened = sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True, timeout=_WAIT_SECONDS)
     with closing(opened) as original, closing(sqlite3.connect(draft)) as copy:
         try:
-            original.backup(copy)  # in one step: a reader delays no writer of a database in WAL mode
+            original.backup(copy)  # in one step, because in WAL mode a reader does not block writers
             copy.execute("PRAGMA journal_mode=DELETE")
             revision = _checked(copy, source)
         except sqlite3.DatabaseError as error:
@@ -144,14 +145,14 @@ def _checked(copy: sqlite3.Connection, source: Path) -> str:
 
 def _check_revisions(found: Collection[str], known: Collection[str], source: Path) -> None:
     if len(found) != 1:
-        raise UnusableCopy(f"{source} has no schema of Sluice's")
+        raise UnusableCopy(f"{source} does not have a schema of Sluice")
     if not set(found) <= set(known):
-        raise UnusableCopy(f"{source} has the schema {', '.join(found)}, which this version does not know: use a newer version of Sluice")
+        raise UnusableCopy(f"{source} has the schema {', '.join(found)}, which is unknown to this version: use a newer version of Sluice")
 
 
 def _without_wal(database: Path) -> None:
-    """Move what the write-ahead log has into the database file, and delete the log: SQLite would apply it to the restored file. A database
-    that is damaged loses it."""
+    """Move the contents of the write-ahead log into the database file, and delete the log. Otherwise SQLite would apply it to the restored
+    file. If the database is damaged, the log is lost."""
     try:
         with closing(sqlite3.connect(database, timeout=_WAIT_SECONDS)) as former:
             former.execute("PRAGMA journal_mode=DELETE")

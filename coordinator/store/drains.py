@@ -1,4 +1,4 @@
-"""Drains, and how far each stage has come in them: rows, columns and SQL."""
+"""Drains, and the progress of each stage in them: rows, columns and SQL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.core.snapshots.snapshot import CommitId
 
 @dataclass(frozen=True, slots=True)
 class DrainRow:
-    """A drain of a run; never deleted. `seq` counts the job's drains; `model_version` is that of the pinned job model. `pinned`: the end
+    """A drain of a run. `seq` counts the job's drains; `model_version` is that of the pinned job model. `pinned`: the end
     offsets of the intermediate streams at the request; `catch_up`: offsets that several stages must reach before they flush; `drained`:
     where the next run starts. Each `…_at` is when the phase of that name began."""
 
@@ -71,10 +71,10 @@ class DrainRow:
 
 @dataclass(frozen=True, slots=True)
 class DrainStageRow:
-    """The progress of a stage of a task of the pinned job model. `pinned` is the commit to go back to if the drain fails, `committed` the
-    last; `began_empty`: it had run no batch when it stopped, so without a commit it goes back to empty state. `batch_id` and `offsets` are
-    of the newest step; `rows_left`, `operators_left`: state that the flush could not empty. `lineage`: of its checkpoint at the newest
-    step; `operators`: the stateful operators whose state the drain kept, None if it did not report them."""
+    """The progress of a stage of a task of the pinned job model. `pinned`: the commit that it returns to if the drain fails. `committed`:
+    the last commit. `began_empty`: it had run no batch when it stopped, so without a commit it returns to empty state. `batch_id`,
+    `offsets`: at the newest step. `rows_left`, `operators_left`: state that the flush could not empty. `lineage`: of its checkpoint at the
+    newest step. `operators`: the stateful operators whose state the drain kept; None if they were not reported."""
 
     drain_id: DrainId
     task: TaskName
@@ -114,7 +114,7 @@ class DrainReads(Reads):
         return drain_row(found) if found else None
 
     async def page(self, job: JobName, before: int | None, limit: int) -> Sequence[DrainRow]:
-        """Up to `limit` of the job's, newest first, with a `seq` below `before`."""
+        """Up to `limit` drains of the job, newest first, with a `seq` below `before`."""
         table = tables.drains
         query = select(table).where(table.c.job == job).order_by(table.c.seq.desc()).limit(limit)
         if before is not None:
@@ -136,7 +136,7 @@ class DrainReads(Reads):
         return [DrainId(found) for found in await self._connection.scalars(query)]
 
     async def outcomes(self) -> Mapping[Phase, int]:
-        """How many drains there are by phase."""
+        """The number of drains by phase."""
         query = select(tables.drains.c.phase, func.count()).group_by(tables.drains.c.phase)
         return {Phase(phase): count for phase, count in await self._connection.execute(query)}
 
@@ -151,8 +151,8 @@ class DrainReads(Reads):
         found = (await self._connection.execute(query)).first()
         return drain_stage_row(found) if found else None
 
-    async def tally(self, drain_id: DrainId) -> Mapping[Step, int]:
-        """How many stages are at each step; without the steps that none is at."""
+    async def step_counts(self, drain_id: DrainId) -> Mapping[Step, int]:
+        """The number of stages at each step, only steps with stages."""
         table = tables.drain_stages
         query = select(table.c.step, func.count()).where(table.c.drain_id == drain_id).group_by(table.c.step)
         return {Step(step): count for step, count in await self._connection.execute(query)}

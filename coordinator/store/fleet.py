@@ -39,8 +39,8 @@ class ContainerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRow:
-    """One incarnation of a slot. `model_version` is the version of the job model that it runs: the one that it registered with, or the one
-    that it reported at `adopted_at`; `can_keep_state`: whether its agent knows drains of the mode KEEP_STATE."""
+    """One incarnation of a slot. `model_version`: the version of the job model that it runs, from its registration or from its report at
+    `adopted_at`. `can_keep_state`: whether its agent supports drains of the mode KEEP_STATE."""
 
     execution_id: ExecutionContainerId
     run_id: RunId
@@ -60,15 +60,15 @@ class ContainerRow:
     adopted_at: datetime | None = None
     can_keep_state: bool = False
     token: Digest | None = None
-    """Of the token that the container got when it registered; None for one that an earlier release registered."""
+    """The digest of the container's token; None if an earlier release registered it."""
     principal: str = ""
-    """Who registered it; "" without authentication."""
+    """The principal that registered it; "" without authentication."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOwnershipRow:
-    """The last owner of a job's task. `model_version`: the version of the job model whose partitions it got; 0 if it acquired the task
-    under a release that did not record it."""
+    """The last owner of a job's task. `model_version`: the version of the job model at the acquire; 0 if a release that did not record it
+    granted the task."""
 
     job: JobName
     task: TaskName
@@ -80,9 +80,9 @@ class TaskOwnershipRow:
 
 @dataclass(frozen=True, slots=True)
 class LateRows:
-    """Rows that a stage of a task has dropped as late in a run, under all owners of the task, and those of them that it dropped after a
-    feeder was not waited for any more (`idle_feeder_seconds`). `last_at`: when it dropped some last. `reported`: what the owner of that
-    `generation` has reported since it acquired the task. `gave_up`: whether a feeder is not waited for."""
+    """Rows that a stage of a task has dropped as late in a run, under all owners of the task. `given_up`: those dropped after a feeder was
+    no longer waited for (`idle_feeder_seconds`). `last_at`: the time of the last drop. `reported`: the number that the owner with this
+    `generation` has reported since it acquired the task. `gave_up`: whether some feeder is no longer waited for."""
 
     run_id: RunId
     rows: int = 0
@@ -93,8 +93,8 @@ class LateRows:
     gave_up: bool = False
 
     def counted(self, generation: Generation, rows: int, at: datetime | None) -> LateRows:
-        """After the task's owner has reported so many rows, the last of them dropped at that time. A report of a former owner, or one that
-        is older, changes nothing."""
+        """The row after the task's owner has reported `rows` late rows, the last of them dropped at that time. A report of a former owner,
+        or an older report, changes nothing."""
         if self.generation is not None and generation < self.generation:
             return self
         more = rows - (self.reported if generation == self.generation else 0)
@@ -109,9 +109,9 @@ class StageStateRow:
     """The state of a stage of a task: the lineage of its checkpoint directory, and the last batch reported (None before the first).
 
     `head` is the snapshot that the next one follows and that a restore starts from: the newest reported, or one that an operator chose
-    (`chosen`, until a new lineage begins with it). `former` is the lineage before this one. `starts`: where this lineage begins partitions,
-    if that is not where the run does: after what another task has read (`sluice.core.leases.ownership.regrouped`). `late_rows`: of the last
-    run in which it dropped any."""
+    (`chosen`, until a new lineage begins with it). `former` is the previous lineage. `starts`: the start offsets of this lineage where
+    they differ from those of the run, because another task has read the partition before (`sluice.core.leases.ownership.regrouped`).
+    `late_rows`: of the last run in which it dropped any."""
 
     job: JobName
     task: TaskName
@@ -132,12 +132,12 @@ class StageStateRow:
         return StageKey(self.job, self.task, self.stage)
 
     def beginning(self, starts: Mapping[Ssp, int]) -> StageStateRow:
-        """The same, and further partitions begin there."""
+        """A copy of the row with additional start offsets."""
         return replace(self, starts={**self.starts, **starts})
 
     @property
     def position(self) -> Mapping[Ssp, int]:
-        """The next offset of each partition, as far as the stage has begun it."""
+        """The next offset of each partition that the stage has begun."""
         return {**self.starts, **self.offsets}
 
     @property
@@ -164,8 +164,8 @@ class FleetReads(Reads):
         return container_row(found) if found else None
 
     async def containers(self, run_id: RunId, processor_id: ProcessorId | None = None, newest: int | None = None) -> Sequence[ContainerRow]:
-        """The incarnations of a run's slots, or of one slot, by slot and epoch. With `newest`, only so many of each slot, and those that
-        have not ended."""
+        """The incarnations of a run's slots, or of one slot, by slot and epoch. With `newest`, only this number of each slot, and those
+        that have not ended."""
         table = tables.containers
         query = select(table).where(table.c.run_id == run_id)
         if processor_id is not None:
@@ -190,8 +190,8 @@ class FleetReads(Reads):
         query = select(table).where(table.c.state.in_(active), table.c.ended_at.is_(None)).order_by(table.c.execution_id)
         return [container_row(found) for found in await self._connection.execute(query)]
 
-    async def tally(self, run_id: RunId, job: JobName) -> RunCounts:
-        """The counts of a run of the job, made by the database."""
+    async def counts(self, run_id: RunId, job: JobName) -> RunCounts:
+        """The counts of a run of the job, computed by the database."""
         states, owners = tables.containers.c.state, tables.holds.c
         by_state = select(states, func.count()).where(tables.containers.c.run_id == run_id).group_by(states)
         owned = select(func.count()).where(owners.job == job, owners.run_id == run_id, owners.released.is_(False))
@@ -249,7 +249,7 @@ class FleetWrites(FleetReads, Writes):
         await self._put(tables.stores, [stage_state_columns(row)])
 
     async def drop_stage_states(self, job: JobName, task: TaskName | None = None, stage: StageName | None = None) -> None:
-        """Delete those of the job, or of one task, or of one stage of it: its next history begins with empty state."""
+        """Delete the stage states of the job, of one task, or of one stage of it, so that its next history begins with empty state."""
         table = tables.stores
         statement = delete(table).where(table.c.job == job)
         if task is not None:

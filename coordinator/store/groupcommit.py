@@ -18,8 +18,8 @@ Result = TypeVar("Result")
 
 
 class GroupCommit(Generic[Request, Result]):
-    """`run_batch` gets up to `limit` requests in order of arrival and returns a result or an error for each; if it raises, every request of
-    the batch fails. For one event loop; it needs no locks."""
+    """`run_batch` gets up to `limit` requests in the order of arrival and returns a result or an error for each. If it raises, every
+    request of the batch fails. For one event loop; there are no locks."""
 
     def __init__(self, run_batch: Callable[[Sequence[Request]], Awaitable[Sequence[Result | SluiceError]]], limit: int = 100) -> None:
         self._run_batch = run_batch

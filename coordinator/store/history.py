@@ -1,4 +1,4 @@
-"""What is recorded of a job's past, and how it is deleted: queries over several tables. `sluice.core.pruning` has the rule."""
+"""The history of jobs: queries and deletions over several tables. `sluice.core.pruning` has the rule."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _OF_A_JOB: Sequence[Table] = (
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """`runs`: those that snapshots and the owners of tasks refer to; `versions`: those that owners of tasks run; `adopted`: the newest
-    version that a container of the job's current run has adopted or acquired a task under."""
+    """References that prevent deletions. `runs`: the runs of snapshots and of task owners. `versions`: the versions that task owners run.
+    `adopted`: the newest version that a container of the job's current run has adopted or acquired a task under."""
 
     runs: frozenset[RunId]
     versions: frozenset[int]
@@ -62,7 +62,7 @@ class HistoryReads(Reads):
         ]
 
     async def containers(self, run_id: RunId, after: ContainerRow | None, limit: int) -> Sequence[ContainerRow]:
-        """Up to `limit` containers of a run, by slot and epoch; only those that come after that one in this order."""
+        """Up to `limit` containers of a run, ordered by slot and epoch; with `after`, only those that follow that one."""
         table = tables.containers
         query = select(table).where(table.c.run_id == run_id).order_by(table.c.processor_id, table.c.epoch).limit(limit)
         if after is not None:
@@ -83,8 +83,8 @@ class HistoryReads(Reads):
     async def surplus_containers(
         self, run_id: RunId, keep: int, after: tuple[str, int] | None, limit: int
     ) -> Sequence[tuple[tuple[str, int], PastContainer]]:
-        """Up to `limit` containers of the run that have `keep` newer ones in their slot, by slot and epoch, with the cursor `after` which
-        the next ones come."""
+        """Up to `limit` containers of the run that have `keep` newer ones in their slot, ordered by slot and epoch. Each has the cursor for
+        the next call."""
         table, owners = tables.containers, tables.holds
         newest = (
             select(table.c.processor_id, func.max(table.c.epoch).label("epoch"))
@@ -108,7 +108,7 @@ class HistoryReads(Reads):
         ]
 
     async def rows_of_job(self, job: JobName) -> Mapping[str, int]:
-        """How many rows each table has of the job, by the name of the table."""
+        """The number of the job's rows in each table, by the name of the table."""
         found = {}
         for table in _OF_A_JOB:
             rows = select(func.count()).select_from(table).where(table.c.job == job)
@@ -121,7 +121,7 @@ class HistoryWrites(HistoryReads, Writes):
         await self._connection.execute(delete(tables.containers).where(tables.containers.c.execution_id.in_(execution_ids)))
 
     async def drop_notices(self, run_id: RunId, before: datetime, limit: int) -> int:
-        """Delete up to `limit` notices of the run that were added before then, but not its newest one. Returns how many."""
+        """Delete up to `limit` notices of the run that were added before this time, except the newest one. Returns their number."""
         table = tables.notices
         newest = select(func.max(table.c.seq)).where(table.c.run_id == run_id).scalar_subquery()
         old = select(table.c.seq).where(table.c.run_id == run_id, table.c.at < before, table.c.seq < newest).order_by(table.c.seq)

@@ -82,7 +82,7 @@ async def test_the_claim_of_a_coordinator_that_does_nothing_runs_out_and_is_take
     await write(other, "r2")
     with pytest.raises(StoreUnavailable):
         await write(frozen, "r1")
-    with pytest.raises(DatabaseInUse, match="is another coordinator's"):
+    with pytest.raises(DatabaseInUse, match="is in use by another coordinator"):
         await frozen.claim()
     assert await runs_of(other) == ["r2"]
 

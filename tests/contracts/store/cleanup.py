@@ -46,7 +46,7 @@ class CleanupContract:
             await tx.cleanup.put(cleanup_row(3, CleanupKind.RETIRE))
         async with store.read() as tx:
             found = [QueueCounts(CleanupKind.KEEP, 2, NOON, 1), QueueCounts(CleanupKind.RETIRE, 1, NOON, 0)]
-            assert list(await tx.cleanup.tally()) == found
+            assert list(await tx.cleanup.counts()) == found
 
     async def test_marked_blobs_keep_their_time_and_come_in_the_order_of_bytes(self, store: Store) -> None:
         later, other = NOON + timedelta(hours=1), BlobStoreName("other")

@@ -33,7 +33,7 @@ class DrainsContract:
                 await tx.drains.stages(DrainId("d")),
             ]
             assert [list(each) for each in lists] == [[]] * 4
-            assert (dict(await tx.drains.outcomes()), dict(await tx.drains.tally(DrainId("d")))) == ({}, {})
+            assert (dict(await tx.drains.outcomes()), dict(await tx.drains.step_counts(DrainId("d")))) == ({}, {})
             assert await tx.drains.lowest_step(DrainId("d")) is Step.COMMITTED
 
     async def test_every_field_of_a_drain_comes_back(self, store: Store) -> None:
@@ -137,4 +137,4 @@ class DrainsContract:
             await tx.drains.put_stages([drain_stage_row("t1", step=Step.COMMITTED)])
             assert await tx.drains.lowest_step(rows[0].drain_id) is Step.FLUSHED
             assert [row.task for row in await tx.drains.stages(rows[0].drain_id)] == ["t0", "t1", "t2"]
-            assert dict(await tx.drains.tally(rows[0].drain_id)) == {Step.FLUSHED: 1, Step.COMMITTED: 2}
+            assert dict(await tx.drains.step_counts(rows[0].drain_id)) == {Step.FLUSHED: 1, Step.COMMITTED: 2}

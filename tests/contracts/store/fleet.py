@@ -116,8 +116,8 @@ class FleetContract:
             await tx.fleet.put_owner(replace(ownership_row("e"), run_id=RunId("r2")))
         async with store.read() as tx:
             counts = {ContainerState.REPLACED: 1, ContainerState.EXITED: 1, ContainerState.LIVE: 2}
-            assert await tx.fleet.tally(RunId("r1"), JOB) == RunCounts(counts, 2, {0: 1, 2: 1})
-            assert await tx.fleet.tally(RunId("nobody's"), JOB) == RunCounts({}, 0)
+            assert await tx.fleet.counts(RunId("r1"), JOB) == RunCounts(counts, 2, {0: 1, 2: 1})
+            assert await tx.fleet.counts(RunId("nobody's"), JOB) == RunCounts({}, 0)
 
     async def test_states_of_stages_come_by_task_and_stage_with_their_offsets(self, store: Store) -> None:
         full = replace(stage_state_row("a", "z"), batch_id=2**40, offsets={SSP: 2**62}, generation=Generation(3), reported_at=NOON)

@@ -38,7 +38,7 @@ class SnapshotsContract:
                 await tx.snapshots.pin("p"),
                 await tx.cleanup.due(NOON, 9),
             ]
-            assert [list(each) for each in [*lists, await tx.cleanup.tally(), await tx.cleanup.marked(LOCAL, "", None)]] == [[]] * 9
+            assert [list(each) for each in [*lists, await tx.cleanup.counts(), await tx.cleanup.marked(LOCAL, "", None)]] == [[]] * 9
 
     async def test_every_field_of_a_snapshot_comes_back(self, store: Store) -> None:
         markers = {

@@ -209,7 +209,7 @@ async def test_a_stage_without_a_snapshot_in_a_blob_store_is_degraded_after_half
         await container.wire.after("progress")
         await there.parts.backup_monitor.run_once()
         assert (await shown(there, run_id))[::2] == ([], "")
-        there.clock.advance(PATIENCE.total_seconds())
+        there.clock.advance(TOLERATED_FOR.total_seconds())
         await there.parts.backup_monitor.run_once()
         problems, _, metric = await shown(there, run_id)
         assert problems == ["the newest state is not backed up to blob store local: Partition 0/only"]

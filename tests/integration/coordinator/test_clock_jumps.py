@@ -184,7 +184,7 @@ async def test_a_keep_from_a_clock_that_was_ahead_suspends_the_sweep_while_it_fa
     await world.clean_up._put_off(keep, ValueError("the store is away"))  # type: ignore[arg-type]
     world.clock.advance((11 * DAY).total_seconds())
     async with world.store.read() as tx:
-        world.clean_up.queue = await tx.cleanup.tally()
+        world.clean_up.queue = await tx.cleanup.counts()
     assert world.clean_up.overdue(world.clock.now())
 
 

@@ -153,4 +153,4 @@ def test_two_homes_cannot_share_a_database_file(tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path / 'shared.db'}"
     with running(tmp_path / "one", "--database-url", url):
         output = refused("--home", str(tmp_path / "two"), "--port", "0", "--database-url", url)
-    assert f"Another coordinator uses this database. {tmp_path / 'shared.db'} is another coordinator's" in output
+    assert f"Another coordinator uses this database. {tmp_path / 'shared.db'} is in use by another coordinator" in output

@@ -37,7 +37,7 @@ async def test_a_file_has_one_coordinator_until_that_one_closes_it(tmp_path: Pat
     async with opened(url) as second:
         async with opened(url) as first:
             await first.claim()
-            with pytest.raises(DatabaseInUse, match=f"{tmp_path / 'coordinator.db'} is another coordinator's: stop that one"):
+            with pytest.raises(DatabaseInUse, match=f"{tmp_path / 'coordinator.db'} is in use by another coordinator: stop it"):
                 await second.claim()
             assert (first.claimed, second.claimed) == (True, False)
         await second.claim()
@@ -99,7 +99,7 @@ async def write(store: Store, run_id: str = "r1") -> None:
 async def test_a_database_has_one_coordinator_until_that_one_closes_it(url: str) -> None:
     async with opened(url) as second:
         async with claimed(url) as first:
-            with pytest.raises(DatabaseInUse, match=r"is another coordinator's \(sluice: .* pid \d+ .*, since 20.*\): stop that one"):
+            with pytest.raises(DatabaseInUse, match=r"is in use by another coordinator \(sluice: .* pid \d+ .*, since 20.*\): stop it"):
                 await second.claim()
             assert (first.claimed, second.claimed) == (True, False)
         await second.claim()
@@ -158,9 +158,9 @@ async def test_a_claim_that_another_has_got_is_lost_for_good(url: str, other: Ot
     async with claimed(url) as store:
         await other.take_over()
         await lost(store)
-        with pytest.raises(StoreUnavailable, match="This coordinator ends"):
+        with pytest.raises(StoreUnavailable, match="This coordinator stops"):
             await write(store)
-        with pytest.raises(DatabaseInUse, match="is another coordinator's"):
+        with pytest.raises(DatabaseInUse, match="is in use by another coordinator"):
             await store.claim()
         assert not store.claimed
 

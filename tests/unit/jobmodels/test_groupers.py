@@ -72,10 +72,10 @@ def test_one_allowed_class_does_not_allow_its_neighbour() -> None:
 
 def test_a_star_allows_what_is_written_in_the_module_and_not_what_it_imports() -> None:
     output = refusal("tests.support.custom_groupers:TaskName", "tests.support.custom_groupers:*")
-    assert "it is no class with a method group" in output
+    assert "it is not a class with a method group" in output
     (Path(sys.path[0]) / "importing_grouping.py").write_text("from grouping_of_mine import Mine\n")
     output = refusal("importing_grouping:Mine", "importing_grouping:*")
-    assert "allows the classes that are written in importing_grouping; Mine is grouping_of_mine's" in output
+    assert "allows classes that are defined in importing_grouping; Mine is defined in grouping_of_mine" in output
     assert tasks("importing_grouping:Mine", "importing_grouping:Mine") == {"mine"}
 
 
@@ -86,9 +86,9 @@ def test_a_star_allows_what_is_written_in_the_module_and_not_what_it_imports() -
         ("broken_grouping:Mine", "cannot be imported: RuntimeError: half written"),
         ("leaving_grouping:Mine", "cannot be imported: SystemExit: 2"),
         ("grouping_of_mine:Lost", "there is no such name"),
-        ("grouping_of_mine:nothing", "it is no class with a method group"),
-        ("grouping_of_mine:OrderedDict", "it is no class with a method group"),
-        ("tests.support.custom_groupers:a_function", "it is no class with a method group"),
+        ("grouping_of_mine:nothing", "it is not a class with a method group"),
+        ("grouping_of_mine:OrderedDict", "it is not a class with a method group"),
+        ("tests.support.custom_groupers:a_function", "it is not a class with a method group"),
         (
             "tests.support.custom_groupers:NeedsArguments",
             "cannot be instantiated without arguments: missing a required argument: 'modulus'",
@@ -131,8 +131,8 @@ def test_the_setting_is_a_list_in_json_or_toml(tmp_path: Path, monkeypatch: pyte
     ("value", "expected"),
     [
         ("a:B", "a JSON list is needed"),
-        ('["a"]', "'a' names no grouper: write module:Class"),
-        ('["*"]', "'*' names no grouper"),
+        ('["a"]', "'a' is not a grouper: write module:Class"),
+        ('["*"]', "'*' is not a grouper"),
         ("7", "groupers"),
     ],
 )
