@@ -62,7 +62,7 @@ class AuditLog:
         """`job`: that the request was found to name. Raises StoreUnavailable."""
         async with self._store.begin() as tx:
             await tx.access.set_outcome(seq, status, reason, job)
-        _say(seq, attempt, status, reason)
+        _log_outcome(seq, attempt, status, reason)
 
     async def _append(self, attempt: AuditedRequest, status: int | None, reason: str) -> int:
         row = EventRow(

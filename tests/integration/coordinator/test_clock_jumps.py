@@ -181,7 +181,7 @@ async def test_a_keep_from_a_clock_that_was_ahead_suspends_the_sweep_while_it_fa
     world.clock.jump(-60 * DAY)
     async with world.store.read() as tx:
         (keep,) = [each for each in await tx.cleanup.due_after(world.clock.now() + HOUR, 10) if each.kind.value == "keep"]
-    await world.clean_up._put_off(keep, ValueError("the store is away"))  # type: ignore[arg-type]
+    await world.clean_up._postpone(keep, ValueError("the store is away"))  # type: ignore[arg-type]
     world.clock.advance((11 * DAY).total_seconds())
     async with world.store.read() as tx:
         world.clean_up.queue = await tx.cleanup.counts()
