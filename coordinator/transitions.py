@@ -1,5 +1,5 @@
-"""State transitions that several packages make inside their own transactions: how containers and runs end, how a drain changes its phase,
-what is queued for clean-up, and the fencing check. Each function takes an open transaction; none begins one.
+"""State transitions that several packages make inside their own transactions: the end of containers and runs, the phases of drains, entries
+of the clean-up queue, and the fencing check. Each function takes an open transaction; none begins one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def check_owner(tx: ReadTransaction, run: RunRow, task: TaskName, generati
         raise UnknownTask(f"task {task!r} of job {run.job} was never acquired")
     if row.run_id != run.run_id or not holds(row.owner, generation):
         raise LeaseLost(
-            f"task {task} of job {run.job} is under generation {row.owner.generation}; generation {generation} does not hold it any more"
+            f"task {task} of job {run.job} is under generation {row.owner.generation}; generation {generation} no longer owns it"
         )
     return row
 
@@ -51,15 +51,15 @@ async def get_run(tx: ReadTransaction, run_id: RunId) -> RunRow:
 
 
 async def hosts_of(tx: ReadTransaction, run: RunRow) -> Mapping[ProcessorId, str]:
-    """The host of the newest incarnation of each slot; of a slot that has none in this run, the host in the runs before."""
+    """The host of the newest incarnation of each slot. For a slot that has none in this run, the host in earlier runs."""
     return {**await tx.jobmodels.former_hosts(run.job), **{each.processor_id: each.host for each in await tx.fleet.containers(run.run_id)}}
 
 
 async def end_container(
     tx: WriteTransaction, container: ContainerRow, state: ContainerState, now: datetime, *, exit_code: int | None = None, reason: str = ""
 ) -> tuple[ContainerRow, Sequence[TaskOwnershipRow]]:
-    """The container has ended: release its tasks. Idempotent: what was recorded of its end before is kept. Returns the container and the
-    tasks that it owned; notify `TaskWaiters` of these after the commit."""
+    """End a container and release its tasks. Idempotent: the first recorded end is kept. Returns the container and the tasks that it owned;
+    notify `TaskWaiters` of these after the commit."""
     ended = replace(
         container,
         state=container.state if container.ended_at else state,
@@ -75,8 +75,8 @@ async def end_container(
 
 
 def backoff_of(containers: Sequence[ContainerRow], rule: CrashLoopPolicy, now: datetime) -> BackoffUntil | None:
-    """Until when the slot with these incarnations, in order of their epochs, backs off; None if it does not. A container failed if it
-    was LOST, or exited with a code other than 0 and 3. There is no back-off while one of them may still act."""
+    """The end of the slot's crash-loop back-off; None if there is none. `containers`: its incarnations, ordered by epoch. A container
+    failed if it was LOST, or exited with a code other than 0 and 3. There is no back-off while one of them may still act."""
     if any(each.ended_at is None for each in containers[-1:]):
         return None
     ended = [
@@ -88,11 +88,11 @@ def backoff_of(containers: Sequence[ContainerRow], rule: CrashLoopPolicy, now: d
 
 
 _NO_FAILURES = (None, 0, 3)
-"""Exit codes that are no failure: none reported, stopped cleanly, superseded or out of contact."""
+"""Exit codes that are not failures: none reported, stopped cleanly, superseded or out of contact."""
 
 
 async def settle_run(tx: WriteTransaction, run: RunRow, now: datetime) -> RunRow:
-    """End the run if it is stopping and its last container has ended; any other run stays as it is."""
+    """End the run if it is stopping and its last container has ended. Other runs do not change."""
     if run.state.ended or run.stop_requested_at is None:
         return run
     if await tx.fleet.has_active_containers(run.run_id):
@@ -104,8 +104,8 @@ async def settle_run(tx: WriteTransaction, run: RunRow, now: datetime) -> RunRow
 
 
 async def request_stop(tx: WriteTransaction, run: RunRow, now: datetime, reason: str, *, failing: bool = False) -> RunRow:
-    """Make the containers of a run stop after their current batch; the run ends when the last has ended. Idempotent: the first request
-    counts."""
+    """Make the containers of a run stop after their current batch; the run ends when the last has ended. Idempotent: later requests
+    change nothing."""
     if run.state.ended or run.stop_requested_at is not None:
         return run
     stopping = replace(run, stop_requested_at=now, reason=reason, failing=failing)
@@ -121,7 +121,7 @@ KEPT_AFTER_FAILURE = timedelta(days=30)
 """How long the checkpoints to which a failed drain rolled back stay pinned, so that the failure can be investigated."""
 
 KEPT_AFTER_DRAIN = timedelta(days=30)
-"""How long the commits of a drain that kept the state stay pinned. Until then a run can start with them once more (start "drained")."""
+"""How long the commits of a drain that kept the state stay pinned. Until then another run can start with them (start "drained")."""
 
 _STARTED_AT = {Phase.STOPPING: "stopping_at", Phase.FLUSHING: "flushing_at", Phase.COMMITTING: "committing_at"}
 
@@ -136,7 +136,7 @@ class Reads:
 
 
 def stages_of(run: RunRow, model: JobModel) -> Sequence[Reads]:
-    """The stages of each task, without those that read none of its partitions."""
+    """The stages of each task that read some of its partitions."""
     return [Reads(name, stage, ssps) for name, task in sorted(model.tasks.items()) for stage, ssps in run.spec.by_stage(task.ssps).items()]
 
 
@@ -177,7 +177,7 @@ async def enter(tx: WriteTransaction, drain: DrainRow, phase: Phase, now: dateti
 
 async def add_drain_notice(tx: WriteTransaction, drain: DrainRow, now: datetime, flushed: Sequence[StageName] = ()) -> None:
     """Add a notice of the drain for the run's containers. `flushed`: the stages that every task has flushed; while the drain is FLUSHING, a
-    container needs to know them, because a stage flushes after those that feed it."""
+    container needs them, because a stage flushes after its feeders."""
     detail: dict[str, object] = {"uuid": drain.drain_id, "phase": drain.phase.value}
     if drain.reason:
         detail["reason"] = drain.reason
@@ -192,7 +192,7 @@ async def check_keeps_state(tx: ReadTransaction, run: RunRow) -> None:
     if live:
         named = ", ".join(each.execution_id for each in live[:5]) + (f" and {len(live) - 5} more" if len(live) > 5 else "")
         raise OutdatedContainers(
-            f"{named}: of a release that empties the state in every drain; restart the containers of run {run.run_id} with this one first"
+            f"{named}: their release empties the state in every drain; first restart the containers of run {run.run_id} with this release"
         )
 
 
@@ -220,13 +220,13 @@ async def unpin(tx: WriteTransaction, drain: DrainRow, now: datetime) -> None:
 
 
 async def cancel(tx: WriteTransaction, run: RunRow, drain: DrainRow, reason: str, now: datetime) -> tuple[RunRow, DrainRow]:
-    """The run continues as before the drain. Raises NotCancellable."""
+    """Cancel the drain. The run continues as before. Raises NotCancellable."""
     return await _undo(tx, run, drain, cancelled(drain.phase, drain.mode), reason, now)
 
 
 async def fail(tx: WriteTransaction, run: RunRow, drain: DrainRow, reason: str, now: datetime) -> tuple[RunRow, DrainRow]:
-    """Before the flush, and if the drain keeps the state, the run continues as before the drain. Otherwise it stops, and the next owners
-    of its tasks restore the pinned checkpoints."""
+    """Fail the drain. Before the flush, or if the drain keeps the state, the run continues as before. Otherwise the run stops, and the next
+    owners of its tasks restore the pinned checkpoints."""
     if drain.phase.can_go_back(drain.mode):
         return await _undo(tx, run, drain, Phase.FAILED, reason, now)
     left = await _roll_back(tx, drain)
@@ -247,8 +247,8 @@ async def _undo(tx: WriteTransaction, run: RunRow, drain: DrainRow, phase: Phase
 
 
 async def _roll_back(tx: WriteTransaction, drain: DrainRow) -> int:
-    """Make each stage continue from its pinned checkpoint, as a restore by an operator does; a stage that had no batch starts fresh.
-    Returns how many stages can do neither."""
+    """Let each stage continue from its pinned checkpoint, as after a restore by an operator. A stage without a batch begins with empty
+    state. Returns the number of stages that can do neither."""
     left = 0
     stores = {(row.task, row.stage): row for row in await tx.fleet.stage_states(drain.job)}
     for stage in await tx.drains.stages(drain.drain_id):

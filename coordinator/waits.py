@@ -1,8 +1,8 @@
 """Waits that a jump of the wall clock neither ends nor prolongs. docs/waits.md lists all waits of the coordinator.
 
-A short wait, such as a drain's deadline, is counted by the clock that never jumps (`Waits`). The recorded time at which it began is used
-once, when the coordinator first sees it. A long wait must outlast restarts, so its end is a recorded time. If deleting something is what it
-waits for, a jump of the wall clock could end it too early: then nothing is deleted for a while (`DeletionHold`).
+A short wait, such as a drain's deadline, is measured with the monotonic clock (`Waits`). The recorded time of its start is used once, when
+the coordinator first sees it. A long wait must survive restarts, so its end is a recorded time. Before a deletion, a jump of the wall clock
+could end it too early, so all deletions are suspended for some time after a jump (`DeletionHold`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ K = TypeVar("K")
 
 
 class Waits(Generic[K]):
-    """How long each of a set of things has been waiting. A chore looks at all of them in rounds: `waited` for each, then `end_round`."""
+    """Measures how long each of a set of keys has been waiting. A chore processes all of them in rounds: `waited` for each, then
+    `end_round`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -31,10 +32,10 @@ class Waits(Generic[K]):
         self._since: dict[K, float] = {}
 
     def waited(self, key: K, recorded: datetime, at_most: timedelta = timedelta.max) -> timedelta:
-        """How long the thing has been waiting, which began to wait when the wall clock showed `recorded`.
+        """How long the key has been waiting. `recorded`: the wall-clock time at which its wait began.
 
-        When it is seen for the first time, it cannot have waited for longer than since the last round; if it waited before the coordinator
-        started, the wall clock decides, up to `at_most`."""
+        A new key cannot have waited longer than since the last round. If its wait began before the coordinator started, the wall clock is
+        used, up to `at_most`."""
         elapsed = self._clock.elapsed()
         if key not in self._since:
             before = age(recorded, self._clock.now())
@@ -44,7 +45,7 @@ class Waits(Generic[K]):
         return timedelta(seconds=elapsed - self._since[key])
 
     def end_round(self, waiting: Collection[K]) -> None:
-        """End a round in which everything was checked; what is not among `waiting` is forgotten."""
+        """End a round in which all keys were checked. Keys that are not in `waiting` are dropped."""
         self._last_round = self._clock.elapsed()
         self._since = {key: since for key, since in self._since.items() if key in waiting}
 
@@ -53,8 +54,8 @@ class DeletionHold:
     """Nothing is deleted for `lasting` after the wall clock has jumped ahead, nor while `incomplete` returns True, because the database may
     not list all snapshots that there are.
 
-    `lasting` is the grace period of garbage, which is longer than any commit: whatever a container was uploading at the time of the jump
-    has been reported when the hold ends. A chore that deletes checks this in every run."""
+    `lasting` is the grace period of garbage, which is longer than any commit. Therefore all uploads that were running at the time of the
+    jump have been reported when the hold ends. Every chore that deletes checks it in each run."""
 
     def __init__(self, clock: Clock, lasting: timedelta, incomplete: Callable[[], bool] = lambda: False) -> None:
         self._clock = clock
@@ -93,7 +94,7 @@ class DeletionHold:
     def _begin(self, jump: timedelta) -> None:
         self._jump = jump
         self._until = Instant(self._clock.elapsed() + self._lasting.total_seconds())
-        log.error("the clock is %s ahead of when it was last read: nothing is deleted for %s; check the clock", jump, self._lasting)
+        log.error("the clock has jumped ahead by %s: deletions are suspended for %s; check the clock", jump, self._lasting)
 
     def _offset_now(self) -> float:
         return self._clock.now().timestamp() - self._clock.elapsed()

@@ -1,6 +1,6 @@
 """Writes docs/deprecated-names.md and the section "Deprecated" of CHANGELOG.md from the table in sluice/core/deprecations.py.
 
-With --check it writes nothing, names the files that are out of date and exits with 1.
+With --check it writes nothing, prints the files that are out of date, and then exits with 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Writes docs/roles.md from the table in coordinator/api/access.py. With --check it writes nothing and exits with 1 if the page differs."""
+"""Writes docs/roles.md from the table in coordinator/api/access.py. With --check it writes nothing, and exits with 1 if the page
+differs."""
 
 from __future__ import annotations
 

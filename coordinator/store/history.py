@@ -155,7 +155,7 @@ class HistoryWrites(HistoryReads, Writes):
         return dropped
 
     async def drop_job(self, job: JobName) -> None:
-        """Delete all rows of a job but the owners of its tasks, whose generations must never be given again."""
+        """Delete all rows of a job except the owners of its tasks, because their generations must never be granted again."""
         of_job = select(tables.runs.c.run_id).where(tables.runs.c.job == job)
         for table in (tables.notices, tables.starts):
             await self._connection.execute(delete(table).where(table.c.run_id.in_(of_job)))

@@ -18,7 +18,7 @@ from sluice.core.jobmodels.grouping import PreviousAssignment
 
 @dataclass(frozen=True, slots=True)
 class ModelHead:
-    """A version of a job's model without the model: the run that it was made for, when, why, and by whom ("" if unknown)."""
+    """A version of a job's model without the model. `run_id`: the run that it was created for. `who`: "" if unknown."""
 
     job: JobName
     version: int
@@ -38,9 +38,9 @@ class ModelRow(ModelHead):
 
 @dataclass(frozen=True, slots=True)
 class MonitoredStreamRow:
-    """An input of a job's run as the partition monitor last found it: `known` partitions in the job model, `seen` in the system, None if
-    the count failed. `since`: when the verdict with its reason began. `kept_from`: a count that a roll back has reverted; the stream is
-    grown to it again only on request."""
+    """The last result of the partition monitor for an input of a job's run. `known`: partitions in the job model. `seen`: partitions in the
+    system; None if the lookup failed. `since`: the start of the verdict and its reason. `kept_from`: a count that a rollback has reverted;
+    the stream grows to it again only on request."""
 
     job: JobName
     system: str
@@ -69,16 +69,16 @@ class JobModelReads(Reads):
         return model_row(found) if found else None
 
     async def page(self, job: JobName, before: int | None, limit: int) -> Sequence[ModelHead]:
-        """Up to `limit` versions of the job's, newest first, below version `before`."""
+        """Up to `limit` versions of the job's model, newest first, below version `before`."""
         table = tables.job_models
-        heads = [column for column in table.c if column.name != "document"]  # which may be megabytes
+        heads = [column for column in table.c if column.name != "document"]  # the document may be megabytes
         query = select(*heads).where(table.c.job == job).order_by(table.c.version.desc()).limit(limit)
         if before is not None:
             query = query.where(table.c.version < before)
         return [ModelHead(**found._asdict()) for found in await self._connection.execute(query)]
 
     async def monitored(self, job: JobName) -> Sequence[MonitoredStreamRow]:
-        """By system and stream."""
+        """The monitored streams of the job, ordered by system and stream."""
         table = tables.watched_streams
         query = select(table).where(table.c.job == job).order_by(table.c.system, table.c.stream)
         return [monitored_stream_row(found) for found in await self._connection.execute(query)]
@@ -100,7 +100,7 @@ class JobModelReads(Reads):
         )
 
     async def former_hosts(self, job: JobName) -> Mapping[ProcessorId, str]:
-        """Where the last container of each slot ran in the runs before the current one."""
+        """The host of the last container of each slot in the runs before the current one."""
         table = tables.localities
         found = await self._connection.execute(select(table.c.processor_id, table.c.host).where(table.c.job == job))
         return {ProcessorId(processor_id): host for processor_id, host in found}
@@ -111,12 +111,12 @@ class JobModelWrites(JobModelReads, Writes):
         await self._connection.execute(insert(tables.job_models).values(model_columns(row)))
 
     async def put_monitored(self, job: JobName, watched: Collection[MonitoredStreamRow]) -> None:
-        """Replace the job's as a whole: rows of streams that it no longer reads are deleted."""
+        """Replace all monitored streams of the job, so that rows of streams that it no longer reads are deleted."""
         await self._connection.execute(delete(tables.watched_streams).where(tables.watched_streams.c.job == job))
         await self._put(tables.watched_streams, [monitored_stream_columns(row) for row in watched])
 
     async def put_former_hosts(self, job: JobName, hosts: Mapping[ProcessorId, str]) -> None:
-        """The acknowledged version of other slots does not change."""
+        """Set the former hosts of these slots. Other slots do not change."""
         await self._put(tables.localities, ({"job": job, "processor_id": pid, "host": host} for pid, host in hosts.items()))
 
     async def put_assignment(self, job: JobName, assignment: PreviousAssignment) -> None:

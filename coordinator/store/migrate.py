@@ -1,4 +1,4 @@
-"""Upgrade a database to the newest schema with Alembic. It may run twice: the second run finds nothing to do."""
+"""Upgrades a database to the newest schema with Alembic. Idempotent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coordinator.store.sql import Store
 from sluice.core.errors import StoreUnavailable
 
 _PLACES = (Path(__file__).parents[1] / "migrations", Path(__file__).parents[2] / "migrations")
-"""Inside the package if it was installed from a wheel, beside it in a checkout."""
+"""The migrations are inside the package if it was installed from a wheel, and next to it in a checkout."""
 
 
 def _config() -> Config:
@@ -46,7 +46,7 @@ def _upgrade(connection: Connection) -> str:
 
 
 async def upgrade(store: Store) -> str:
-    """Migrate to the newest revision and return its id. Raises StoreUnavailable, also for the database of a newer Sluice."""
+    """Migrate to the newest revision and return its id. Raises StoreUnavailable, also for a database of a newer version of Sluice."""
     try:
         async with store.engine.begin() as connection:
             if connection.dialect.name == "sqlite":

@@ -1,4 +1,4 @@
-"""What coordinators have promised to containers, which every later coordinator keeps: rows, columns and SQL."""
+"""Bounds of granted leases, which every later coordinator must respect: rows, columns and SQL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.core.leases.lease import LeaseBounds
 
 class PromiseReads(Reads):
     async def lease_bounds(self) -> LeaseBounds | None:
-        """None if no coordinator has stored them."""
+        """The stored bounds; None if no coordinator has stored any."""
         query = select(tables.lease_bounds).where(tables.lease_bounds.c.name == tables.ONLY)
         found = (await self._connection.execute(query)).first()
         return _lease_bounds(found) if found else None

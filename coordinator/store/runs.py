@@ -1,4 +1,4 @@
-"""Runs, the jobs that they are of, their start offsets and notices: rows, columns and SQL."""
+"""Runs and their jobs, start offsets and notices: rows, columns and SQL."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from sluice.core.lifecycle import RunState
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One deployment. `spec` is its deploy request, with the streams as looked up and the number of containers as changed since.
-    `first_run`: the first run of the history that it continues. `failing`: when its containers have stopped, the run ends as FAILED.
-    `backup`: the blob stores that its state is written to and restored from (`coordinator.blobpool.Backup`); None for the settings'.
-    `kept`: the earlier histories from whose state that history continued, newest first."""
+    """One deployment. `spec`: its deploy request, with the resolved streams and the current number of containers. `first_run`: the first
+    run of its history. `failing`: the run ends as FAILED when its containers have stopped. `backup`: the blob stores that its state is
+    written to and restored from (`coordinator.blobpool.Backup`); None for those of the settings. `kept`: the earlier histories with whose
+    state this history continued, newest first."""
 
     run_id: RunId
     job: JobName
@@ -55,7 +55,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class NoticeRow:
-    """Something that the containers of a run have to know. `seq` counts from 1 within the run."""
+    """A message to the containers of a run. `seq` counts from 1 within the run."""
 
     run_id: RunId
     seq: int
@@ -85,7 +85,7 @@ class RunReads(Reads):
         return [run_row(found) for found in await self._connection.execute(query)]
 
     async def page(self, job: JobName | None, older_than: RunRow | None, limit: int) -> Sequence[RunRow]:
-        """Up to `limit` runs of the job, or of all jobs, newest first; only those that come after `older_than` in that order."""
+        """Up to `limit` runs of the job, or of all jobs, newest first; with `older_than`, only runs older than that one."""
         table = tables.runs
         query = select(table).order_by(table.c.created_at.desc(), table.c.run_id.desc()).limit(limit)
         if job is not None:
@@ -103,7 +103,7 @@ class RunReads(Reads):
         return [run_row(each) for each in found]
 
     async def jobs(self, after: JobName | None = None, limit: int | None = None) -> Sequence[JobRow]:
-        """By name; with `after`, only those that come after it."""
+        """The jobs, ordered by name; with `after`, only those that follow it."""
         counts = select(tables.runs.c.job, func.count().label("runs")).group_by(tables.runs.c.job).subquery()
         query = (
             select(tables.jobs.c.job, tables.jobs.c.current_run, tables.runs.c.state, counts.c.runs)

@@ -1,4 +1,4 @@
-"""A `RunSpec` as the JSON of two columns of a run: `spec`, the deploy request, and `streams`, the streams as looked up.
+"""A `RunSpec` as the JSON of two columns of a run: `spec`, the deploy request, and `streams`, the resolved streams.
 
 The keys are those of the HTTP API, because release 0.1 stored the body of the request; `slots` is not part of a
 request.
@@ -36,8 +36,8 @@ def spec_json(spec: RunSpec) -> dict[str, Any]:
 
 
 def _declared(stage: Stage) -> dict[str, Any]:
-    """A stage as JSON. `stateful` is left out unless it is false, so that a coordinator of 0.1 can read the database of a job that does not
-    use it."""
+    """A stage as JSON. `stateful` is only written if it is false, so that a coordinator of release 0.1 can read the database of a job that
+    does not use it."""
     found: dict[str, Any] = {"name": stage.name, "reads": list(stage.reads), "writes": list(stage.writes)}
     return found if stage.stateful else found | {"stateful": False}
 

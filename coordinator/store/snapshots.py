@@ -17,8 +17,8 @@ from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId
 
 @dataclass(frozen=True, slots=True)
 class MarkerRow:
-    """A snapshot in one blob store. `kept`: its blobs no longer have a time to live. `puts` counts requests; `files` and `bytes` are of the
-    whole directory, `uploaded_…` of what was new in it."""
+    """A snapshot in one blob store. `kept`: its blobs no longer have a time to live. `puts`: number of requests. `files`, `bytes`: of
+    the whole directory. `uploaded_…`: of the new files."""
 
     index: BlobId
     files: int = 0
@@ -31,8 +31,8 @@ class MarkerRow:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRow:
-    """A reported snapshot of a stage that is retained. `seq` counts the job's reports; `batch_id` is the last batch in it, None before the
-    first; `reported_at` is by the coordinator's clock."""
+    """A retained snapshot of a stage. `seq` counts the job's reports. `batch_id`: its last batch; None before the first. `reported_at`: by
+    the coordinator's clock."""
 
     job: JobName
     seq: int
@@ -54,7 +54,7 @@ class SnapshotRow:
 
 @dataclass(frozen=True, slots=True)
 class PinRow:
-    """Keeps a snapshot, whatever the retention policy, until `expires_at` (None: until it is removed). One pin may be on a snapshot of each
+    """Keeps a snapshot regardless of the retention policy until `expires_at` (None: until the pin is deleted). One pin may be on snapshots
     of several stages of a job."""
 
     pin_id: str
@@ -90,7 +90,7 @@ class SnapshotReads(Reads):
     async def page(
         self, job: JobName, task: TaskName | None, stage: StageName | None, before: int | None, limit: int
     ) -> Sequence[SnapshotRow]:
-        """Up to `limit` of the job's, newest first, with a `seq` below `before`; `stage` without `task` is of all tasks."""
+        """Up to `limit` snapshots of the job, newest first, with a `seq` below `before`. `stage` without `task`: the stage in all tasks."""
         table = tables.snapshots
         query = select(table).where(table.c.job == job).order_by(table.c.seq.desc()).limit(limit)
         if task is not None:
@@ -113,7 +113,7 @@ class SnapshotReads(Reads):
         return [StageKey(job, TaskName(found.task), StageName(found.stage)) for found in await self._connection.execute(query)]
 
     async def runs_of_heads(self, job: JobName) -> Collection[RunId]:
-        """The runs of the snapshots from which the stages of the job continue."""
+        """The runs of the head snapshots of the job's stages."""
         snapshots, states = tables.snapshots, tables.stores
         same = (states.c.task == snapshots.c.task) & (states.c.stage == snapshots.c.stage) & (states.c.head == snapshots.c.checkpoint)
         query = select(snapshots.c.run_id).join(states, (states.c.job == snapshots.c.job) & same).where(snapshots.c.job == job).distinct()
@@ -143,7 +143,7 @@ class SnapshotWrites(SnapshotReads, Writes):
         await self._put(tables.pins, [asdict(row)])
 
     async def drop_pin(self, pin_id: str) -> int:
-        """Returns the number of snapshots that it was on."""
+        """Delete a pin. Returns the number of its snapshots."""
         return (await self._connection.execute(delete(tables.pins).where(tables.pins.c.pin_id == pin_id))).rowcount
 
 

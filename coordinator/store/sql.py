@@ -32,23 +32,23 @@ from sluice.core.errors import SluiceError, StoreUnavailable
 log = logging.getLogger(__name__)
 
 _BEGIN_WRITING = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(7355608)"}
-"""Makes a transaction that writes wait for all others, including those of other processes. The number identifies Sluice's lock."""
+"""Serializes write transactions, including those of other processes. The number identifies Sluice's lock."""
 
 _BEGIN_READING = {"sqlite": "BEGIN", "postgresql": "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"}
 
 WAL_BYTES = 16 << 20
-"""SQLite: a write-ahead log that grows beyond a multiple of this size is checkpointed and truncated. SQLite starts it again from the
-beginning only when no reader uses it, which never happens while readers overlap."""
+"""SQLite: a write-ahead log that grows beyond a multiple of this size is checkpointed and truncated. SQLite itself reuses the log from its
+start only when there is no reader, which never happens while readers overlap."""
 
 _BUSY_MILLIS = 10_000
 _READERS_MILLIS = 1_000
-"""How long a truncation waits for readers. Writers of this process wait meanwhile."""
+"""How long a truncation waits for readers. It blocks the writers of this process."""
 
 KEEP_CLAIM_SECONDS = 1.0
-"""How often the claim is renewed."""
+"""Interval at which the claim is renewed."""
 
 _WITHIN = {"sqlite": None, "postgresql": 30.0}
-"""Time limit of a transaction, in seconds. SQLite needs none: it limits only how long it waits for a lock."""
+"""Time limit of a transaction, in seconds. SQLite needs none, because it already limits the wait for a lock."""
 
 
 class ReadTransaction:
@@ -68,7 +68,7 @@ class ReadTransaction:
 
 
 class WriteTransaction(ReadTransaction):
-    """The same with writes. Other writers wait until it ends."""
+    """A transaction with writes. Other writers wait until it ends."""
 
     runs: RunWrites
     fleet: FleetWrites
@@ -95,7 +95,7 @@ class WriteTransaction(ReadTransaction):
 
 
 class Store:
-    """A database behind an engine; see `open_store`. Writers of this process wait for one another here, not in the database."""
+    """A database; see `open_store`. Writers of this process wait for one another in this class, not in the database."""
 
     def __init__(self, engine: AsyncEngine, wal_bytes: int = WAL_BYTES, claim: Claim | None = None) -> None:
         self.engine = engine
@@ -115,9 +115,9 @@ class Store:
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[WriteTransaction]:
-        """A transaction with writes. They become durable when the block ends; none of them if it raises. Raises StoreUnavailable. If it is
-        raised at the end of the block, it is unknown whether they are durable: memory is then resynchronised before the next transaction
-        that writes begins; see `resynchronise_with`."""
+        """A transaction with writes. All of them become durable when the block ends, or none if the block raises. Raises StoreUnavailable.
+        If this is raised at the end of the block, it is unknown whether the writes are durable. Memory is then resynchronised before the
+        next write transaction begins; see `resynchronise_with`."""
         async with self._writing:
             await self._settle()
             before, committing = _size(self._wal), False
@@ -136,18 +136,19 @@ class Store:
                 raise
 
     def resynchronise_with(self, resynchronise: Callable[[], Awaitable[None]]) -> None:
-        """Call this whenever memory may differ from the database, before anything else is written. It may read and not write."""
+        """Set a function that is called whenever memory may differ from the database, before anything else is written. It must not
+        write."""
         self._resynchronise = resynchronise
 
     async def _settle(self) -> None:
-        """Hold the claim, and resynchronise memory if needed. The former session of the claim has ended before it is taken again, so its
-        transaction is committed or rolled back by then."""
+        """Take the claim if it was lost, and resynchronise memory if needed. The former session of the claim has ended before the claim is
+        taken again, so its transaction has been committed or rolled back."""
         async with self._translated():
             retaken = await self._claim.ensure()
         self._in_doubt = self._in_doubt or retaken
         if self._in_doubt and self._resynchronise is not None:
             await self._resynchronise()
-            log.info("memory is resynchronised with the database")
+            log.info("resynchronised memory with the database")
         self._in_doubt = False
 
     @asynccontextmanager
@@ -158,8 +159,8 @@ class Store:
             yield ReadTransaction(connection)
 
     async def _truncate_wal(self) -> None:
-        """Move the WAL's contents into the database file and empty the WAL, unless a reader uses it for too long: then the next attempt
-        comes when the WAL has grown by as much again. The caller's transaction has been committed, so a failure is ignored."""
+        """Move the WAL's contents into the database file and truncate the WAL. If a reader uses it for too long, the next attempt is made
+        when the WAL has grown by the same size again. The caller's transaction is committed, so a failure is ignored."""
         with suppress(SQLAlchemyError, OSError):
             async with self.engine.connect() as connection:
                 await connection.exec_driver_sql(f"PRAGMA busy_timeout={_READERS_MILLIS}")
@@ -169,10 +170,10 @@ class Store:
                     await connection.exec_driver_sql(f"PRAGMA busy_timeout={_BUSY_MILLIS}")
 
     async def claim(self) -> None:
-        """Become the only coordinator of this database, until `close`. Called again, it checks the claim, takes a lost one again, and
+        """Become the only coordinator of this database, until `close`. A repeated call checks the claim, takes it again if it was lost, and
         resynchronises memory if needed.
 
-        Raises DatabaseInUse if another coordinator has it or had it meanwhile, and StoreUnavailable."""
+        Raises DatabaseInUse if another coordinator has the claim or has had it since, and StoreUnavailable."""
         async with self._writing:
             async with self._translated():
                 self._in_doubt = await self._claim.take() or self._in_doubt
@@ -180,7 +181,7 @@ class Store:
 
     @asynccontextmanager
     async def keeping_claim(self) -> AsyncIterator[None]:
-        """Keep the claim renewed during a block that takes long. A failure to renew it shows when something is written."""
+        """Renew the claim periodically during a long block. If a renewal fails, the next write raises StoreUnavailable."""
         keeper = asyncio.create_task(self._keep_claim(), name="keep the claim")
         try:
             yield
@@ -225,7 +226,7 @@ class Store:
             ) from error
 
     def _disk_note(self) -> str:
-        """Says that the disk of the database is full, if it is an SQLite file and the disk is."""
+        """A note for the error if the database is an SQLite file and its disk is full."""
         return "" if self._wal is None else disks.note(self._wal.parent)
 
 
@@ -253,7 +254,9 @@ def new_engine(url: str, holder: str = "") -> AsyncEngine:
     """`holder`: the name of this process as a client of the database."""
     sqlite = url.startswith("sqlite")
     arguments = {} if sqlite else {"server_settings": session_settings(holder)}
-    engine = create_async_engine(url, pool_pre_ping=not sqlite, hide_parameters=True, connect_args=arguments)  # rows have users' settings
+    engine = create_async_engine(
+        url, pool_pre_ping=not sqlite, hide_parameters=True, connect_args=arguments
+    )  # rows contain users' settings
     if engine.dialect.name == "sqlite":
         event.listen(engine.sync_engine, "do_connect", _connect_sqlite)
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
@@ -265,7 +268,8 @@ def _connect_sqlite(_dialect: Any, _record: Any, _arguments: Any, parameters: di
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    """WAL, so that readers never wait for the writer. Transactions begin by explicit statements, not implicitly by the driver."""
+    """Set WAL mode, so that readers never wait for the writer. Transactions begin with explicit statements, not implicitly in the
+    driver."""
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")

@@ -71,8 +71,8 @@ class Connection(aiosqlite.Connection):
     _stopped: asyncio.Future[Any] | None = None
 
     def stop(self) -> asyncio.Future[Any] | None:
-        """End the thread after its queued work. It may be called twice: aiosqlite (0.22) calls it again for a connection that is discarded
-        while it is being closed, and would wait for ever for a thread that has ended."""
+        """End the thread after its queued work. Idempotent: aiosqlite (0.22) calls it again for a connection that is discarded while it is
+        being closed, and would otherwise wait forever for a thread that has ended."""
         if self._stopped is None:
             self._stopped = super().stop()
         return None if self._stopped is None else asyncio.shield(self._stopped)
@@ -89,7 +89,7 @@ class Connection(aiosqlite.Connection):
 
 
 def connect(*arguments: Any, **named: Any) -> Connection:
-    """Like `aiosqlite.connect`: a connection to await. Its thread is a daemon, so that it does not keep the process alive."""
+    """Like `aiosqlite.connect`, but with a daemon thread, so that it does not keep the process alive."""
     made = Connection(partial(sqlite3.connect, *arguments, **named), iter_chunk_size=64)
     made._thread.daemon = True
     return made

@@ -1,4 +1,4 @@
-"""The tables. Alembic's migrations build the same ones; `tests/integration/store/test_migrations.py` compares the two."""
+"""The tables. Alembic's migrations create the same tables; `tests/integration/store/test_migrations.py` compares them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ claims = Table(
     Column("term", BigInteger, nullable=False, server_default=text("0")),
     Column("expires_at", Utc),
 )
-"""The coordinator that uses the database, or used it last. `term` grows with each; see `coordinator/store/claim.py`."""
+"""The coordinator that uses the database, or was the last to use it. `term` increases with each; see `coordinator/store/claim.py`."""
 
 ONLY = "coordinator"
 """The key of tables that have one row."""
@@ -169,7 +169,7 @@ watched_streams = Table(
     Column("since", Utc, nullable=False),
     Column("kept_from", Integer),
 )
-"""The inputs of jobs, as the partition monitor last found them."""
+"""The last results of the partition monitor for the inputs of jobs."""
 
 starts = Table(
     "starts",
@@ -214,7 +214,7 @@ localities = Table(
     Column("processor_id", String(100), primary_key=True),
     Column("host", String(300), nullable=False),
 )
-"""Where the last container of each slot of a job ran, of the runs before the current one."""
+"""The host of the last container of each slot of a job in the runs before the current one."""
 
 holds = Table(
     "holds",

@@ -1,7 +1,7 @@
-"""What an operator can do from a page.
+"""The actions of the pages.
 
-An action has an address, `actions/NAME` with its subject in the query. `GET` shows its plan: what it would do now, made by the functions of
-the API's dry runs. `POST` does it. The dialog also shows the command that does the same.
+The address of an action is `actions/NAME` with its subject in the query. `GET` shows its plan: what it would do now, according to the dry
+runs of the API. `POST` performs it. The dialog also shows the equivalent command.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A value that the dialog asks for. `kind`: "number" or "text"."""
+    """An input field of the dialog. `kind`: "number" or "text"."""
 
     name: str
     label: str
@@ -50,8 +50,8 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`lines`: what the action would do now, a sentence each. `refused`: why it cannot be done; "" if it can. `command`: the same at a
-    terminal. `fields`: what can be chosen; "Show the plan" asks again with these values."""
+    """`lines`: what the action would do now, one sentence each. `refused`: why it cannot be performed; "" if it can. `command`: the
+    equivalent command. `fields`: the input fields; "Show the plan" requests the plan for their values."""
 
     title: str
     lines: Sequence[str]
@@ -63,7 +63,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """`link`: the page, below `/ui/`, that shows the effect; "" for the present one."""
+    """`link`: the page, below `/ui/`, that shows the effect; "" for the current page."""
 
     text: str
     link: str = ""
@@ -130,12 +130,12 @@ class Actions:
         return await self._named(name)[0](subject)
 
     async def perform(self, name: str, subject: Subject, actor: str) -> Done:
-        """Do it. Raises ClientError and what the function of the API raises."""
+        """Perform the action. Raises ClientError and the errors of the API's function."""
         return await self._named(name)[1](subject, actor)
 
     async def check(self, name: str, subject: Subject, guard: RequestGuard, *, perform: bool) -> None:
-        """Whether the principal may see the plan of the action, or perform it. The role must be for the job, the job of the run and
-        that of the drain which the subject names. Raises Forbidden, NotFound."""
+        """Check that the principal may see the plan of the action, or perform it. The role must be for the job of the subject, and for the
+        job of its run or drain. Raises Forbidden, NotFound."""
         if perform:
             await guard.roles({"restore": OPERATE, "remove": ADMINISTER, "collect": ADMINISTER}.get(name, CHANGE))
         if name == "collect":
@@ -186,13 +186,13 @@ class Actions:
         found = plan_reply(await self._draining.drains.plan(RunId(required(subject, "run"))))
         words = ["drain", job, *(["--keep-state"] if mode is Mode.KEEP_STATE else [])]
         if mode is Mode.KEEP_STATE:
-            lines = ["No input is read any more, everything in flight is finished and committed, then the run ends. All state is kept."]
+            lines = ["Reading stops, all data in flight is processed and committed, then the run ends. All state is kept."]
             return Plan(f"Drain {job} and keep its state", lines, _command(*words), found.keep_state_refused)
-        lines = ["No input is read any more, everything in flight is finished, windows are closed, timers fire, then the run ends."]
+        lines = ["Reading stops, all data in flight is processed, windows are closed, timers fire, then the run ends."]
         for stage in found.stages:
             lines += [f"{stage.stage}: {each.operator}: {each.does}" for each in stage.stateful or ()]
             if stage.unknown_tasks:
-                lines.append(f"{stage.stage}: not known yet for {len(stage.unknown_tasks)} of {stage.tasks} tasks")
+                lines.append(f"{stage.stage}: not reported yet by {len(stage.unknown_tasks)} of {stage.tasks} tasks")
         return Plan(f"Drain {job}", lines, _command(*words), danger=found.empties is False)
 
     async def _drain(self, subject: Subject, _: str) -> Done:
@@ -202,12 +202,12 @@ class Actions:
 
     async def _plan_cancel(self, subject: Subject) -> Plan:
         found = await self._draining.drains.describe(DrainId(required(subject, "drain")))
-        lines = ["The run goes on. A drain that has begun to flush cannot be cancelled."]
+        lines = ["The run continues. A drain that has begun to flush cannot be cancelled."]
         return Plan("Cancel the drain", lines, _command("drain", found.drain.job, "--cancel"), danger=True)
 
     async def _cancel(self, subject: Subject, _: str) -> Done:
         await self._draining.drains.cancel(DrainId(required(subject, "drain")))
-        return Done("The drain was cancelled; the run goes on.")
+        return Done("The drain was cancelled. The run continues.")
 
     async def _plan_scale(self, subject: Subject) -> Plan:
         job, wanted = required(subject, "job"), _number(subject, "containers")
@@ -241,7 +241,7 @@ class Actions:
 
     async def _plan_pin(self, subject: Subject) -> Plan:
         job = required(subject, "job")
-        lines = ["The newest snapshot of each stage of each task is kept until the pin expires, whatever the retention rules say."]
+        lines = ["The newest snapshot of each stage of each task is kept until the pin expires, regardless of the retention rules."]
         days = subject.get("days", "7")
         fields = [Field("days", "Days until it expires", days, "number"), Field("reason", "Reason", subject.get("reason", ""))]
         return Plan(
@@ -272,7 +272,8 @@ class Actions:
         lines = [
             f"The next container that acquires task {key.task} restores this snapshot of stage {key.stage}.",
             f"It was reported at {found.row.reported_at:%Y-%m-%d %H:%M:%S} UTC and holds the state after batch {found.row.batch_id}.",
-            "The batches after it run again: rows may be written twice, none is lost. It is refused while a container owns the task.",
+            "The batches after it run again: rows may be written twice, but none are lost.",
+            "The restore is refused while a container owns the task.",
         ]
         command = _command("snapshots", "restore", key.job, key.task, key.stage, checkpoint)
         return Plan(f"Restore {checkpoint}", lines, command, danger=True)
@@ -318,7 +319,7 @@ def _number(subject: Subject, name: str) -> int:
     """Raises ClientError."""
     text = required(subject, name)
     if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= 100_000:
-        raise ClientError(f"{name}: write a number from 1 to 100,000, not {text[:50]!r}")
+        raise ClientError(f"{name}: enter a number from 1 to 100,000, not {text[:50]!r}")
     return int(text)
 
 

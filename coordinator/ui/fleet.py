@@ -1,4 +1,4 @@
-"""All leases as a heat map: containers in the order of their registration, many to a cell."""
+"""All leases as a heat map: containers in the order of their registration, several in each cell."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEVELS = 5
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`containers` leases. `level`: from 0, the shortest lease is about to end, to LEVELS - 1, all were renewed lately."""
+    """A cell of `containers` leases. `level`: from 0 (the shortest lease is about to expire) to LEVELS - 1 (all were renewed recently)."""
 
     containers: int
     level: int
@@ -19,12 +19,12 @@ class Cell:
 
 
 def level(left: float, lease: float) -> int:
-    """The level of a lease of which `left` of `lease` seconds are left."""
+    """The level of a lease of `lease` seconds of which `left` remain."""
     return max(0, min(LEVELS - 1, int(left / lease * LEVELS))) if lease > 0 else 0
 
 
 def heat_map(left: Sequence[float], lease: float, cells: int = CELLS) -> Sequence[Cell]:
-    """`left`: the seconds that are left of each lease; `lease`: the duration of a lease. At most `cells` cells of equal size."""
+    """At most `cells` cells of equal size. `left`: the remaining seconds of each lease. `lease`: the duration of a lease, in seconds."""
     if not left:
         return []
     each = -(-len(left) // cells)

@@ -22,7 +22,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """From a stream to the stage that reads it, or from a stage to a stream that it writes."""
+    """An edge from a stream to a stage that reads it, or from a stage to a stream that it writes."""
 
     source: str
     target: str
@@ -57,7 +57,7 @@ class Drawing:
 
 
 def stage_key(name: str) -> str:
-    """Streams and stages of a job may have the same name."""
+    """The key of a stage, which differs from that of a stream with the same name."""
     return f"stage {name}"
 
 
@@ -84,7 +84,7 @@ def columns(keys: Sequence[str], edges: Sequence[Edge]) -> Mapping[str, int]:
 
 
 def draw(nodes: Mapping[str, Node], edges: Sequence[Edge]) -> Drawing:
-    """`nodes` by the keys that edges use."""
+    """Place the nodes and edges. `nodes`: by the keys that edges use."""
     placed_in = columns(list(nodes), edges)
     rows: defaultdict[int, list[str]] = defaultdict(list)
     for key in nodes:

@@ -1,4 +1,4 @@
-"""Pages that stay up to date: each is rendered once for all browsers that watch it, and a browser is sent the pieces that have changed.
+"""Pages that stay up to date: each is rendered once for all browsers that watch it, and the changed fragments are sent to them.
 
 A browser opens one event stream (`text/event-stream`, the format of the HTML standard) for all its tabs and names the pages that it
 shows, each with the version that it has. There is no queue for a reader: when a reader is ready, it gets the newest form of what has
@@ -28,7 +28,7 @@ Render = Callable[[], Awaitable[Sequence[Fragment]]]
 
 INTERVAL = timedelta(seconds=2)
 KEEP_ALIVE = timedelta(seconds=15)
-"""A comment is sent after so long without an event, so that proxies do not close the stream."""
+"""A comment is sent after this time without an event, so that proxies do not close the stream."""
 MAX_READERS = 1000
 MAX_PAGES_OF_A_READER = 20
 FORGET_AFTER = timedelta(minutes=2)
@@ -54,7 +54,7 @@ ALIVE = Encoded.of(b": alive\n\n")
 
 
 class LivePage:
-    """What browsers are shown of one page. `version` grows with each change; `versions`: the version at which each piece changed last."""
+    """The current state of one page. `version` increases with each change. `versions`: the version at which each fragment changed last."""
 
     def __init__(self, render: Render) -> None:
         self.render = render
@@ -82,7 +82,7 @@ class LivePage:
         shown = {each.id for piece in pieces for each in (piece, *piece.rows)}
         for gone in self.versions.keys() - shown:
             del self.versions[gone], self.latest[gone]
-        for piece in pieces:  # a table that is sent after some of its rows have changed must have their newest form
+        for piece in pieces:  # a table that is sent after some of its rows have changed must contain the newest rows
             if piece.rows and piece.id in self.latest:
                 self.latest[piece.id] = piece.whole
         return True
@@ -104,13 +104,13 @@ class LivePage:
         return self._encoded[key]
 
     def since(self, version: int) -> Mapping[str, str]:
-        """The HTML of each piece that has changed since the version, tables before their rows."""
+        """The HTML of each fragment that has changed since this version, tables before their rows."""
         return {each: self.latest[each] for each, at in sorted(self.versions.items(), key=lambda item: item[1]) if at > version}
 
 
 class LivePages:
-    """All pages that are watched or were shown lately. `epoch` distinguishes this process from its predecessors, whose versions mean
-    something else."""
+    """All pages that are watched or were shown recently. `epoch` identifies this process, because versions of other processes are not
+    comparable."""
 
     def __init__(self, clock: Clock, epoch: str, interval: timedelta = INTERVAL) -> None:
         self._clock = clock
@@ -121,7 +121,7 @@ class LivePages:
         self.readers = 0
 
     async def page(self, key: str, render: Render) -> LivePage:
-        """The page, rendered within the last interval. Raises what `render` raises."""
+        """The page, rendered at most one interval ago. Raises the errors of `render`."""
         found = self._pages.setdefault(key, LivePage(render))
         try:
             async with found.rendering:
@@ -139,7 +139,7 @@ class LivePages:
         return found
 
     def expire(self) -> None:
-        """Render each page again when it is requested next, because an action has changed something."""
+        """Render each page again at its next request, because an action has changed something."""
         for page in self._pages.values():
             page.rendered_at = None
 
@@ -160,7 +160,7 @@ class LivePages:
 
         Raises TooManyRequests."""
         if self.readers >= MAX_READERS:
-            raise TooManyRequests(f"{MAX_READERS} browsers watch pages already: close some, or reload the page to see its present state")
+            raise TooManyRequests(f"{MAX_READERS} browsers already watch pages: close some, or reload the page to see its current state")
         wake, sent, watched = asyncio.Event(), dict(known), dict[str, LivePage]()
         self.readers += 1
         try:
@@ -192,7 +192,7 @@ class LivePages:
             page.ticker = asyncio.create_task(self._tick(page), name="page")
 
     async def _tick(self, page: LivePage) -> None:
-        """Render the page at each interval as long as it has readers. A failure keeps what is shown."""
+        """Render the page at each interval as long as it has readers. After a failure the page does not change."""
         while page.readers and not self._closing.is_set():
             await asyncio.sleep(self._interval.total_seconds())
             try:
@@ -202,9 +202,9 @@ class LivePages:
                 if news:
                     await page.wake_readers()
             except SluiceError as error:
-                log.info("a page was not updated: %s", error)
+                log.info("cannot update a page: %s", error)
             except Exception:
-                log.exception("a page was not updated")
+                log.exception("cannot update a page")
 
     def wake(self) -> None:
         """Let each event stream look whether its reader is still allowed to read it."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 ROWS = "<!--rows-->"
-"""Where the rows of a piece stand in its HTML."""
+"""Placeholder for the rows in the HTML of a fragment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Fragment:
 
 
 def changed(before: Sequence[Fragment], after: Sequence[Fragment]) -> Iterator[Fragment]:
-    """The pieces of `after` that a browser which shows `before` must replace. A row is replaced alone if its table has the same rows in the
-    same order as before and is otherwise the same."""
+    """The fragments of `after` that a browser which shows `before` must replace. A single row is replaced if its table has the same rows in
+    the same order as before, and no other change."""
     known = {piece.id: piece for piece in before}
     for piece in after:
         former = known.get(piece.id)

@@ -1,4 +1,4 @@
-"""Templates, and how they show numbers, times and ages."""
+"""Templates, and the formats of numbers, times and ages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NONE = "–"
 
 @cache
 def environment() -> Environment:
-    """All text is escaped; an unknown variable is an error."""
+    """The template environment. All text is escaped; an unknown variable is an error."""
     found = Environment(
         loader=PackageLoader("coordinator.ui"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -35,7 +35,7 @@ def environment() -> Environment:
 
 
 def piece(template: str, id: str, rows: Iterable[Fragment] = (), **values: object) -> Fragment:
-    """`templates/TEMPLATE.html`, which gets `id` and the values."""
+    """A fragment from `templates/TEMPLATE.html`, which gets `id` and the values."""
     return Fragment(id, environment().get_template(f"{template}.html").render(id=id, **values), tuple(rows))
 
 
@@ -112,7 +112,7 @@ def segment(text: str) -> str:
 
 
 def element_id(text: str) -> str:
-    """Text as part of an element's id, without blanks: different texts have different ids."""
+    """Text as part of an element's id, without spaces. Different texts give different ids."""
     return quote(text, safe="").replace("_", "%5F").replace("%", "_")
 
 
@@ -124,5 +124,5 @@ TONES = {
 
 
 def tone(state: object) -> str:
-    """The class of a state's badge. The text of the badge says the same: colour is never the only sign."""
+    """The class of a state's badge. The badge also has the text of the state, because colour must not be the only sign."""
     return TONES.get(str(escape(str(state))), "quiet")

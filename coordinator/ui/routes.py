@@ -36,7 +36,7 @@ LOGIN = "POST /ui/login"
 
 
 class PageRoute(GuardedRoute):
-    """A guarded route that answers errors with a page: without a valid token with the form to log in."""
+    """A guarded route that answers errors with a page; without a valid token, with the login form."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
@@ -55,7 +55,7 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 @dataclass(frozen=True, slots=True)
 class Ui:
-    """What the routes use. Made once, by `coordinator.app`."""
+    """The objects that the routes use. Built once, by `coordinator.app`."""
 
     pages: Pages
     live: LivePages
@@ -67,7 +67,7 @@ def _ui(request: Request) -> Ui:
     return found
 
 
-# --- what every reader gets ---------------------------------------------------------------------------------------------
+# --- pages without authentication ---------------------------------------------------------------------------------------------
 
 
 @router.get("/ui")
@@ -200,7 +200,7 @@ async def get_action(name: str, request: Request, guard: RequestGuardDep) -> Res
 
 @router.post("/ui/actions/{name}")
 async def post_action(name: str, request: Request, guard: RequestGuardDep, actor: Actor) -> Response:
-    """Perform an action, and say what was done."""
+    """Perform an action. The answer is its result."""
     ui, subject = _ui(request), await read_form(request)
     try:
         await ui.actions.check(name, subject, guard, perform=True)
@@ -217,7 +217,7 @@ async def post_action(name: str, request: Request, guard: RequestGuardDep, actor
 
 @router.get("/ui/{path:path}")
 async def get_page(path: str, request: Request, guard: RequestGuardDep) -> Response:
-    """A page in its present form."""
+    """The current state of a page."""
     ui, raw = _ui(request), request.scope.get("raw_path", b"").decode("latin-1").partition("?")[0]
     found = ui.pages.find(raw.partition("/ui/")[2] if "/ui/" in raw else quote(path), request.url.query, guard.jobs)
     await _check(found, guard)

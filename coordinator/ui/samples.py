@@ -1,4 +1,4 @@
-"""Recent rates and lags of jobs, for sparklines. Kept in memory: after a restart of the coordinator they begin again."""
+"""Recent rates and lags of jobs, for sparklines. They are in memory only, and are empty after a restart of the coordinator."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sluice.core.lifecycle import RunState
 
 EVERY = timedelta(seconds=10)
 KEPT = 180
-"""Samples of a job: half an hour."""
+"""Number of samples of a job: half an hour."""
 MAX_JOBS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """`rate`: rows per second of all stages together; `lag`: records that all stages have not read yet. None: unknown."""
+    """`rate`: rows per second, summed over all stages. `lag`: unread records, summed over all stages. None: unknown."""
 
     at: datetime
     rate: float | None
@@ -30,7 +30,7 @@ class Sample:
 
 
 class Samples:
-    """A chore that takes a sample of each job. `since`: when the first sample was taken."""
+    """Chore: take a sample of each job. `since`: when the first sample was taken."""
 
     name = "sample_jobs"
     every = EVERY
@@ -58,7 +58,7 @@ class Samples:
         return {}
 
     def of_job(self, job: JobName) -> Sequence[Sample]:
-        """Oldest first."""
+        """The samples of a job, oldest first."""
         return tuple(self._samples.get(job, ()))
 
 

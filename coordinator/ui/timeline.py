@@ -1,5 +1,5 @@
-"""What happened to a job, newest first, from what the database has: runs, versions of the job model, drains, containers, and the audit
-log, which knows who asked for a change.
+"""The events of a job, newest first, from the database: runs, versions of the job model, drains, containers, and the audit
+log, which has the principal of each change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sluice.wire import runs as wire_runs
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """`actor`: who did it, "" if unknown. `link`: a page below `/ui/`, "" for none. `tone`: "good", "busy", "bad" or "quiet"."""
+    """`actor`: who caused the event, "" if unknown. `link`: a page below `/ui/`, "" for none. `tone`: "good", "busy", "bad" or "quiet"."""
 
     at: datetime
     what: str
@@ -99,5 +99,5 @@ def of_requests(events: Iterable[EventRow]) -> Iterator[TimelineEvent]:
 
 
 def newest(*events: Iterable[TimelineEvent], limit: int) -> Sequence[TimelineEvent]:
-    """Up to `limit` of them, newest first."""
+    """Up to `limit` events, newest first."""
     return sorted((each for some in events for each in some), key=lambda each: each.at, reverse=True)[:limit]

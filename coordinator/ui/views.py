@@ -1,4 +1,4 @@
-"""What each page shows. A page is addressed by the part of its URL after `/ui/`, such as `jobs/orders?offset=100`."""
+"""The contents of each page. The address of a page is the part of its URL after `/ui/`, such as `jobs/orders?offset=100`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROWS_A_PAGE = 100
 JOBS_A_PAGE = 25
 EVENTS_SHOWN = 50
 PER_TURN = 5
-"""Rows that are rendered before other requests get their turn on the event loop: less than two milliseconds."""
+"""Number of rows that are rendered before the event loop processes other requests: less than two milliseconds."""
 PER_TURN_OF_LEASES = 1000
 
 Crumbs = Sequence[tuple[str, str]]
@@ -42,14 +42,14 @@ Crumbs = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page and how its pieces are made. `key`: its URL below `/ui/`."""
+    """A page and the function that renders its fragments. `key`: its URL below `/ui/`."""
 
     key: str
     title: str
     crumbs: Crumbs
     render: Render
     job: Callable[[], Awaitable[JobName]] | None = None
-    """The job that a reader needs a role for; None: all jobs, unless the page itself leaves out other jobs (`lists_jobs`)."""
+    """The job that a reader needs a role for; None: all jobs, unless the page omits other jobs itself (`lists_jobs`)."""
     lists_jobs: bool = False
     roles: Roles | None = None
     """One of the roles that its reader needs, if not any role is enough."""
@@ -57,7 +57,7 @@ class Page:
 
     @property
     def rendering(self) -> str:
-        """The key of what is rendered. Readers who see other jobs have another one."""
+        """The key of the rendered page. It differs for readers who may see other jobs."""
         return self.key if self.shared_by == ("*",) else f"{self.key} {' '.join(self.shared_by)}"
 
 
@@ -119,7 +119,7 @@ class Pages:
 
     def find(self, path: str, query: str, jobs: Sequence[str] = ("*",)) -> Page:
         """The page at this path below `/ui/`. `jobs`: patterns of the jobs that its reader may see. Whether its job or drain exists is
-        found out when it is rendered. Raises UnknownPage."""
+        checked when it is rendered. Raises UnknownPage."""
         for pattern, make in self._patterns:
             match = re.fullmatch(pattern, path)
             if match is not None:
@@ -127,7 +127,7 @@ class Pages:
                 key = path if found == Query() else f"{path}?{found.at(found.offset)}"
                 page = make(key, found, *map(unquote, match.groups()))
                 return page if not page.lists_jobs or "*" in jobs else self._jobs(key, found, jobs)
-        raise UnknownPage("begin at /ui/, which lists all jobs")
+        raise UnknownPage("start at /ui/, which lists all jobs")
 
     @property
     def _patterns(self) -> Sequence[tuple[str, Callable[..., Page]]]:
@@ -374,7 +374,7 @@ def _known(job: JobName) -> Callable[[], Awaitable[JobName]]:
 
 
 async def _in_turns(rows: Iterable[object], make: Callable[..., Fragment]) -> list[Fragment]:
-    """Other requests get their turn after each few rows."""
+    """Render the rows; after every few rows the event loop processes other requests."""
     found = []
     for number, row in enumerate(rows):
         found.append(make(row))
@@ -412,7 +412,7 @@ def drawing(run: wire_runs.RunDetail, found: RunOverview) -> Drawing:
 
 @dataclass(frozen=True, slots=True)
 class LossEstimate:
-    """What is lost if the disk of this stage's container fails now: `batches` run again, about `seconds` of work. None: unknown, or the
+    """The effect of a failure of the disk of this stage's container: `batches` run again, about `seconds` of work. None: unknown, or the
     stage has no snapshot (`snapshot` is "")."""
 
     task: str

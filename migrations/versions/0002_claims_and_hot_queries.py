@@ -1,4 +1,4 @@
-"""who has the database; indexes of hot queries"""
+"""The claim on the database, and indexes of frequent queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""where containers show their metrics"""
+"""The addresses of containers' metrics."""
 
 from __future__ import annotations
 

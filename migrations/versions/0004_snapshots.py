@@ -1,4 +1,4 @@
-"""snapshots, pins, what is to be cleaned up, what is condemned"""
+"""Snapshots, pins, the clean-up queue, and condemned blobs."""
 
 from __future__ import annotations
 

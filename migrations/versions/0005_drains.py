@@ -1,4 +1,4 @@
-"""drains, and how far each stage of each task has come in one"""
+"""Drains, and the progress of each stage of each task in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""who made a job model, which one a container runs, and how its inputs grow"""
+"""The authors of job models, their adoption by containers, and the growth of inputs."""
 
 from __future__ import annotations
 

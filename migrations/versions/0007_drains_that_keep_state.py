@@ -1,4 +1,4 @@
-"""drains that keep state: which containers know them, and which operators have the state that was kept"""
+"""Drains that keep state: the containers that support them, and the operators whose state was kept."""
 
 from __future__ import annotations
 

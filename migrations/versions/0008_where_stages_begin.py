@@ -1,4 +1,4 @@
-"""where a stage of a task begins partitions that another task has read before it"""
+"""The start offsets of stages in partitions that another task has read before."""
 
 from __future__ import annotations
 

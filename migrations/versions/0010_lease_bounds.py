@@ -1,4 +1,4 @@
-"""The longest leases that containers may have."""
+"""The bounds of granted leases."""
 
 from __future__ import annotations
 

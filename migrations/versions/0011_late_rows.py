@@ -1,4 +1,4 @@
-"""How many rows each stage of a task has dropped as late."""
+"""The number of rows that each stage of a task has dropped as late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens of people and programs."""
+"""Static tokens of users and programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a coordinator that has lost the claim may renew leases."""
+"""How long a coordinator without the claim may renew leases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Coordinators that do not store it renew leases for 120 s on PostgreSQL. On SQLite the claim cannot be lost."""
+    """Releases that do not store this time renew leases for 120 s on PostgreSQL. On SQLite the claim cannot be lost."""
     seconds = "120" if op.get_context().dialect.name == "postgresql" else "0"
     op.add_column("lease_bounds", sa.Column("outage", sa.Float(), nullable=False, server_default=sa.text(seconds)))
 

@@ -1,4 +1,4 @@
-"""The earlier histories from whose state a run goes on."""
+"""The earlier histories with whose state a run continues."""
 
 from __future__ import annotations
 

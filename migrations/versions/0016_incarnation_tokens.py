@@ -1,4 +1,4 @@
-"""The tokens of containers, and who registered them."""
+"""The tokens of containers, and the principals that registered them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asked for which change."""
+"""The events of the audit log."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_an_action_is_done_from_its_dialog_and_its_effect_is_shown(context: Brow
 
 def test_a_drain_is_watched_and_cancelled(context: BrowserContext, staged: Staged) -> None:
     page = opened(context, f"drains/{staged.drain()}")
-    expect(page.get_by_role("heading", name="What it waits for")).to_be_visible()
+    expect(page.get_by_role("heading", name="Blocked by")).to_be_visible()
     page.get_by_role("button", name="Cancel…").click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel the drain").click()
     expect(page.get_by_role("dialog")).to_contain_text("was cancelled")

@@ -370,7 +370,7 @@ def test_a_batch_of_a_fenced_generation_adds_nothing_and_loses_its_lease(bench: 
     lost: list[LeaseLost] = []
 
     def outdated() -> None:
-        raise LeaseLost("generation 1 does not hold it any more")
+        raise LeaseLost("generation 1 no longer owns it")
 
     rows = bench.spark.range(10).select(F.lit(b"k").alias("key"), F.col("id").cast("string").cast("binary").alias("value"))
     former = KafkaTaskSystem(bench.spark, bench.topics.bootstrap, KafkaProperties({}), lost.append)

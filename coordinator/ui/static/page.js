@@ -41,7 +41,7 @@
       if (!element) continue;
       const open = [...element.querySelectorAll("details[open]")].map((each) => each.id);
       const focused = element.contains(document.activeElement) ? document.activeElement : null;
-      if (focused && focused.tagName === "INPUT") continue;  // somebody is typing here
+      if (focused && focused.tagName === "INPUT") continue;  // do not replace a field with focus
       const selector = focused && (focused.dataset.action ? `[data-action="${CSS.escape(focused.dataset.action)}"]` : focused.getAttribute("href") ? `[href="${CSS.escape(focused.getAttribute("href"))}"]` : "");
       element.outerHTML = html;  // the coordinator escapes all text in it
       for (const each of open) document.getElementById(each)?.setAttribute("open", "");
@@ -79,7 +79,7 @@
     source = new EventSource(`${root}events?${query}`);
     source.onopen = () => { setStatus("live"); channel?.postMessage({live: true}); };
     source.onerror = () => {
-      setStatus("not live: the coordinator does not answer; trying again");
+      setStatus("not live: the coordinator does not answer; retrying");
       channel?.postMessage({live: false});
       if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
     };
@@ -100,7 +100,7 @@
     let leader = false;
     channel.onmessage = ({data: message}) => {
       if (message.data) { apply(message.data); setStatus("live"); }
-      if ("live" in message && !leader) setStatus(message.live ? "live" : "not live: the coordinator does not answer; trying again");
+      if ("live" in message && !leader) setStatus(message.live ? "live" : "not live: the coordinator does not answer; retrying");
       if (message.gone) tabs.delete(message.gone);
       if (message.tab) tabs.set(message.tab, {...message, seen: Date.now()});
       if (message.asked) announce();
@@ -129,7 +129,7 @@
       dialog.innerHTML = answer.headers.get("Content-Type")?.startsWith("text/html") ? await answer.text() : "";
       if (!dialog.innerHTML) dialog.textContent = `The coordinator answered ${answer.status}.`;
     } catch {
-      dialog.textContent = "The coordinator does not answer. Nothing is known about the request: look before you try again.";
+      dialog.textContent = "The coordinator does not answer. The request may have been executed: check before you try again.";
     }
     for (const each of dialog.querySelectorAll("[data-link]")) each.href = root + each.dataset.link;
     if (!dialog.open) dialog.showModal();

@@ -110,7 +110,7 @@ async def test_progress_under_a_former_generation_ends_its_container(there: Plac
         await there.client.release(run_id, TaskName(task), query.start.generation)
     await query.commits(1)
     assert (await container.ending()).exit_code == EXIT_LEASE_LOST
-    assert "does not hold it any more" in container.lost[0]
+    assert "no longer owns it" in container.lost[0]
 
 
 # --- a new deployment ------------------------------------------------------------------------------------------------

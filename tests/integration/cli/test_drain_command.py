@@ -176,7 +176,7 @@ def test_a_dry_run_says_what_is_lost_though_no_row_is_left(job: Job) -> None:
     assert "unknown to dropDuplicatesWithinWatermark of stage hourly: use --keep-state" in output
     refused = " ".join(job.sluice("--dry-run", "--keep-state", code=2).stdout.split())
     assert "a drain that keeps the state would be refused: c1" in refused
-    assert "c1: of a release that empties the state in every drain" in job.refused("--keep-state")
+    assert "c1: their release empties the state in every drain" in job.refused("--keep-state")
     known = {"processorId": "0", "executionContainerId": "c2", "drainModes": ["DEFAULT", "KEEP_STATE"]}
     job.post(f"/runs/{job.run_id}/containers", known)
     assert "a drain would keep all state" in " ".join(job.sluice("--dry-run", "--keep-state").stdout.split())

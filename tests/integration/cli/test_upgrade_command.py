@@ -68,7 +68,7 @@ def test_a_job_is_drained_and_its_new_version_continues_at_the_drained_offsets(t
 def test_a_new_version_continues_with_the_state_that_was_kept(there: World, new: Path) -> None:
     refused = there.upgrade(new, "--keep-state", "--no-rollback").ends()
     assert refused[0] == 1
-    assert "the state cannot be kept: c1: of a release that empties the state in every drain" in refused[1]
+    assert "the state cannot be kept: c1: their release empties the state in every drain" in refused[1]
     there.exits("c1")
     there.come(there.run_id, "c2", ("DEFAULT", "KEEP_STATE"))
     code, reported = there.upgrade(new, "--keep-state").ends()

@@ -69,7 +69,7 @@ async def test_an_unknown_job_is_a_page_that_leads_back(caller: Caller) -> None:
 
 
 async def test_an_unknown_page_is_not_found(caller: Caller) -> None:
-    assert "begin at /ui/" in await text_of(caller, "/ui/what/is/this", 404)
+    assert "start at /ui/" in await text_of(caller, "/ui/what/is/this", 404)
 
 
 async def test_the_address_without_a_path_leads_browsers_to_the_pages(caller: Caller) -> None:
@@ -121,7 +121,7 @@ async def test_a_drain_is_shown_with_what_it_waits_for(caller: Caller) -> None:
     drain = (await caller.http.post("/drain", json={"runId": run["runId"]})).json()
     assert 'id="task-Partition_200"' not in await text_of(caller, f"/ui/drains/{drain['uuid']}?find=partition%201")
     text = await text_of(caller, f"/ui/drains/{drain['uuid']}")
-    assert "What it waits for" in text
+    assert "Blocked by" in text
     assert "Cancel…" in text
 
 
@@ -143,7 +143,7 @@ async def test_an_action_that_is_refused_says_why(caller: Caller) -> None:
     assert "It would be refused" in answer.text
     assert "<button>Scale" not in answer.text
     answer = await caller.http.post("/ui/actions/scale", data={"job": "flight-delays", "run": run["runId"], "containers": "x"})
-    assert "It was not done" in answer.text
+    assert "The action failed" in answer.text
 
 
 async def test_every_action_of_a_page_has_a_plan(caller: Caller) -> None:
