@@ -154,7 +154,7 @@ def _log_uncaught(kind: type[BaseException], error: BaseException | None, traceb
     log.critical("uncaught %s", kind.__name__, exc_info=(kind, error or kind(), traceback))
 
 
-def last_words(text: str) -> None:
+def print_final_error(text: str) -> None:
     """Report the error that ends the process: one line on standard error, or a log record if the format is JSON."""
     if any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers):
         log.error(text)

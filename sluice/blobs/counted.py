@@ -13,8 +13,8 @@ from sluice.core.snapshots.snapshot import BlobId
 T = TypeVar("T")
 
 
-class Kind(NamedTuple):
-    """A method of the port, and what it was called for."""
+class RequestKind(NamedTuple):
+    """A method of the port, and the purpose of the call."""
 
     operation: str
     purpose: Purpose
@@ -22,11 +22,11 @@ class Kind(NamedTuple):
 
 class Requests:
     """Counts of requests since the start: every attempt, including failed ones, and every page of a list. `sent` and `received` are bytes
-    of blobs by purpose. Read it on the event loop of the store."""
+    of blobs by purpose. Read them on the event loop of the store."""
 
     def __init__(self) -> None:
-        self.requests: Counter[Kind] = Counter()
-        self.failed: Counter[Kind] = Counter()
+        self.requests: Counter[RequestKind] = Counter()
+        self.failed: Counter[RequestKind] = Counter()
         self.sent: Counter[Purpose] = Counter()
         self.received: Counter[Purpose] = Counter()
 
@@ -39,7 +39,7 @@ class CountedBlobs(WrappedBlobs):
         self._requests = requests
 
     async def _request(self, request: Request, send: Callable[[], Awaitable[T]]) -> T:
-        kind = Kind(request.operation, request.purpose)
+        kind = RequestKind(request.operation, request.purpose)
         self._requests.requests[kind] += 1
         try:
             answer = await send()

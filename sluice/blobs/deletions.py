@@ -1,9 +1,9 @@
 """Records of deleted blobs, by which a store distinguishes a deleted blob from one that never existed.
 
-A record is a file or an object `<millis>-<random>`: ids of deleted blobs, one a line, kept until <millis>. Each deletion writes one first.
-A job of two stages that commits every ten seconds makes 36,000 of them in a month, and a missing blob is looked for in all. So sweeps merge
-small records: the merged one is written, then its parts are deleted. A merged record is kept as long as the youngest of its parts, which is
-at most a day too long for the others.
+A record is a file or an object `<millis>-<random>` with the ids of deleted blobs, one per line. It is kept until <millis>. Each deletion
+first writes a record. A job of two stages that commits every ten seconds writes 36,000 records a month, and a lookup of a missing blob
+reads all of them. Therefore sweeps merge small records: the merged record is written, then its parts are deleted. It is kept as long as its
+newest part, which is at most a day too long for the others.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from itertools import groupby
 from sluice.randomness import token_hex
 
 _SMALL = 512 << 10
-"""Bytes. A record of this size is not merged with others."""
+"""In bytes. A record of at least this size is not merged."""
 
 _FEWEST = 16
-"""So many small records are worth a merge. A byte is thus merged a few times, not each time."""
+"""Minimum number of records in a merge. It limits how often a byte is copied."""
 
 _MOST = 1000
-"""Records that are merged into one. It bounds how long a sweep takes."""
+"""Maximum number of records in a merge. It limits the duration of a sweep."""
 
 _DAY = timedelta(days=1) // timedelta(milliseconds=1)
-"""In milliseconds. Only records that end on the same day are merged, however often."""
+"""In milliseconds. Only records that end on the same day are merged."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -41,7 +41,7 @@ class DeletionRecord:
 
 
 def record_name(until_millis: int) -> str:
-    """Names sort by time."""
+    """The name of a new record. Names sort by time."""
     return f"{until_millis:013}-{token_hex(8)}"
 
 
@@ -50,12 +50,12 @@ def millis(at: datetime) -> int:
 
 
 def ended(records: Iterable[DeletionRecord], now: datetime) -> Sequence[str]:
-    """The names of the records that are not kept any more."""
+    """The names of the records that are no longer kept."""
     return [each.name for each in records if each.until_millis < millis(now)]
 
 
 def plan_merge(records: Iterable[DeletionRecord]) -> Sequence[DeletionRecord]:
-    """The small records to merge next, oldest first; none if no merge is worth it."""
+    """The small records to merge next, oldest first; empty if there are too few."""
     small = sorted(each for each in records if each.size < _SMALL)
     for _, of_day in groupby(small, key=lambda each: each.until_millis // _DAY):
         group: list[DeletionRecord] = []
@@ -75,5 +75,5 @@ def merged_name(group: Sequence[DeletionRecord]) -> str:
 
 
 def names(record: str, blob: str) -> bool:
-    """Whether a record has the id of a blob."""
+    """Whether a record contains the id of a blob."""
     return f"\n{blob}\n" in f"\n{record}"

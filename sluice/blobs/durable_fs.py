@@ -13,10 +13,10 @@ from pathlib import Path
 from sluice.randomness import token_hex
 
 _WINDOW = 50_000
-"""Names of a directory kept in memory while it is listed."""
+"""Number of names that are kept in memory while a directory is listed."""
 
 _TRIES = 20
-"""Attempts to put something into a directory that another process may remove meanwhile because it is empty."""
+"""Maximum number of attempts to add an entry to a directory that another process may concurrently remove because it is empty."""
 
 
 def sync(directory: Path) -> None:
@@ -29,7 +29,7 @@ def sync(directory: Path) -> None:
 
 
 def write_temporary(directory: Path, body: bytes | memoryview) -> Path:
-    """Write a new file. Its content is durable, its name is not yet. After a failure nothing is left. Raises OSError."""
+    """Write a new file. Its content is durable, but its name is not. A failure leaves no file. Raises OSError."""
     path = directory / token_hex(12)
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
@@ -68,13 +68,13 @@ def move(*moves: Move) -> None:
 
 
 def link(one: Move) -> bool:
-    """Give the file a second name, durably. False if a file of that name exists; it is kept. The source is kept in any case."""
+    """Give the file a second name, durably. Returns false if a file of that name exists; it is not changed. The source is always kept."""
     try:
         _with_parents(one.target, one.top, partial(os.link, one.source, one.target))
         won = True
     except FileExistsError:
         won = False
-    sync(one.target.parent)  # also after losing: the winner may not have synced yet
+    sync(one.target.parent)  # also if another process created the file, because it may not have synced yet
     return won
 
 
@@ -91,7 +91,7 @@ def _with_parents(target: Path, top: Path, step: Callable[[], object]) -> None:
 
 
 def _make(directory: Path, top: Path) -> None:
-    """Create the directory and its parents, but not `top`: if that is missing, another disk is mounted."""
+    """Create the directory and its parents, but not `top`: if it is missing, its disk may not be mounted."""
     missing = []
     while directory != top and not directory.is_dir():
         missing.append(directory)
@@ -104,7 +104,7 @@ def _make(directory: Path, top: Path) -> None:
 
 
 def remove(names: Iterable[str], top: Path) -> None:
-    """Delete files, given by their paths below `top`, durably, and the directories that become empty. Missing files are no error."""
+    """Durably delete files, given by their paths below `top`, and directories that become empty. Missing files are ignored."""
     parents = set()
     for name in names:
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):

@@ -41,10 +41,10 @@ _PAGE = 1000
 _READ = 1 << 20
 _THREADS = 8
 _ABANDONED = timedelta(days=1)
-"""Age at which a file in tmp is taken to be left by a killed process."""
+"""Age at which a file in tmp is considered to be left over from a killed process."""
 
 _LOOKS = 5
-"""How often the records of deletions are searched if some were merged into others meanwhile."""
+"""Maximum number of searches of the deletion records, repeated if some were merged during a search."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -52,7 +52,7 @@ _UNFIT = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR}
 
 
 class FilesystemBlobs:
-    """The directory `root`. It has its own threads until it is closed."""
+    """A blob store in the directory `root`, with its own thread pool until it is closed."""
 
     def __init__(self, root: Path, clock: Clock) -> None:
         self._clock = clock
@@ -140,7 +140,7 @@ class _Files:
         made.replace(marker)
 
     def begin(self, blob: BlobId) -> bool:
-        """True if the same put ran before. Its TTL may have been removed since, and must not be written again."""
+        """Whether the same put was already executed. Its TTL may have been removed since, and must not be written again."""
         target = self._path(blob)
         with self._translated_errors(blob):
             if target.is_file():
@@ -153,9 +153,10 @@ class _Files:
             return durable_fs.write_temporary(self._tmp, body)
 
     def place(self, blob: BlobId, written: Sequence[Path | BaseException]) -> None:
-        """Move the written files into place: the TTL, if any, before the blob. If a write failed, raise its error and leave nothing.
+        """Move the written files into place: the TTL, if any, before the blob. If a write failed, delete the others and
+        raise its error.
 
-        If the blob exists by now, nothing is moved: the caller has given this put up and repeated it, and may have removed the TTL."""
+        If the blob already exists, nothing is moved: the caller has repeated this put after a timeout, and may have removed the TTL."""
         paths = [path for path in written if isinstance(path, Path)]
         targets = [(self._ttl / blob, self._ttl), (self._blobs / blob, self._blobs)][-len(written) :]
         moves = [Move(path, target, top) for path, (target, top) in zip(paths, targets, strict=False)]
@@ -254,11 +255,11 @@ class _Files:
     def _expired(self, blob: str, now: datetime) -> bool:
         try:
             return datetime.fromisoformat((self._ttl / blob).read_text()) < now
-        except (FileNotFoundError, ValueError):  # it was removed, or is unreadable: keep the blob rather than lose it
+        except (FileNotFoundError, ValueError):  # the TTL was removed, or is unreadable: keep the blob
             return False
 
     def _remove_old(self, now: datetime) -> None:
-        """Delete outdated records of deleted blobs, merge small ones, and delete what killed processes left in tmp."""
+        """Delete expired deletion records, merge small ones, and delete files in tmp that killed processes have left."""
         records = [DeletionRecord(name, (self._deleted / name).stat().st_size) for name in _names(self._deleted)]
         old = ended(records, now)
         durable_fs.remove(old, self._deleted)

@@ -18,8 +18,8 @@ InThread = Callable[[Callable[[], SnapshotIndex]], Awaitable[SnapshotIndex]]
 async def read_index(
     blobs: BlobStore, index: BlobId, about: RequestContext, in_thread: InThread = asyncio.to_thread, *, expected: StageKey | None = None
 ) -> SnapshotIndex:
-    """Parsed on a thread, since an index may have megabytes. Raises IndexUnreadable, also for an index of another stage than the expected
-    one; BlobMissing, BlobDeleted, BlobUnavailable."""
+    """Read and parse an index, on a thread, because it may have megabytes. Raises IndexUnreadable, also for an index of another stage than
+    `expected`; BlobMissing, BlobDeleted, BlobUnavailable."""
     body = BytesIO()
     await blobs.get(index, body, about)
     found = await in_thread(lambda: decoded(body.getvalue(), index))

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class LimitedBlobs(WrappedBlobs):
-    """At most `concurrency` requests at a time; others wait. A reader that pauses between two pages of a list occupies no place."""
+    """At most `concurrency` requests at a time; others wait. A list counts only while it reads a page."""
 
     def __init__(self, inner: BlobStore, concurrency: int) -> None:
         super().__init__(inner)

@@ -30,7 +30,7 @@ CONCURRENCY = 16
 TIMEOUT = timedelta(seconds=20)
 
 _temporary: dict[str, TemporaryDirectory[str]] = {}
-"""Name of a memory:// store -> the directory of its blobs, which is removed when this process ends."""
+"""Name of a memory:// store -> the directory of its blobs, which is deleted when this process ends."""
 
 
 def open_blob_store(url: str, clock: Clock | None = None) -> BlobStore:
@@ -57,7 +57,7 @@ def open_blob_store(url: str, clock: Clock | None = None) -> BlobStore:
 
 
 _FORMS = "file:///directory or s3://bucket/prefix?endpoint=...&region=..."
-_KEYS = "take them out, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
+_KEYS = "remove them, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
 _S3_OPTIONS = {"endpoint", "region"}
 
 
@@ -90,7 +90,7 @@ def _s3(parts: SplitResult, url: str, clock: Clock) -> BlobStore:
 
 
 def _options(parts: SplitResult) -> Mapping[str, str]:
-    """Messages name no values: one may be a secret at a wrong location."""
+    """The options in the query. Error messages contain no values, because a value may be a misplaced secret."""
     found = parse_qs(parts.query, keep_blank_values=True)
     for name, values in found.items():
         if name not in _S3_OPTIONS:

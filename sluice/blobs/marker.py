@@ -1,4 +1,4 @@
-"""The marker of a blob store: an object or file at its root which says that the location belongs to Sluice."""
+"""The marker of a blob store: an object or file at its root that marks the location as Sluice's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A blob store that repeats requests which failed because the store was unavailable."""
+"""A blob store that retries requests which failed because the store was unavailable."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 
 class RetryingBlobs(WrappedBlobs):
-    """A request that raises BlobUnavailable is repeated, with back-off, until its time is spent. A `get` and a `list` continue where they
-    were interrupted."""
+    """A request that raises BlobUnavailable is retried with back-off until its time limit. `get` and `list` continue where they were
+    interrupted."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A blob store in a bucket of S3, or of a compatible server. Blobs are transferred by obstore; `s3control` does the rest.
+"""A blob store in a bucket of S3, or of a compatible server. obstore transfers the blobs; `s3control` makes all other requests.
 
     <prefix>/sluice.json                 the marker, see `marker`
     <prefix>/blobs/jobs/…                a blob; the tag `sluice-ttl-days` while it has a TTL
@@ -38,19 +38,21 @@ if TYPE_CHECKING:
 
 _PAGE = 1000
 _INLINE = 1 << 20
-"""Up to this size a body is written into its sink on the event loop; a larger one on a thread, in parts of at least this size."""
+"""A body of up to this size is written into its sink on the event loop. A larger one is written on a thread, in parts of at least this
+size."""
 _CONCURRENCY = 16
 _LOOKS = 5
-"""How often the records of deletions are searched if some were merged into others meanwhile."""
+"""Maximum number of searches of the deletion records, repeated if some were merged during a search."""
 
 _TIMEOUTS: ClientConfig = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(minutes=10), "user_agent": "sluice"}
-"""`timeout` is for a whole request with its body, so it is long. `sluice.blobs.timeouts` notices earlier that a request hangs."""
+"""`timeout` is long because it applies to a whole request with its body. `sluice.blobs.timeouts` cancels requests without progress
+earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class TagReads:
-    """Where lifecycle rules are not supported, a sweep reads the tags of blobs. It remembers of at most `remembered` blobs that they
-    have no TTL; of the others at most `in_a_sweep` are read, and the next sweep continues after them."""
+    """Limits for reading the tags of blobs, which a sweep does if lifecycle rules are not supported. `remembered`: maximum number of blobs
+    that are known to have no TTL. `in_a_sweep`: maximum number of other blobs that a sweep reads; the next sweep continues after them."""
 
     remembered: int = 200_000
     in_a_sweep: int = 10_000
@@ -98,8 +100,8 @@ class S3Blobs:
             await obstore.put_async(self._store, self.location.key(MARKER), MARKER_BODY, mode="create")
 
     async def put(self, blob: BlobId, body: bytes | memoryview, about: RequestContext, *, ttl: timedelta | None = None) -> None:
-        """With a TTL an existing blob is not replaced: it was written by the same put, which was given up or repeated, and its TTL may have
-        been removed since. A server may refuse such a request by closing the connection while a large body is sent."""
+        """With a TTL an existing blob is not replaced: the same put has written it in an earlier attempt, and its TTL may have been removed
+        since. A server may refuse such a request by closing the connection while a large body is sent."""
         with self._translated_errors(blob):
             try:
                 await self._write(f"blobs/{checked_blob_id(blob)}", body, ttl, mode="overwrite" if ttl is None else "create")
@@ -110,7 +112,7 @@ class S3Blobs:
                     raise
 
     async def _exists(self, blob: BlobId, size: int) -> bool:
-        """False also if the server does not answer."""
+        """Whether the blob exists with this size. False if the server does not answer."""
         try:
             return (await obstore.head_async(self._store, self._key(blob)))["size"] == size
         except (BaseError, FileNotFoundError):
@@ -242,7 +244,7 @@ class S3Blobs:
         return [key for (key, _), has_expired in zip(objects, found, strict=True) if has_expired]
 
     async def _tidy_records(self, now: datetime) -> None:
-        """Delete outdated records of deleted blobs, and merge small ones."""
+        """Delete expired deletion records, and merge small ones."""
         records = await self._records()
         old = ended(records, now)
         await self._delete_records(old)
@@ -268,7 +270,7 @@ class S3Blobs:
         return sorted([DeletionRecord(found["path"].rpartition("/")[2], found["size"]) async for page in pages for found in page])
 
     async def _missing(self, blob: BlobId, why: Exception) -> SluiceError | Exception:
-        """The error for an object that does not exist. The records of deletions are searched, newest first."""
+        """The error for an object that does not exist. Searches the deletion records, newest first."""
         if code_of(str(why)) == "NoSuchBucket":
             return why
         for _ in range(_LOOKS):
@@ -284,7 +286,7 @@ class S3Blobs:
         return BlobMissing(f"there is no blob {blob} in {self.location}")
 
     async def _record(self, name: str) -> str | None:
-        """None if it is gone: outdated, or merged into another one."""
+        """A deletion record; None if it no longer exists, because it has expired or was merged."""
         try:
             return (await self._read(f"deleted/{name}")).decode()
         except FileNotFoundError:
@@ -319,7 +321,7 @@ class S3Blobs:
 
 
 def _check_not_running(blob: BlobId, error: AlreadyExistsError) -> None:
-    """Raises BlobUnavailable if another put of the blob is running, which may fail."""
+    """Raises BlobUnavailable if another put of the blob is running, because it may still fail."""
     if code_of(str(error)) == "ConditionalRequestConflict":
         raise BlobUnavailable(f"another put of {blob} is running") from error
 
@@ -351,7 +353,7 @@ def _days(ttl: timedelta | None) -> int | None:
 
 
 def _range(start: int, length: int | None) -> obstore.GetOptions | None:
-    """None: the whole blob, also for an empty range, which cannot be requested; then only the size in the answer is used."""
+    """The range of a request. None: the whole blob. Also None for an empty range, which cannot be requested; only the size is used then."""
     if length == 0 or (start == 0 and length is None):
         return None
     return {"range": {"offset": start} if length is None else (start, start + length)}

@@ -18,7 +18,7 @@ _PERMANENT = {
     "InvalidBucketName", "InvalidToken", "MethodNotAllowed", "NoSuchBucket", "PermanentRedirect", "RequestTimeTooSkewed",
     "SignatureDoesNotMatch",
 }  # fmt: skip
-"""Error codes of S3 that a person must act upon. All others may be temporary, among them 400 BadDigest and 400 RequestTimeout."""
+"""Error codes of S3 that an operator must act on. All others may be temporary, including 400 BadDigest and 400 RequestTimeout."""
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
@@ -51,8 +51,8 @@ class S3Location:
 
 @dataclass(frozen=True, slots=True)
 class S3Credentials:
-    """Credentials, and the defaults of what the location does not say. Without `key` and `secret` the clients find other credentials in the
-    environment. `authorities` is a PEM file of accepted certificate authorities."""
+    """Credentials, region and endpoint. Without `key` and `secret` the clients find other credentials in the environment. `authorities`: a
+    PEM file of accepted certificate authorities."""
 
     region: str
     endpoint: str | None
@@ -63,7 +63,7 @@ class S3Credentials:
 
 
 def credentials_for(location: S3Location, environment: Mapping[str, str]) -> S3Credentials:
-    """Raises BadSettings if there are no credentials. They are not looked up over the network."""
+    """The credentials in the environment. Raises BadSettings if there are none. They are not looked up over the network."""
     region = location.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
     endpoint = location.endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or None
     authorities = Path(environment["AWS_CA_BUNDLE"]) if environment.get("AWS_CA_BUNDLE") else None

@@ -1,4 +1,4 @@
-"""The rare requests to S3, by aioboto3: tags, lifecycle rules, and deletion of many objects in one request."""
+"""Infrequent requests to S3, with aioboto3: tags, lifecycle rules, and deletion of many objects in one request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 TTL_TAG = "sluice-ttl-days"
 TTL_DAYS = (1, 2, 7, 30, 90, 365)
-"""There is a lifecycle rule for each of these numbers of days. A TTL is rounded up to the next; one of more than a year counts as none."""
+"""There is a lifecycle rule for each of these numbers of days. A TTL is rounded up to the next one. A TTL of more
+than a year is ignored."""
 
 _TIMEOUT = 60
 
@@ -39,7 +40,7 @@ class S3Control:
         self._opening = asyncio.Lock()
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete up to 1,000 objects. Missing ones are no error."""
+        """Delete up to 1,000 objects. Missing ones are ignored."""
         client = await self._connected()
         with self._translated_errors("delete"):
             answer = await client.delete_objects(
@@ -50,13 +51,13 @@ class S3Control:
                 raise error_for(error.get("Code", ""), False, f"delete of {error.get('Key')}", error.get("Message", "no reason"))
 
     async def remove_ttl(self, key: str) -> None:
-        """Raises Missing."""
+        """Raises ObjectNotFound."""
         client = await self._connected()
         with self._translated_errors(f"remove_ttl of {key}"):
             await client.delete_object_tagging(Bucket=self._location.bucket, Key=key)
 
     async def ttl_days(self, key: str) -> int | None:
-        """None: it has no TTL. Raises Missing."""
+        """The TTL of an object, in days; None if it has none. Raises ObjectNotFound."""
         client = await self._connected()
         with self._translated_errors(f"tags of {key}"):
             answer = await client.get_object_tagging(Bucket=self._location.bucket, Key=key)
@@ -64,7 +65,8 @@ class S3Control:
         return int(days[0]) if days and days[0].isdigit() else None
 
     async def set_lifecycle(self) -> bool:
-        """Set the lifecycle rules that delete blobs with a TTL; other rules are kept. False if the server does not support or allow it."""
+        """Set the lifecycle rules that delete blobs with a TTL. Other rules are kept. Returns false if the server does not support or allow
+        this."""
         client = await self._connected()
         try:
             with self._client_errors("lifecycle"):
@@ -159,7 +161,7 @@ class S3Control:
 
 @cache
 def _session() -> Any:
-    """Shared, because it keeps the service description of S3, which takes long to load."""
+    """Shared, because it caches the service description of S3, which is slow to load."""
     import aioboto3
 
     return aioboto3.Session()

@@ -1,4 +1,4 @@
-"""A blob store whose every request ends: one that shows no progress for too long is cancelled."""
+"""A blob store that cancels requests without progress, so that every request ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice.core.snapshots.snapshot import BlobId
 T = TypeVar("T")
 
 _SLOWEST = 512 * 1024
-"""Bytes per second that a put must achieve, as its progress cannot be observed. (16 concurrent puts are 8 MiB/s.)"""
+"""Minimum rate of a put in bytes per second, because its progress cannot be observed. (16 concurrent puts: 8 MiB/s.)"""
 
 
 class TimeoutBlobs(WrappedBlobs):
@@ -45,7 +45,7 @@ class TimeoutBlobs(WrappedBlobs):
                 return self._seconds
 
     async def get(self, blob: BlobId, sink: Sink, about: RequestContext, *, start: int = 0, length: int | None = None) -> None:
-        """Any write into the sink is progress."""
+        """Every write into the sink counts as progress."""
         fenced = _FencedSink(sink)
         try:
             async with asyncio.timeout(None) as limit:
@@ -98,7 +98,7 @@ class _FencedSink:
             self.writes += 1
 
     def close_if_idle(self) -> bool:
-        """False during a write: then it is the sink that is slow, not the store."""
+        """Close unless a write is running, because then the sink is slow and not the store. Returns whether it is closed."""
         with self._lock:
             if not self._busy:
                 self.closed = True

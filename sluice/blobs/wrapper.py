@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`operation` is the method of the port; each page of a list is a request of its own. `size`: of a put in bytes, of a delete in
-    blobs, else 0."""
+    """`operation`: the method of the port; each page of a list is a separate request. `size`: of a put in bytes, of a delete in blobs,
+    otherwise 0."""
 
     operation: str
     purpose: Purpose
@@ -28,7 +28,7 @@ class Request:
 
 
 class WrappedBlobs:
-    """Passes every request on to `inner`, through `_request`, which a subclass overrides."""
+    """Passes every request to `inner` through `_request`, which a subclass overrides."""
 
     def __init__(self, inner: BlobStore) -> None:
         self._inner = inner

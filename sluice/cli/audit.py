@@ -1,4 +1,4 @@
-"""`sluice audit-log`: who asked for which change, and who was refused.
+"""`sluice audit-log`: requests for changes, and refused requests.
 
 Exit codes: 0; 1 when the coordinator cannot be reached or refuses.
 """
@@ -23,7 +23,7 @@ def audit_log(
     lines: Annotated[bool, typer.Option("--json-lines", help="Print one JSON object for each event, oldest first.")] = False,
     coordinator: Url = LOCAL,
 ) -> None:
-    """Show who asked for which change and who was refused, newest first."""
+    """Show the requests for changes and the refused requests, newest first."""
     reply = call(coordinator, lambda client: client.audit_log(before, limit, job))
     if lines:
         for event in reversed(reply.events):

@@ -13,7 +13,7 @@ from sluice.wire import runs as wire_runs
 from sluice.wire import snapshots as wire_snapshots
 
 POLL = timedelta(seconds=0.5)
-"""How long one request for an operation waits for its end, and so how often its progress bar moves."""
+"""Duration of one long poll of an operation, and therefore the update interval of its progress bar."""
 
 PAGE = 200
 """Entries of a page of a list that is read whole."""
@@ -23,7 +23,7 @@ HEAD = "head"
 
 
 class OperatorClient(CoordinatorClient):
-    """Drains, versions of the job model, snapshots and garbage collection. Methods raise what those of `CoordinatorClient` raise."""
+    """Drains, versions of the job model, snapshots and garbage collection. Methods raise the errors of `CoordinatorClient`."""
 
     # --- drains ----------------------------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class OperatorClient(CoordinatorClient):
     async def completed(
         self, operation: wire_snapshots.OperationReply, show: Callable[[wire_snapshots.OperationReply], None]
     ) -> wire_snapshots.OperationReply:
-        """Wait for the end of a long-running operation. `show` is called with every state on the way."""
+        """Wait for the end of a long-running operation. `show` is called with every intermediate state."""
         while operation.state == "RUNNING":
             name = path_segment(operation.operation)
             operation = await self._read(

@@ -1,4 +1,4 @@
-"""`sluice config show`: the settings of this environment, where each comes from, and what it is for."""
+"""`sluice config show`: the settings of this environment, with their sources and descriptions."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ CLASSES: Mapping[Program, Sequence[str]] = {
     Program.CONTAINER: ("containers.settings:ContainerSettings", "sluice.logconfig:LogSettings"),
     Program.RUN: ("containers.local.logs:RotationSettings",),
 }
-"""The programs' classes of settings, as "module:name": this package imports neither program."""
+"""The settings classes of the programs, as "module:name", because this package must not import the programs."""
 
 CLIENT = {
     "SLUICE_COORDINATOR_URL": ("http://127.0.0.1:8180", "the coordinator that commands call"),
     TOKEN: ("", "token of this process"),
     TOKEN_FILE: ("", "file with the token of this process; read again when it changes"),
-    CA_FILE: ("", "PEM file of the authorities that may sign the coordinator's certificate; default: the usual ones"),
+    CA_FILE: ("", "PEM file of the authorities that may sign the coordinator's certificate; default: those of the system"),
 }
 """Variables that commands and containers read: default and description."""
 
@@ -71,10 +71,10 @@ class SettingsReply(Reply):
 @app.command("show")
 def show(
     program: Annotated[Program | None, typer.Argument(help="Only the settings of this program. Default: of all.")] = None,
-    changed: Annotated[bool, typer.Option("--changed", help="Only settings that are not the default.")] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Only settings that differ from the default.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show each setting with its value, where the value comes from, and what it is for. Secrets are hidden.
+    """Show each setting with its value, source and description. Secrets are hidden.
 
     Options of `sluice coordinator` override the variables, which override the file that SLUICE_CONFIG names.
     """
@@ -149,7 +149,7 @@ def _shown(variable: str, value: str | None) -> str | None:
 
 def _table(settings: Sequence[Setting]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("PROGRAM", "VARIABLE", "VALUE", "SOURCE", "WHAT IT IS FOR"):
+    for heading in ("PROGRAM", "VARIABLE", "VALUE", "SOURCE", "DESCRIPTION"):
         table.add_column(heading, overflow="fold")
     for each in settings:
         value = "-" if each.value is None else each.value

@@ -1,7 +1,7 @@
 """`sluice drain`: finish what a job has read, empty or keep its state, and end its run.
 
 Exit codes: 0; 1 when the coordinator cannot be reached or refuses; 2 when the drain was cancelled or failed, and for `--dry-run` when a
-flush would leave rows in state, or when that is not known (with `--keep-state`: when the drain would be refused).
+flush would leave rows in state, or when that is unknown (with `--keep-state`: when the drain would be refused).
 """
 
 from __future__ import annotations
@@ -113,11 +113,11 @@ async def _plan(client: OperatorClient, job: str | None) -> wire_drains.DrainPla
 
 STEPS: Mapping[str | None, int] = {None: 0, "stopped": 1, "flushing": 2, "flushed": 3, "committed": 4}
 OTHER_LINES = 6
-"""Lines of the terminal that are not for bars."""
+"""Number of lines of the terminal that are reserved for other output than bars."""
 
 
 async def follow(client: OperatorClient, drain: wire_drains.DrainSummary, *, quiet: bool) -> wire_drains.DrainDetail:
-    """Show progress until the drain has ended. While the coordinator does not answer, keep trying: the drain is durable."""
+    """Show progress until the drain has ended. While the coordinator does not answer, retry, because the drain is durable."""
     seq = 0
     with Bars(drain.job, quiet=quiet) as bars:
         while True:
@@ -152,7 +152,7 @@ def show_progress(bars: Bars, drain: wire_drains.DrainDetail) -> None:
 
 
 def _blocked_by(drain: wire_drains.DrainDetail, limit: int = 5) -> str:
-    """What the drain waits for, on one line."""
+    """The blockers of the drain, on one line."""
     parts = [
         f"slot {each.processor_id} ({each.why})"
         if each.task is None
@@ -200,11 +200,11 @@ def _plan_page(reply: wire_drains.DrainPlanReply, width: int | None) -> Renderab
     verdict = {
         True: "a drain would empty all state",
         False: "a drain would leave rows in some state, and report how many",
-        None: "it is not known yet whether a drain would empty all state: some tasks have not reported",
+        None: "it is not yet known whether a drain would empty all state: some tasks have not reported",
     }[reply.empties]
     lines = [Text(verdict)]
     if losing := _losing(reply):
-        lines.append(Text(f"what came before the drain is then unknown to {losing}: use --keep-state if the operators stay the same"))
+        lines.append(Text(f"{losing} would lose the records from before the drain: use --keep-state if the operators stay the same"))
     return Group(table(_PLAN_COLUMNS, rows, width), *lines)
 
 
@@ -215,7 +215,7 @@ _PLAN_COLUMNS = (
 
 
 def _flushed(stage: wire_drains.StagePlanReply) -> str:
-    """What a flush does to each stateful operator. A container of the release before reports only those that it cannot empty."""
+    """The effect of a flush on each stateful operator. Containers of the previous release report only operators that cannot be emptied."""
     if stage.stateful is None:
         does: Sequence[str] = [f"{each}: {EFFECTS[Effect.LEAVES]}" for each in stage.operators]
     else:
@@ -225,7 +225,7 @@ def _flushed(stage: wire_drains.StagePlanReply) -> str:
 
 
 def _losing(reply: wire_drains.DrainPlanReply) -> str:
-    """The operators that lose what later input needs, with their stages."""
+    """The operators that lose state which later input needs, with their stages."""
     named = [f"{each.operator} of stage {stage.stage}" for stage in reply.stages for each in stage.stateful or () if each.effect in LOSES]
     return ", ".join(dict.fromkeys(map(shown, named)))
 
@@ -234,7 +234,7 @@ def _keeping_page(reply: wire_drains.DrainPlanReply, width: int | None) -> Rende
     columns = [*_PLAN_COLUMNS[:-1], Column("KEPT", folds=True)]
     rows = [(each.stage, count(each.tasks), count(each.state_rows), _kept(each)) for each in reply.stages]
     refused = f"a drain that keeps the state would be refused: {shown(reply.keep_state_refused)}"
-    accepted = "a drain would keep all state for a next run with these operators, and write nothing that is still open"
+    accepted = "a drain would keep all state for a next run with these operators, and would not write open windows"
     return Group(table(columns, rows, width), Text(refused if reply.keep_state_refused else accepted))
 
 

@@ -1,8 +1,7 @@
 """The `sluice` command.
 
-A command's module is imported when the command is called, so that each starts as fast as its own imports allow. The commands that start
-the coordinator and containers are in `coordinator.cli` and `containers.cli`; they are named here and never imported by other modules of
-this package.
+A command's module is imported only when the command is called, so that other commands start faster. The commands that start the coordinator
+and containers are in `coordinator.cli` and `containers.cli`. They are listed here; other modules of this package never import them.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ JOBS, INSPECT, STATE, STREAMS, PROCESSES = "Jobs", "Inspect", "State", "Streams"
 
 
 class Command(NamedTuple):
-    """`where` is "module:name" of a function or a `typer.Typer`. `help` is the first sentence of its own help; without one the command is
-    hidden. `panel` is its heading in `sluice --help`."""
+    """`where`: "module:name" of a function or a `typer.Typer`. `help`: the first sentence of the command's help; "" hides the command.
+    `panel`: its heading in `sluice --help`."""
 
     where: str
     help: str = ""
@@ -78,7 +77,7 @@ COMMANDS = {
     ),
     "logs": Command("containers.cli.logs:logs", "Print the logs of the processes that `sluice run` starts on this machine.", INSPECT),
     "config": Command("sluice.cli.config:app", "Show the settings of this environment, and where each comes from.", PROCESSES),
-    "token": Command("sluice.cli.tokens:app", "Create, list and revoke the tokens of people and programs.", PROCESSES),
+    "token": Command("sluice.cli.tokens:app", "Create, list and revoke the tokens of users and programs.", PROCESSES),
     "db": Command("coordinator.cli.db:db", "Migrate, back up and restore the coordinator's database.", PROCESSES),
     "class-archive": Command(
         "containers.cli.class_archive:class_archive", "Create an archive of Spark's classes, so that containers start faster.", PROCESSES
@@ -113,7 +112,7 @@ class RenamedOptions(TyperCommand):
 
 
 class LazyGroup(TyperGroup):
-    """The commands of `COMMANDS`. Types of click are not named: some versions of typer bring their own copy of it."""
+    """The commands of `COMMANDS`. click's types are not used, because some versions of typer contain a copy of click."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name, command in COMMANDS.items() if command.help]
@@ -133,7 +132,7 @@ class LazyGroup(TyperGroup):
         return command
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Format the help with the texts in `COMMANDS`: importing all commands would take a second."""
+        """Format the help with the texts in `COMMANDS`, because importing all commands would take a second."""
         _Listed(name=self.name, help=self.help, params=self.params, rich_markup_mode=self.rich_markup_mode).format_help(ctx, formatter)
 
 
@@ -146,7 +145,7 @@ class _Listed(LazyGroup):
 
 
 def _reflow_help(command: Any) -> None:
-    """Join the lines of each paragraph: typer keeps the line breaks of a docstring."""
+    """Join the lines of each paragraph, because typer keeps the line breaks of a docstring."""
     if command.help:
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.help.split("\n\n"))
     for each in getattr(command, "commands", {}).values():
@@ -175,9 +174,9 @@ def _options(
 
 
 def main() -> None:
-    """The entry point. An error that a person must act on is printed as one line, with exit code 1."""
+    """The entry point. An error of Sluice is printed as one line, with exit code 1."""
     try:
         app(prog_name="sluice")
     except SluiceError as error:
-        logconfig.last_words(f"{error.title()} {error}")
+        logconfig.print_final_error(f"{error.title()} {error}")
         raise SystemExit(1) from None

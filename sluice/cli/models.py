@@ -1,7 +1,7 @@
 """`sluice plan`, `sluice scale` and `sluice models`: change a job's model, and show its versions.
 
-Exit codes: 0; 1 when the coordinator cannot be reached or refuses; 2 when `plan` finds that the change would be refused, or cannot find
-out.
+Exit codes: 0; 1 when the coordinator cannot be reached or refuses; 2 when `plan` finds that the change would be refused, or cannot
+determine it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IfVersion = Annotated[int | None, typer.Option("--if-version", min=1, metavar="V
 
 NOT_SAFE = 2
 LISTED = 20
-"""How many moves or partitions one page lists."""
+"""Maximum number of moves or partitions on one page."""
 
 
 # --- plans and changes -----------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def list_versions(
 
 def _versions_table(reply: wire_jobmodels.VersionsReply, width: int | None) -> RenderableType:
     columns = [
-        *(Column("VERSION", right=True), Column("IN FORCE", rank=1), Column("MADE"), Column("BY"), Column("RUN", rank=3)),
+        *(Column("VERSION", right=True), Column("IN FORCE", rank=1), Column("CREATED"), Column("BY"), Column("RUN", rank=3)),
         *(Column("CONTENT", rank=2), Column("WHY", folds=True)),
     ]
     rows = [
@@ -208,7 +208,7 @@ def show(job: Job, version: Version, as_json: Json = False, coordinator: Url = L
 def _version_page(reply: wire_jobmodels.VersionDetail, width: int | None) -> RenderableType:
     in_force = ", which is in force" if reply.current else ""
     by = f" by {shown(reply.actor)}" if reply.actor else ""
-    head = Text(f"version {reply.version}{in_force}; made {moment(reply.at)}{by} for run {reply.run_id}: {shown(reply.why)}")
+    head = Text(f"version {reply.version}{in_force}; created {moment(reply.at)}{by} for run {reply.run_id}: {shown(reply.why)}")
     rows = [
         (slot, shown(name), _reads(task["system-stream-partitions"]))
         for slot, container in sorted(reply.model["containers"].items(), key=lambda each: (len(each[0]), each[0]))

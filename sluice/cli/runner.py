@@ -42,7 +42,7 @@ Limit = Annotated[int, typer.Option(min=1, max=200, metavar="N", help="Maximum n
 
 
 def call(url: str, request: Callable[[OperatorClient], Awaitable[T]]) -> T:
-    """Run `request` with a client for the coordinator at `url`. Raises what `CoordinatorClient` raises."""
+    """Run `request` with a client for the coordinator at `url`. Raises the errors of `CoordinatorClient`."""
 
     async def run() -> T:
         client = OperatorClient(url)
@@ -71,7 +71,7 @@ def call_operation(
 
 
 async def find_job(client: CoordinatorClient, name: str | None) -> wire_runs.JobReply:
-    """The job of that name, or the only one. Raises UnknownJob, and ClientError when there are several to choose from."""
+    """The job of that name, or the only job. Raises UnknownJob, and ClientError if no name is given and there are several jobs."""
     jobs = (await client.jobs()).jobs
     if not jobs:
         raise UnknownJob("there are no jobs yet")
@@ -104,7 +104,7 @@ async def find_run(client: CoordinatorClient, name: str | None) -> wire_runs.Run
 
 
 def print_reply(reply: wire_body.Reply, page: Callable[[int | None], RenderableType], *, as_json: bool) -> None:
-    """`page` makes the text for a terminal of that many columns; None: of any width."""
+    """Print a reply as JSON or as a page. `page` returns the text for the number of columns; None: unlimited."""
     screen = Screen(sys.stdout)
     if as_json:
         screen.say(reply.model_dump_json(by_alias=True, indent=2))
@@ -113,5 +113,5 @@ def print_reply(reply: wire_body.Reply, page: Callable[[int | None], RenderableT
 
 
 def with_next_page(page: RenderableType, before: str | int | None) -> RenderableType:
-    """The page, and how to see older entries if there are any."""
+    """The page with a hint for the next page, if there is one."""
     return page if before is None else Group(page, Text(f"for older entries: --before {before}", style="dim"))

@@ -67,7 +67,7 @@ def snapshots_table(reply: wire_snapshots.SnapshotsReply, width: int | None) -> 
         (
             *(str(each.seq), shown(each.task), each.stage, each.checkpoint_id, NONE if each.batch_id is None else str(each.batch_id)),
             *(moment(each.reported_at), count(_largest(each, "files")), count(_largest(each, "bytes"))),
-            *(", ".join(sorted(each.markers)), shown(", ".join(each.retained_by)) or "nothing: about to be deleted"),
+            *(", ".join(sorted(each.markers)), shown(", ".join(each.retained_by)) or "no rule: about to be deleted"),
         )
         for each in reply.snapshots
     ]
@@ -91,7 +91,7 @@ def _snapshot_page(reply: wire_snapshots.SnapshotReply, width: int | None) -> Re
         "batch": NONE if reply.batch_id is None else str(reply.batch_id),
         "lineage": shown(reply.lineage),
         "reported": f"{moment(reply.reported_at)} by generation {reply.generation}, run {reply.run_id}",
-        "retained": ", ".join(reply.retained_by) or "nothing: about to be deleted",
+        "retained": ", ".join(reply.retained_by) or "no rule: about to be deleted",
     }
     if reply.head:
         facts["head"] = "chosen by an operator: the next container restores it" if reply.chosen else "the stage continues from it"
@@ -222,13 +222,13 @@ def restore(
     checkpoint: Checkpoint,
     into: Annotated[
         Path | None,
-        typer.Option(metavar="DIRECTORY", help="Copy the snapshot to this new directory instead, and leave the job as it is."),
+        typer.Option(metavar="DIRECTORY", help="Copy the snapshot to this new directory instead, and do not change the job."),
     ] = None,
     blob_store: OneStore = None,
     as_json: Json = False,
     coordinator: Url = LOCAL,
 ) -> None:
-    """Make the next container that takes the task restore this snapshot and continue from it. The run must have been stopped."""
+    """Let the next container that acquires the task restore this snapshot and continue from it. The run must have been stopped."""
     if into is not None:
         load("containers.cli.snapshots:copy_snapshot")(coordinator, job, task, stage, checkpoint, into, blob_store)
         return
@@ -240,7 +240,7 @@ def restore(
     reply = call(coordinator, request)
     batch = "before its first batch" if reply.batch_id is None else f"after batch {reply.batch_id}"
     lines = [
-        Text(f"the next container that takes task {shown(task)} continues from snapshot {reply.checkpoint_id}, {batch}"),
+        Text(f"the next container that acquires task {shown(task)} continues from snapshot {reply.checkpoint_id}, {batch}"),
         *(Text(f"warning: {shown(each)}", style="yellow") for each in reply.warnings),
     ]
     print_reply(reply, lambda _: Group(*lines), as_json=as_json)

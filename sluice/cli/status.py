@@ -1,4 +1,4 @@
-"""`sluice status`, `runs`, `containers` and `tasks`: what the coordinator knows, as text or (`--json`) as JSON.
+"""`sluice status`, `runs`, `containers` and `tasks`: the state of jobs, as text or (`--json`) as JSON.
 
 Exit codes: 0; 1 when the coordinator cannot be reached or does not know the job or run; 2 when `sluice status --check` finds a problem.
 """
@@ -130,7 +130,7 @@ class StatusQuery:
     old_report_seconds: float
 
     async def run(self, client: CoordinatorClient) -> StatusReply:
-        """Query the runs. One that cannot be described hides no other. Raises what the coordinator raised for all of them."""
+        """Query the runs. The error of one run does not hide the others. If all fail, raises the first error."""
         jobs = (await client.jobs()).jobs if self.job is None else (await find_job(client, self.job),)
         slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
 
@@ -186,7 +186,7 @@ async def _watch(query: StatusQuery, url: str, screen: Screen) -> None:
 async def _refresh(
     query: StatusQuery, client: CoordinatorClient, screen: Screen, show: Callable[[RenderableType], Awaitable[None]]
 ) -> None:
-    """Show the status again and again. While the coordinator does not answer, show the last status and its age."""
+    """Show the status periodically. While the coordinator does not answer, show the last status and its age."""
     last: StatusReply | None = None
     last_at = _now()
     while not screen.abandoned:

@@ -26,8 +26,8 @@ class AlreadyRunning(Conflict):
 
 def stop(
     run: OptionalRun = None,
-    reason: Annotated[str, typer.Option("--reason", help="Shown with the run.")] = "",
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when the last container has stopped, or at once.")] = True,
+    reason: Annotated[str, typer.Option("--reason", help="Reason, recorded with the run.")] = "",
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when the last container has stopped, or immediately.")] = True,
     coordinator: Url = LOCAL,
 ) -> None:
     """Stop a job between two batches. It starts again with `sluice start`, and continues where it stopped."""
@@ -47,7 +47,7 @@ async def _stopped(client: OperatorClient, name: str | None, reason: str, *, wai
 def start(run: OptionalRun = None, coordinator: Url = LOCAL) -> None:
     """Start a job that was stopped or drained: create its next run, and print its id.
 
-    The run has the settings of the last one. A waiting `sluice exec` begins; containers of a job file are started with this id as
+    The run has the settings of the last one. A waiting `sluice exec` starts its command. Start the containers of a job file with this id as
     SLUICE_RUN_ID.
     """
     typer.echo(call(coordinator, lambda client: _started(client, run)))

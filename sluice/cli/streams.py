@@ -73,7 +73,7 @@ def create(
     bootstrap: Bootstrap = None,
     properties: Properties = None,
 ) -> None:
-    """Create a stream. An existing stream with the same number of partitions is left as it is."""
+    """Create a stream. An existing stream with the same number of partitions is not changed."""
     _run(_opened(context, system, home, bootstrap, properties), lambda streams: streams.create(stream, partitions))
     typer.echo(f"{stream}: {partitions} partitions")
 
@@ -192,7 +192,7 @@ def _opened(
     settings = read_stream_settings(home=home, kafka_bootstrap=bootstrap, kafka_properties=properties)
     if (system or context.obj or System.LOG) is System.LOG:
         return LogSystem(settings.log_directory)
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it logs is also raised, and printed as the command's error
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # its log messages are also raised, and printed as the command's error
     return KafkaSystem(settings.kafka_bootstrap or LOCAL_KAFKA, KafkaProperties.read(settings.kafka_properties))
 
 

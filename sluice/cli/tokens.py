@@ -1,4 +1,4 @@
-"""`sluice token`: create, list and revoke the tokens of people and programs.
+"""`sluice token`: create, list and revoke the tokens of users and programs.
 
 Exit codes: 0; 1 when the coordinator cannot be reached or refuses.
 """
@@ -19,16 +19,16 @@ from sluice.core.access.roles import Role
 from sluice.core.errors import ClientError
 from sluice.wire import access as wire_access
 
-app = typer.Typer(no_args_is_help=True, help="Create, list and revoke the tokens of people and programs.")
+app = typer.Typer(no_args_is_help=True, help="Create, list and revoke the tokens of users and programs.")
 
 
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Who presents the token: a person or a program.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user or program that gets the token.")],
     role: Annotated[list[Role], typer.Option("--role", help="A role of the token. May be repeated.")],
     job: Annotated[
         list[str] | None,
-        typer.Option("--job", metavar="PATTERN", help="Jobs that the roles are for, as in team-*. May be repeated. Default: all."),
+        typer.Option("--job", metavar="PATTERN", help="Jobs that the roles are for, such as team-*. May be repeated. Default: all."),
     ] = None,
     expires_days: Annotated[float | None, typer.Option(min=0.001, metavar="DAYS", help="Default: the token does not expire.")] = None,
     as_json: Json = False,

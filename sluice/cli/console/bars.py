@@ -1,4 +1,4 @@
-"""Progress bars, on standard error, so that standard output holds only the answer."""
+"""Progress bars, on standard error, so that standard output contains only the result."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sluice.core.errors import SluiceError
 
 
 class Bars:
-    """One bar for each name that `show` is called with. Where standard error is no terminal there are no bars, and `say` prints lines
+    """One bar for each name that `show` is called with. If standard error is not a terminal there are no bars, and `say` prints lines
     instead. With `quiet` neither is shown.
 
-    `unit`: "bytes", or the name of what is counted, to show numbers; "" to show the note alone.
+    `unit`: "bytes", or the name of the counted items, to show numbers; "" to show only the note.
     """
 
     def __init__(self, title: str, *, unit: str = "", quiet: bool = False) -> None:
@@ -55,13 +55,13 @@ class Bars:
         self._progress.update(self._bars[name], total=total, completed=done, note=note)
 
     def say(self, line: str, key: str | None = None) -> None:
-        """Print the line, unless bars are drawn or its `key` (default: the line) is that of the line before."""
+        """Print the line, unless bars are drawn or the previous line had the same `key` (default: the line)."""
         if not self._drawn and not self._quiet and (key or line) != self._last_key:
             print(f"{self._title}: {line}", file=sys.stderr, flush=True)
         self._last_key = key or line
 
     def unreachable(self, error: SluiceError) -> None:
-        """The coordinator does not answer, or answers with an error, and the command keeps trying."""
+        """Show that the coordinator does not answer, or answers with an error, and that the command retries."""
         note = f"retrying: {error.title()} {shown(str(error))}"
         self._progress.update(self._bars[self._title], note=note)
         self.say(note, "unreachable")

@@ -1,4 +1,4 @@
-"""Live views of `sluice run`: a table that is kept in place on a terminal, and elsewhere a line about the run now and then."""
+"""Live views of `sluice run`: on a terminal a table that is updated in place, otherwise an occasional line about the run."""
 
 from __future__ import annotations
 
@@ -65,18 +65,18 @@ class LiveTable:
         self._task = asyncio.create_task(self._show(run_id))
 
     def ending(self, how: str) -> None:
-        """Show from now on how the run is being ended."""
+        """From now on also show how the run is being ended."""
         self._ending = how
         self._woken.set()
 
     async def stop(self) -> None:
-        """Show the table a last time and restore the terminal. Never raises, because more important things are stopped after it."""
+        """Show the table a last time and restore the terminal. Never raises, because the caller must still stop processes."""
         self._stopping = True
         self._woken.set()
         if self._task is not None:
             (error,) = await asyncio.gather(self._task, return_exceptions=True)
             if isinstance(error, Exception):
-                log.warning("the table could not be shown", exc_info=error)
+                log.warning("cannot show the table", exc_info=error)
 
     async def _show(self, run_id: RunId) -> None:
         with LiveDisplay(self._screen.console) as place:
@@ -115,7 +115,7 @@ def summary(run: wire_runs.RunDetail) -> str:
 
 
 def failures(run: wire_runs.RunDetail, at: datetime) -> Sequence[str]:
-    """The errors of stages and containers that fail, a line each; without times, so that a line changes only with the error."""
+    """The errors of failing stages and containers, one per line, without times, so that a line changes only with the error."""
     now = run.server_time or at
     stages = [f"! {shown(each.error)} (stage {each.stage} of {named(each.tasks)})" for each in failing_stages(run, now, over=False)]
     exits = [

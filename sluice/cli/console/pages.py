@@ -1,4 +1,4 @@
-"""What `sluice status` and `sluice run` show: a few lines and tables for each run."""
+"""The pages of `sluice status` and `sluice run`: a few lines and tables for each run."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def _headline(run: RunOverview, at: datetime) -> Text:
 
 
 def run_page(run: RunOverview, at: datetime, width: int | None) -> Group:
-    """A run on a few lines; one that has ended on three."""
+    """A run on a few lines; an ended run on three."""
     parts: list[RenderableType] = [_headline(run, at), Text(f"  run         {run.run_id}")]
     if run.state.ended:
-        if run.reason and run.state is not RunState.FAILED:  # that of a failed run is among its problems
+        if run.reason and run.state is not RunState.FAILED:  # the reason of a failed run is among its problems
             parts.append(Text(f"  reason      {shown(run.reason)}"))
         return Group(*parts, *_problems(run.problems))
     parts.append(Text(f"  containers  {_live(run)}"))
@@ -41,7 +41,7 @@ def run_page(run: RunOverview, at: datetime, width: int | None) -> Group:
 
 
 def _recovered(run: RunOverview, at: datetime) -> Iterable[Text]:
-    """What failed within the last ten minutes and was mended by a restart: no problem, but worth a look."""
+    """Failures of the last ten minutes from which a restart has recovered. They are not problems."""
     if run.restarted:
         last = run.restarted[0]
         yield Text(f"  restarts    stage {last.stage} of {last.tasks[0]} was restarted after {shown(last.error)}")
@@ -53,7 +53,7 @@ def _recovered(run: RunOverview, at: datetime) -> Iterable[Text]:
 
 
 def _live(run: RunOverview) -> str:
-    """ "4/4 live, last heartbeat 2s ago, lease left 38s"; of silent ones the time since the oldest last heartbeat."""
+    """Text such as "4/4 live, last heartbeat 2s ago, lease left 38s". If containers are silent, the longest time since a last heartbeat."""
     contact = ""
     if run.heartbeat_age_seconds is not None:
         age = duration(run.heartbeat_age_seconds)
@@ -98,7 +98,7 @@ class ProcessRow:
 
 
 TASKS_NAMED = 16
-"""How many tasks of a container are listed; further ones are counted."""
+"""Maximum number of tasks of a container that are listed; the others are counted."""
 
 
 def local_page(

@@ -1,4 +1,4 @@
-"""Tables: on a terminal in colour and fitted to its width, elsewhere plain and complete."""
+"""Tables: coloured and fitted to the width on a terminal, otherwise plain and complete."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STYLES = {
 }
 
 
-# --- where it goes ---------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 
 
 def is_interactive(console: Console) -> bool:
@@ -39,7 +39,7 @@ def is_interactive(console: Console) -> bool:
 
 
 class Screen:
-    """Where a command prints. If the reader closes the pipe, nothing more is printed, and the command continues."""
+    """The output of a command. If the reader closes the pipe, further output is discarded, and the command continues."""
 
     def __init__(self, out: TextIO) -> None:
         if isinstance(out, io.TextIOWrapper):
@@ -62,11 +62,11 @@ class Screen:
             self._out.flush()
         except BrokenPipeError:
             self.abandoned = True
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())  # discards what is left in the buffer
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())  # discards the rest of the buffer
 
 
 def rendered(what: RenderableType, console: Console) -> str:
-    """The text for the console. If it is no terminal: without colours, line breaks and trailing blanks."""
+    """The text for the console. If it is not a terminal: without colours, line breaks and trailing spaces."""
     if console.is_terminal:
         with console.capture() as captured:
             console.print(what)
@@ -151,7 +151,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], width
 
     while not fits() and any(columns[n].rank for n in kept):
         kept.remove(max(kept, key=lambda n: columns[n].rank))
-    if width is not None and fits():  # free text gets what is left
+    if width is not None and fits():  # free text gets the remaining width
         room = width - sum(needed[n] + GAP for n in kept)
         widest = [min(wide, need + room) if columns[n].folds else wide for n, (wide, need) in enumerate(zip(widest, needed, strict=True))]
     made = Table(box=None, padding=(0, GAP, 0, 0), header_style="bold")

@@ -39,11 +39,11 @@ def upgrade(
     ] = 2,
     allow_leftover_state: Annotated[
         bool,
-        typer.Option("--allow-leftover-state", help="Upgrade although the flush leaves rows in state. The new version does not get them."),
+        typer.Option("--allow-leftover-state", help="Upgrade even if the flush leaves rows in state. The new version does not get them."),
     ] = False,
     keep_state: Annotated[
         bool,
-        typer.Option("--keep-state", help="Continue with the state, which the new version must be able to: the same stateful operators."),
+        typer.Option("--keep-state", help="Continue with the state. The new version must have the same stateful operators."),
     ] = False,
     no_rollback: Annotated[bool, typer.Option("--no-rollback", help="Do not roll back if the new version fails.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Upgrade even if the job file has not changed.")] = False,
@@ -66,7 +66,7 @@ def upgrade(
     --dry-run). 3 the new version is not healthy and was left running. 4 rolled back.
     """
     if old is not None and not local:
-        raise BadSettings("--old is for --local: elsewhere the deployment platform starts the old version's containers")
+        raise BadSettings("--old needs --local: otherwise the deployment platform starts the old version's containers")
     if local and as_json:
         raise BadSettings("--local stays in the foreground and shows the run: leave out --json")
     if keep_state and allow_leftover_state:
@@ -89,7 +89,8 @@ def upgrade(
 
 
 def upgrade_job(url: str, options: UpgradeOptions, *, as_json: bool) -> int:
-    """The exit code. Raises BadJobFile, BadSettings, UnknownJob, ClientError, and what `Coordinator` raises, before anything is changed."""
+    """Run an upgrade. Returns the exit code. Before anything is changed, raises BadJobFile, BadSettings, UnknownJob, ClientError, and the
+    errors of `OperatorClient`."""
     made: list[Upgrade] = []
 
     async def run() -> int:

@@ -1,5 +1,5 @@
 """The next step of an upgrade, decided from the job's current run and its drains. Also the options, the request that deploys the new
-version, and the reply. Nothing here calls the coordinator.
+version, and the reply. This module does not call the coordinator.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class UpgradeOptions:
 
 
 class UpgradeReply(wire_body.RenamedReply):
-    """The body of `sluice upgrade --json`. `run` is of the new version, `rollbackRun` of the old one after a rollback.
-    `steps` is filled by a dry run."""
+    """The body of `sluice upgrade --json`. `run`: the run of the new version. `rollbackRun`: the run of the old version after a rollback.
+    `steps`: only for a dry run."""
 
     job: str
     outcome: Outcome
@@ -98,8 +98,8 @@ def upgrade_request(request: wire_runs.RunRequest, former: RunId, code: str) -> 
 
 
 def rollback_request(request: wire_runs.RunRequest, failed: RunId | None) -> wire_runs.RunRequest:
-    """The request that deploys the old version again, from the request of its drained run. `failed` is the run of the new version, None if
-    it could not be deployed."""
+    """The request that deploys the old version again, from the request of its drained run. `failed`: the run of the new version; None if it
+    could not be deployed."""
     config = {key: value for key, value in request.config.items() if key != BACK}
     return request.model_copy(update={"start": "drained", "config": config | ({} if failed is None else {BACK: failed})})
 
@@ -123,7 +123,7 @@ def same_version(present: wire_runs.RunRequest, new: wire_runs.RunRequest, code:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeStatus:
-    """The job's current run, whether it is of the new version (`same_version`), and the job's drains, newest first."""
+    """The job's current run, whether it has the new version (`same_version`), and the job's drains, newest first."""
 
     run: wire_runs.RunDetail
     is_new: bool
@@ -135,7 +135,7 @@ class UpgradeStatus:
 
     @property
     def drained(self) -> RunId | None:
-        """The run of the job's last completed drain: where the start "drained" begins."""
+        """The run of the job's last completed drain, after which the start "drained" begins."""
         return next((RunId(each.run_id) for each in self.drains if each.phase is Phase.DRAINED), None)
 
 
@@ -183,7 +183,8 @@ Step = Drain | Deploy | Watch | RollBack | AwaitEnd | Refuse
 
 
 def next_step(seen: UpgradeStatus, *, rollback: bool, force: bool = False, mode: Mode = Mode.DEFAULT) -> Step:
-    """`rollback`: a failed upgrade is rolled back. `force`: a run of the same version is upgraded like any other. `mode`: of the drain."""
+    """The next step. `rollback`: roll back a failed upgrade. `force`: upgrade a run even if it has the same version. `mode`: of the
+    drain."""
     run = seen.run
     former = run.config.get(FORMER)
     if run.state is RunState.DRAINED:
@@ -207,7 +208,7 @@ _ONCE_MORE = "deploy the old version again, which continues where it stopped, an
 
 
 def _deploy_after(seen: UpgradeStatus, former: RunId, mode: Mode) -> Step:
-    """Deploy after the drain of the former run, if that was one of this mode."""
+    """Deploy after the drain of the former run, if it had this mode."""
     drain = next((each for each in seen.drains if each.run_id == former and each.phase is Phase.DRAINED), None)
     if drain is None or drain.drain_mode == mode:
         return Deploy(former)
@@ -239,8 +240,8 @@ def _why_ended(seen: UpgradeStatus) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """The options that the plan mentions. `local`: the new version's containers are started here; `old_here`: after a rollback also those
-    of the old version. `mode`: of the drain."""
+    """The options that affect the plan. `local`: the new version's containers are started on this machine. `old_here`: after a rollback
+    also those of the old version. `mode`: of the drain."""
 
     allow_leftover_state: bool
     rollback: bool
@@ -251,47 +252,48 @@ class PlanOptions:
     mode: Mode = Mode.DEFAULT
 
 
-def plan_lines(step: Step, terms: PlanOptions, plan: wire_runs.RunPlanReply, containers: int) -> Sequence[str]:
+def plan_lines(step: Step, options: PlanOptions, plan: wire_runs.RunPlanReply, containers: int) -> Sequence[str]:
     """This step and those after it, one per line."""
     if isinstance(step, RollBack):
-        return [f"wait until run {step.failed} has ended", _rollback(step.former, terms)]
+        return [f"wait until run {step.failed} has ended", _rollback(step.former, options)]
     lines = []
     if isinstance(step, AwaitEnd):
         lines.append(f"wait until run {step.run_id} has ended")
     if isinstance(step, Drain):
         left = (
             "rows that a flush cannot empty are left in state"
-            if terms.allow_leftover_state
+            if options.allow_leftover_state
             else "refused if a flush would leave rows in state"
         )
-        if terms.mode is Mode.KEEP_STATE:
+        if options.mode is Mode.KEEP_STATE:
             lines.append(f"drain run {step.run_id}: the streams between stages are read to their ends, and all state is kept")
         else:
             lines.append(f"drain run {step.run_id}: {left}")
-            lines.append("check that state is empty" if not terms.allow_leftover_state else "report how many rows are left in state")
+            lines.append("check that state is empty" if not options.allow_leftover_state else "report how many rows are left in state")
     if not isinstance(step, Watch):
         made = f", creating {', '.join(plan.creates)}" if plan.creates else ""
         lines.append(f"deploy the new version at the drained offsets: {len(plan.tasks)} tasks in {containers} containers{made}")
-        if terms.mode is Mode.KEEP_STATE:
+        if options.mode is Mode.KEEP_STATE:
             lines.append("before its first batch, compare its stateful operators with those whose state was kept: if they differ, it fails")
-    lines.append("start its containers here" if terms.local else "wait for its containers, which the deployment platform starts")
+    lines.append("start its containers here" if options.local else "wait for its containers, which the deployment platform starts")
     lines.append(
-        f"watch until each stage has committed {terms.batches} batches or has nothing to read, at most {terms.watch.total_seconds():g} s"
+        f"watch until each stage has committed {options.batches} batches or has nothing to read, at most "
+        f"{options.watch.total_seconds():g} s"
     )
     former = step.run_id if isinstance(step, Drain) else None if isinstance(step, AwaitEnd | Refuse) else step.former
-    lines.append(f"if it fails: {_rollback(former, terms)}" if terms.rollback else "if it fails: leave it running")
+    lines.append(f"if it fails: {_rollback(former, options)}" if options.rollback else "if it fails: leave it running")
     return lines
 
 
-def _rollback(former: RunId | None, terms: PlanOptions) -> str:
+def _rollback(former: RunId | None, options: PlanOptions) -> str:
     of = "" if former is None else f" (the request of run {former})"
-    here = ", and start its containers here" if terms.local and terms.old_here else ""
+    here = ", and start its containers here" if options.local and options.old_here else ""
     return f"stop it, and deploy the old version{of} at the same offsets{here}; output of the new version is kept"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of the new run; None, or an empty list, to take over those of the present run."""
+    """The settings of the new run. None or an empty list: those of the present run."""
 
     containers: int | None = None
     system: str | None = None
@@ -336,7 +338,7 @@ def _only_system(job: Job, present: wire_runs.RunRequest, bindings: dict[str, di
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """`old`: the job file of the old version, for a rollback. `restarts`: of a crashing container within ten minutes."""
+    """`old`: the job file of the old version, for a rollback. `restarts`: maximum number of restarts of a container within ten minutes."""
 
     home: Path
     master: str | None

@@ -116,7 +116,7 @@ def test_a_version_is_shown_and_compared_with_another(job: Job) -> None:
     grown = job.sluice("models", "grow", "flight-delays", "--why", "now").splitlines()
     assert grown[0].endswith("changed from version 1 to version 2, with 2 containers")
     shown = job.sluice("models", "show", "flight-delays", "2").splitlines()
-    assert shown[0].startswith("version 2, which is in force; made ")
+    assert shown[0].startswith("version 2, which is in force; created ")
     assert shown[3].split(maxsplit=3) == ["0", "Partition", "0", "log.flights 0, 4"]
     output = job.sluice("models", "diff", "flight-delays", "1", "2").splitlines()
     assert output[0] == "changes from version 1 to version 2 of job flight-delays:"

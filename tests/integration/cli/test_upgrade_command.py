@@ -143,7 +143,7 @@ def test_what_cannot_be_upgraded_is_refused_before_anything_is_changed(there: Wo
         (["--containers", "0"], "at least one container"),
         (["--config", "novalue"], "--config takes key=value"),
         (["--bind", "lost=log"], "--bind takes NAME=SYSTEM"),
-        (["--old", "old.py"], "--old is for --local"),
+        (["--old", "old.py"], "--old needs --local"),
         (["--local", "--json"], "leave out --json"),
         (["--local", "--old", "lost.py"], "there is no file lost.py"),
     ],

@@ -10,7 +10,7 @@ from io import BytesIO
 
 import pytest
 
-from sluice.blobs.counted import CountedBlobs, Kind, Requests
+from sluice.blobs.counted import CountedBlobs, RequestKind, Requests
 from sluice.blobs.limited import LimitedBlobs
 from sluice.blobs.port import BlobStore, Purpose, RequestContext, Sink
 from sluice.blobs.retrying import RetryingBlobs
@@ -234,12 +234,12 @@ async def test_every_attempt_is_counted_by_what_it_did_and_what_it_was_for() -> 
     await store.get(BlobId("a"), BytesIO(), RequestContext(Purpose.AUDIT), start=1)
     await store.delete([BlobId("a")], RequestContext(Purpose.COLLECTION))
     assert requests.requests == {
-        Kind("put", Purpose.DATA): 1,
-        Kind("put", Purpose.PACK): 2,
-        Kind("get", Purpose.AUDIT): 1,
-        Kind("delete", Purpose.COLLECTION): 1,
+        RequestKind("put", Purpose.DATA): 1,
+        RequestKind("put", Purpose.PACK): 2,
+        RequestKind("get", Purpose.AUDIT): 1,
+        RequestKind("delete", Purpose.COLLECTION): 1,
     }
-    assert requests.failed == {Kind("put", Purpose.PACK): 1}
+    assert requests.failed == {RequestKind("put", Purpose.PACK): 1}
     assert requests.sent == {Purpose.DATA: 5, Purpose.PACK: 3}
     assert requests.received == {Purpose.AUDIT: 4}
 
