@@ -93,7 +93,7 @@ async def test_a_claim_that_is_renewed_is_not_taken(url: str, new_store: Claiman
     while not waiting.done():
         await first.claim()
         await asyncio.wait([waiting], timeout=CLAIM_SECONDS / 10)
-    with pytest.raises(DatabaseInUse, match="stop that one"):
+    with pytest.raises(DatabaseInUse, match="stop it"):
         await waiting
     await write(first, "r1")
 
