@@ -169,7 +169,7 @@ def build(
     store: Store | None = None,
     pace: float = 1.0,
 ) -> Coordinator:
-    """Create and connect all objects. Nothing is opened before the application's lifespan begins. `usurped` is called when another
+    """Create and connect all objects. Nothing is opened before the application's lifespan begins. `on_claim_lost` is called when another
     coordinator has taken over the database: this one must stop, because its memory is out of date. `store`: by default the one of the
     settings. `pace`: what the intervals of chores are multiplied by. Raises BadSettings."""
     clock = clock or SystemClock()
@@ -238,7 +238,7 @@ def build(
             ExpireLeases(store, leases, notices, clock, task_waiters),
             FlushLastSeen(store, leases, clock),
             LowerLeaseBounds(store, leases),
-            KeepClaim(store, usurped, clock, leases.claim_confirmed),
+            KeepClaim(store, on_claim_lost, clock, leases.claim_confirmed),
             issued,
             disks,
             drain_watch,

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
-from coordinator.snapshots.degraded import PATIENCE
+from coordinator.snapshots.degraded import TOLERATED_FOR
 from sluice.blobs.locations import open_blob_store
 from sluice.core.ids import RunId
 from sluice.status import overview
