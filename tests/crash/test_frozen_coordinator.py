@@ -221,7 +221,7 @@ async def test_a_replacement_that_starts_while_a_coordinator_is_frozen_serves_it
         holder, next_term, _ = await claim_of(url)
         assert f"pid {second.process.pid} " in holder
         assert next_term > term
-        looks = second.log.read_text().count("whose claim has run out: its sessions are ended")
+        looks = second.log.read_text().count("whose claim has expired: terminating its sessions")
         assert REAL_CLAIM_SECONDS + (looks + 1) * LOOK_SECONDS <= REPLACED_WITHIN_SECONDS
         while not renewed.empty():
             renewed.get_nowait()

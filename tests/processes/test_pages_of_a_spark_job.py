@@ -136,7 +136,7 @@ class TestPagesOfASparkJob:
             page.get_by_role("link", name="snapshots and pins").click()
             expect(page.get_by_role("heading", name="Retained snapshots")).to_be_visible()
         dialog = act(scene.viewer, scene.viewer.get_by_role("button", name="Restore…").first, "Restore")
-        expect(dialog).to_contain_text("It was not done")
+        expect(dialog).to_contain_text("The action failed")
         expect(dialog).to_contain_text("one of the roles admin, deployer, operator is needed")
         scene.viewer.keyboard.press("Escape")
         dialog = act(scene.operator, scene.operator.get_by_role("button", name="Restore…").first, "Restore")
@@ -151,14 +151,14 @@ class TestPagesOfASparkJob:
         for partition in range(2):
             expect(scene.viewer.locator(f"#task-Partition_20{partition}")).to_contain_text("lag 0", timeout=PATIENCE)
             expect(scene.viewer.locator(f"#task-Partition_20{partition} code")).to_be_visible(timeout=PATIENCE)
-        expect(scene.viewer.locator("#problems")).to_contain_text("Nothing is wrong", timeout=PATIENCE)
+        expect(scene.viewer.locator("#problems")).to_contain_text("There are no problems", timeout=PATIENCE)
 
     def test_a_drain_is_refused_to_the_viewer_and_watched_to_its_end(self, scene: Scene) -> None:
         dialog = act(scene.viewer, scene.viewer.get_by_role("button", name="Drain…"), "Drain toy")
         expect(dialog).to_contain_text("one of the roles admin, deployer, operator is needed")
         scene.viewer.keyboard.press("Escape")
         dialog = act(scene.operator, scene.operator.get_by_role("button", name="Drain…"), "Drain toy")
-        dialog.get_by_role("link", name="Show it").click()
+        dialog.get_by_role("link", name="Show the result").click()
         expect(scene.operator.locator("#drain")).to_contain_text("DRAINED", timeout=PATIENCE)
         for phase in ("STOPPING", "FLUSHING", "COMMITTING"):
             expect(scene.operator.locator("#drain")).to_contain_text(phase)

@@ -359,7 +359,7 @@ async def test_a_viewer_sees_plans_and_may_do_nothing(guarded: Caller) -> None:
         await text_of(guarded, f"/ui/{address}?{query}")
         answer = await guarded.http.post(f"/ui/{address}", data=dict(each.split("=") for each in query.split("&")))
         assert answer.status_code == 403, link
-        assert "It was not done" in answer.text, "the answer is shown in a dialog of the page"
+        assert "The action failed" in answer.text, "the answer is shown in a dialog of the page"
         assert "<html" not in answer.text
 
 
