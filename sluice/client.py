@@ -1,15 +1,15 @@
 """The HTTP client for the coordinator's API. Problem responses (RFC 9457) are raised as the errors of `sluice.core.errors`.
 
-`CoordinatorClient` has the calls of agents; those of operators are in `sluice.cli.client`. `until_answered` repeats a call until the
+`CoordinatorClient` has the calls of agents. The calls of operators are in `sluice.cli.client`. `until_answered` repeats a call until the
 coordinator can be reached.
 
-**Coordinators of the release before** know only the old names of renamed routes, headers and fields (`sluice.core.deprecations`). Three
-rules make the client work with them:
+**Coordinators of the previous release** support only the old names of renamed routes, headers and fields (`sluice.core.deprecations`).
+Three rules make the client work with them:
 
-* A request uses the new names. If it is refused because of them (404 without a route, 422 `invalid-request`), it is sent once more with the
-  old names. If that is not refused in the same way, the client keeps to the old names.
-* A coordinator that knows the new names answers the old ones with a `Deprecation` header; the client then returns to the new names.
-* The header that names the user is sent under both names, because an unknown header is ignored, not refused.
+* A request uses the new names. If it is refused because of them (404 without a route, 422 `invalid-request`), it is sent again with the old
+  names. If that succeeds, the client continues to use the old names.
+* A coordinator that supports the new names answers the old ones with a `Deprecation` header. The client then uses the new names again.
+* The header with the user's name is sent under both names, because an unknown header is ignored and not refused.
 
 Answers are read with either name (`sluice.wire.body.RenamedReply`).
 """
@@ -61,19 +61,19 @@ DEPRECATION_HEADER = "Deprecation"
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 IDLE_CONNECTION = timedelta(seconds=5)
-"""How long the coordinator keeps an idle connection open (the default of httpx, too)."""
+"""How long the coordinator keeps an idle connection open. Also the default of httpx."""
 
 
 TOKEN, TOKEN_FILE = "SLUICE_TOKEN", "SLUICE_TOKEN_FILE"
-"""Variables with the token of this process, and with the name of a file that has it."""
+"""Variables with the token of this process, and with the name of a file that contains it."""
 
 
 CA_FILE = "SLUICE_CA_FILE"
-"""Variable with the name of a PEM file: the authorities that may sign the coordinator's certificate, instead of the usual ones."""
+"""Variable with the name of a PEM file of certificate authorities for the coordinator's certificate. It replaces those of the system."""
 
 
 def verification() -> ssl.SSLContext | bool:
-    """What httpx verifies the coordinator's certificate with. Raises BadSettings."""
+    """The setting with which httpx verifies the coordinator's certificate. Raises BadSettings."""
     file = os.environ.get(CA_FILE)
     if not file:
         return True
@@ -84,8 +84,8 @@ def verification() -> ssl.SSLContext | bool:
 
 
 class EnvironmentToken:
-    """The token of `SLUICE_TOKEN`, or of the file `SLUICE_TOKEN_FILE`, which is read again when it has changed: platforms renew such files.
-    "" without either."""
+    """The token of `SLUICE_TOKEN`, or of the file `SLUICE_TOKEN_FILE`, which is read again when it has changed, because platforms renew
+    such files. "" if neither is set."""
 
     def __init__(self) -> None:
         self._version: tuple[int, int] | None = None
@@ -106,12 +106,12 @@ class EnvironmentToken:
         except (OSError, UnicodeDecodeError) as error:
             if self._version is None:
                 raise BadSettings(f"{TOKEN_FILE}: {file} cannot be read: {error}") from error
-            log.warning("%s: %s cannot be read: the former token is used", TOKEN_FILE, file)
+            log.warning("%s: cannot read %s; using the former token", TOKEN_FILE, file)
         return self._token
 
 
 def actor_headers() -> dict[str, str]:
-    """The headers that name the user of this process, under the new name and the old one."""
+    """The headers with the user of this process, under the new and the old name."""
     return dict.fromkeys((wire_body.ACTOR_HEADER, wire_body.OLD_ACTOR_HEADER), user_name())
 
 
@@ -132,7 +132,7 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class NotValid:
-    """`ended`: how the run ended, so that this container exits normally; None if another incarnation has its slot."""
+    """`ended`: the final state of the run, after which this container exits normally; None if another incarnation has its slot."""
 
     ended: RunState | None
 
@@ -158,23 +158,23 @@ class Served:
 
 class CoordinatorClient:
     """One HTTP client. Every method raises CoordinatorUnreachable if there was no answer, its subclass CoordinatorUnavailable for a 5xx,
-    LeaseLost for a 409 `lease-lost`, and Refused for any other refusal. An answer of a coordinator that another has replaced counts as none
-    (`sluice.core.leases.lease.KnownTerm`)."""
+    LeaseLost for a 409 `lease-lost`, and Refused for any other refusal. An answer of a coordinator that was replaced by another one is
+    treated as no answer (`sluice.core.leases.lease.KnownTerm`)."""
 
     def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None, token: Callable[[], str] | None = None) -> None:
         """`token` returns the token that requests carry, "" for none. Default: that of the environment."""
         self.url = without_credentials(url)
-        """For messages."""
+        """Without credentials, for messages."""
         self._token = token or EnvironmentToken()
         self._incarnation_token = ""
         self._http = httpx.AsyncClient(base_url=url, timeout=TIMEOUT.total_seconds(), transport=transport, verify=verification())
         self._term = KnownTerm()
         self._beats_every = timedelta(0)
         self._old_names = False
-        """Whether requests are sent with the names of the release before."""
+        """Whether requests are sent with the names of the previous release."""
 
     def act_as(self, incarnation_token: str) -> None:
-        """Send the token that a container got when it registered, with all requests from now on."""
+        """Send the token of a container's registration with all requests from now on."""
         self._incarnation_token = incarnation_token
 
     async def close(self) -> None:
@@ -222,15 +222,15 @@ class CoordinatorClient:
         term = _term_of(answer)
         if answer.status_code < 500 and not self._term.accepts(term):  # a proxy answers with 5xx and without a term
             raise CoordinatorUnreachable(
-                f"{self.url} was answered by a former coordinator, of term {term}: one of term {self._term.highest} has replaced it"
+                f"{self.url} was answered by a former coordinator with term {term}; one with term {self._term.highest} has replaced it"
             )
         return answer
 
     def _authorization(self) -> dict[str, str]:
-        """Raises BadSettings for a token that a header cannot carry, without showing it."""
+        """Raises BadSettings, without the token, if a header cannot contain it."""
         token = self._incarnation_token or self._token()
         if not token.isascii() or not token.isprintable():
-            raise BadSettings(f"the token in {TOKEN} or {TOKEN_FILE} has characters that no token has")
+            raise BadSettings(f"the token in {TOKEN} or {TOKEN_FILE} has invalid characters")
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     async def _read(self, model: type[R], method: str, path: str, body: BaseModel | None = None, **kwargs: Any) -> R:
@@ -269,12 +269,12 @@ class CoordinatorClient:
         return await self._read(wire_runs.RunDetail, "GET", f"/runs/{path_segment(run_id)}")
 
     async def basic_run(self, run_id: RunId) -> wire_runs.BasicRun:
-        """What a container needs to know of its run. A coordinator of release 0.1 answers with the whole run."""
+        """The details of a run that a container needs. A coordinator of release 0.1 answers with the whole run."""
         query = {"view": wire_runs.RunView.BASIC.value}
         return await self._read(wire_runs.BasicRun, "GET", f"/runs/{path_segment(run_id)}", params=query)
 
     async def containers(self, run: wire_runs.RunDetail) -> Sequence[wire_runs.ContainerReply]:
-        """All containers of the run that are recorded. A coordinator of release 0.1 has them in the details of the run."""
+        """All recorded containers of the run. A coordinator of release 0.1 has them in the details of the run."""
         found: list[wire_runs.ContainerReply] = []
         after: str | None = None
         try:
@@ -311,7 +311,7 @@ class CoordinatorClient:
 
     async def heartbeat(self, execution_id: ExecutionContainerId, epoch: Epoch, within: timedelta) -> Alive | NotValid:
         """Never raises Refused: an answer that is not a coordinator's counts as CoordinatorUnreachable. `within` limits the whole request,
-        because httpx's time-out starts again with every byte.
+        because httpx's timeout restarts with every byte.
 
         If the connection would be closed as idle before the next heartbeat, it is closed right after the answer. Otherwise the coordinator
         of a large fleet would hold thousands of idle connections."""
@@ -351,7 +351,7 @@ class CoordinatorClient:
             raise Refused("not-sluice", f"{self.url}/jobModel does not answer as a coordinator does: {error!r}") from error
 
     async def adopted(self, run_id: RunId, execution_id: ExecutionContainerId, epoch: Epoch, version: int) -> wire_jobmodels.AdoptedReply:
-        """Report that the container runs this version of its run's job model. May be repeated."""
+        """Report that the container runs this version of its run's job model. Idempotent."""
         body = wire_jobmodels.AdoptedRequest(version=version, epoch=epoch)
         path = f"/runs/{path_segment(run_id)}/containers/{path_segment(execution_id)}/adopted"
         return await self._read(wire_jobmodels.AdoptedReply, "POST", path, body)
@@ -365,7 +365,7 @@ class CoordinatorClient:
     async def acquire(
         self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch, wait: timedelta = timedelta(0)
     ) -> wire_agents.AcquireReply | wire_agents.WaitReply:
-        """Acquire a task; the coordinator waits up to `wait` for it to become free. WaitReply if it does not."""
+        """Acquire a task. The coordinator waits up to `wait` for it to become free. Returns WaitReply if it does not."""
         body = wire_agents.AcquireRequest(execution_container_id=execution_id, epoch=epoch)
         timeout = (wait + TIMEOUT).total_seconds()
         path = f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/acquire"
@@ -374,7 +374,7 @@ class CoordinatorClient:
         return model.model_validate_json(answer.content)
 
     async def confirm_owner(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
-        """Returns if the task is still held under that generation."""
+        """Returns if the task is still owned under that generation."""
         path = f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/owner"
         await self._request("GET", path, params={"generation": generation})
 
@@ -410,7 +410,7 @@ class CoordinatorClient:
         return await self._read(wire_agents.EventTimeReply, "POST", f"{path}/event-time", body, old_path=f"{path}/pace")
 
     async def report_watermarks(self, run_id: RunId, body: wire_agents.WatermarksRequest) -> wire_agents.WatermarksReply | None:
-        """None: a coordinator of the release before, which does not know watermarks."""
+        """Report watermarks. Returns None for a coordinator of the previous release, which does not support them."""
         try:
             return await self._read(wire_agents.WatermarksReply, "POST", f"/runs/{path_segment(run_id)}/watermarks", body)
         except Refused as refused:
@@ -446,8 +446,8 @@ class CoordinatorClient:
         why: str,
         checkpoint: CommitId | None = None,
     ) -> Lineage:
-        """The stage's next lineage, which begins at the snapshot `checkpoint`; None for the newest one. Repeated with the same `lineage`,
-        it returns the same."""
+        """Begin the stage's next lineage, at the snapshot `checkpoint` (None: the newest). Idempotent: a repeated call with the same
+        `lineage` returns the same new one."""
         body = wire_snapshots.LineageRequest(generation=generation, lineage=lineage, why=_sent(why), checkpoint_id=checkpoint)
         answer = await self._read(wire_snapshots.LineageReply, "POST", f"{_stage(run_id, task, stage)}/lineage", body)
         return Lineage(answer.lineage)
@@ -483,13 +483,13 @@ def path_segment(name: str) -> str:
 
 
 def _term_of(answer: httpx.Response) -> int:
-    """0 without a term."""
+    """The term in the answer; 0 if there is none."""
     found = answer.headers.get(wire_body.TERM_HEADER, "")
     return int(found) if found.isascii() and found.isdigit() and len(found) < 20 else 0
 
 
 def _may_be_refused_for_names(answer: httpx.Response) -> bool:
-    """Whether the answer is the one to an unknown path or an unknown field."""
+    """Whether the answer is that to an unknown path or an unknown field."""
     return answer.status_code in (404, 422) and _problem(answer)[0] in ("http-404", "invalid-request")
 
 
@@ -503,7 +503,7 @@ def _error(answer: httpx.Response) -> SluiceError:
 
 
 def _problem(answer: httpx.Response) -> tuple[str, str]:
-    """The problem's slug, and its text for people."""
+    """The problem's slug and detail."""
     try:
         found = wire_body.Problem.model_validate_json(answer.content)
         return found.type.removeprefix("urn:sluice:"), found.detail
@@ -517,7 +517,7 @@ RETRY_DELAY = timedelta(seconds=1)
 
 
 async def until_answered(request: Callable[[], Awaitable[T]], query: str) -> T:
-    """Repeat the request until the coordinator answers. There is no limit: if the lease expires meanwhile, the container ends."""
+    """Repeat the request until the coordinator answers, without a limit: if the lease expires, the container ends."""
     while True:
         try:
             return await request()

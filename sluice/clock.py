@@ -1,7 +1,7 @@
-"""The only place that reads a clock.
+"""The clocks. No other module reads the time.
 
-`elapsed` is the clock of leases: it never jumps, and on Linux it continues while the machine is suspended (CLOCK_BOOTTIME), so that a
-suspended virtual machine knows when it resumes that its lease has expired. It is the same for all processes of one machine.
+`elapsed` is the monotonic clock, which is used for leases. On Linux it continues while the machine is suspended (CLOCK_BOOTTIME), so that a
+resumed virtual machine detects that its lease has expired. It is the same for all processes of one machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Clock(Protocol):
         ...
 
     def elapsed(self) -> Instant:
-        """Seconds on a clock that never jumps."""
+        """Seconds on the monotonic clock."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Deprecated names of the wire, the settings, the command line and the metrics: the one table.
+"""The table of deprecated names in the API, the settings, the command line and the metrics.
 
-Release `since` knows both names of an entry; release `removed_in` knows the new one only. What accepts or shows an old name looks it up
-here:
+Release `since` supports both names of an entry, release `removed_in` only the new one. The code that accepts or shows an old name reads
+this table:
 
 * routes and headers: `coordinator.api`; fields of bodies: `sluice.wire.body.Renamed`
 * settings: `coordinator.settings`, with the variables `SLUICE_…` of the same names
@@ -42,7 +42,7 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Deprecation:
     """`new`: None if nothing replaces `old`. `where`: for a field the body's name in the OpenAPI document, for an option the command; empty
-    for the other kinds. `advice`: what to do instead, if "use NEW" does not say it."""
+    for the other kinds. `advice`: what to do instead, if "use NEW" is not enough."""
 
     kind: Kind
     old: str
@@ -130,14 +130,14 @@ DEPRECATIONS: tuple[Deprecation, ...] = (
         "sluice upgrade",
         "keep the coordinator up with `sluice coordinator`, and start the containers that the upgrade names with `sluice container`",
     ),
-    Deprecation(Kind.OPTION, "--old", None, "sluice upgrade", "it goes with --local"),
+    Deprecation(Kind.OPTION, "--old", None, "sluice upgrade", "it is removed together with --local"),
     *_renamed(Kind.OPTION, {"--anew": "--force"}, "sluice rebuild"),
     Deprecation(Kind.URL, "memory://", "file:///directory"),
 )
 
 
 def of_kind(kind: Kind, where: str = "") -> Iterator[Deprecation]:
-    """The entries of a kind, those of one body or command for fields and options."""
+    """The entries of a kind; for fields and options those of one body or command."""
     return (each for each in DEPRECATIONS if each.kind is kind and each.where == where)
 
 
@@ -156,7 +156,7 @@ in_request: ContextVar[list[Deprecation] | None] = ContextVar("in_request", defa
 
 
 def first_use(entry: Deprecation) -> bool:
-    """Whether this process uses the name for the first time: only then is the message shown."""
+    """Whether this process uses the name for the first time. The message is only shown then."""
     first = entry not in _used
     _used.add(entry)
     return first

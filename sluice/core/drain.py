@@ -1,17 +1,17 @@
-"""Drains: which requests are accepted, which phase follows, what is done, what remains, and who blocks.
+"""Drains: which requests are accepted, which phase follows, which stages are unfinished, and what blocks them.
 
     REQUESTED --> STOPPING --> FLUSHING --> COMMITTING --> DRAINED
         |            |            |             |
         +------------+--> CANCELLED <- - - - - -+  - - with KEEP_STATE only
         +------------+------------+-------------+--> FAILED
 
-REQUESTED waits for the run's first container. In STOPPING every stage of every task stops between batches and pins a snapshot, in FLUSHING
-it reads the rest of its input and empties its state, in COMMITTING it makes a last backup. A phase ends when every stage of the pinned job
-model has reached the step that the phase waits for; only the coordinator changes the phase. A drain that fails before FLUSHING, or is
-cancelled, leaves the run as it was. One that fails later stops the run, and its tasks return to the pinned snapshots.
+REQUESTED waits for the run's first container. In STOPPING every stage of every task stops between batches and pins a snapshot. In FLUSHING
+it reads the rest of its input and empties its state. In COMMITTING it makes a last backup. A phase ends when every stage of the pinned job
+model has reached the step that the phase waits for. Only the coordinator changes the phase. A drain that is cancelled, or fails before
+FLUSHING, does not change the run. A drain that fails later stops the run, and its tasks return to the pinned snapshots.
 
-A drain of the mode KEEP_STATE goes through the same phases, but in FLUSHING a stage reads the rest of its input and its state stays as it
-is. So until it is DRAINED it can be cancelled in every phase, and leaves the run as it was when it fails.
+A drain of the mode KEEP_STATE has the same phases, but in FLUSHING a stage only reads the rest of its input and keeps its state. Therefore
+it can be cancelled in every phase until it is DRAINED, and a failure does not change the run.
 
 The response to `POST /drain`, by the state of the run:
 
@@ -45,11 +45,11 @@ from sluice.core.jobmodels.spec import RunSpec
 from sluice.core.lifecycle import RunState
 
 DrainId = NewType("DrainId", str)
-"""The notification's uuid."""
+"""The uuid of a drain."""
 
 
 class Mode(StrEnum):
-    """What a drain does to state: DEFAULT empties it, KEEP_STATE leaves it for a next run with the same operators."""
+    """What a drain does to state. DEFAULT empties it. KEEP_STATE keeps it for a next run with the same operators."""
 
     DEFAULT = "DEFAULT"
     KEEP_STATE = "KEEP_STATE"
@@ -117,20 +117,21 @@ TIMED = (Phase.STOPPING, Phase.FLUSHING, Phase.COMMITTING)
 
 
 def begins(state: RunState, *, stopping: bool, newest: Phase | None, flushed: bool) -> bool:
-    """Whether a request starts a new drain; False if it gets the newest one of the run, whose phase is `newest` and which had begun to
-    empty state if `flushed`. `stopping`: a stop of the run was requested. Raises StaleRun for a run that cannot be drained."""
+    """Whether a request starts a new drain; false if the answer is the newest drain of the run. `newest`: the phase of that drain.
+    `flushed`: it had begun to empty state. `stopping`: a stop of the run was requested. Raises StaleRun for a run that cannot be
+    drained."""
     ended_by_drain = newest is Phase.DRAINED or (newest is Phase.FAILED and flushed)
     if newest is not None and (not newest.over or ended_by_drain):
         return False
     if state.ended:
         raise StaleRun(f"the run has ended as {state}: there is nothing to drain")
     if stopping:
-        raise StaleRun("the run is stopping with its state as it is: deploy the job again, and drain that run")
+        raise StaleRun("the run is stopping and keeps its state: deploy the job again, and drain that run")
     return True
 
 
 def check_mode(present: Mode, phase: Phase, requested: Mode) -> None:
-    """A request is answered with a drain of the same mode only. Raises OtherDrainMode."""
+    """The existing drain must have the requested mode. Raises OtherDrainMode."""
     if present is requested:
         return
     does = {Mode.DEFAULT: "empties the state", Mode.KEEP_STATE: "keeps the state"}[present]
@@ -140,11 +141,11 @@ def check_mode(present: Mode, phase: Phase, requested: Mode) -> None:
 
 
 def cancelled(phase: Phase, mode: Mode = Mode.DEFAULT) -> Phase:
-    """CANCELLED. Raises NotCancellable once state may have been emptied, and for a drain that is over."""
+    """Returns CANCELLED. Raises NotCancellable if state may have been emptied, or the drain has ended."""
     if phase is Phase.CANCELLED:
         return phase
     if not phase.can_go_back(mode):
-        when = f"is over: {phase}" if phase.over else f"is {phase}: open windows may have been written already"
+        when = f"has ended: {phase}" if phase.over else f"is {phase}: open windows may already have been written"
         raise NotCancellable(f"the drain {when}")
     return Phase.CANCELLED
 
@@ -153,8 +154,8 @@ def cancelled(phase: Phase, mode: Mode = Mode.DEFAULT) -> Phase:
 
 
 def counts(phase: Phase, known: Step, step: Step) -> bool:
-    """Whether the report of `step` changes a stage that is at `known`. A step of an earlier phase does not; the same step again, within its
-    phase, carries newer numbers. Raises DrainTooEarly for a step of a later phase."""
+    """Whether the report of `step` changes a stage that is at `known`. A step of an earlier phase does not. A repeated step within its
+    phase does, because it has newer numbers. Raises DrainTooEarly for a step of a later phase."""
     if phase.over:
         return False
     taken_in = _TAKEN_IN[step]
@@ -166,20 +167,20 @@ def counts(phase: Phase, known: Step, step: Step) -> bool:
 
 
 def advanced(phase: Phase, lowest: Step) -> Phase:
-    """The phase after a report, when no stage is below `lowest`."""
+    """The phase after a report, if no stage is below the step `lowest`."""
     if phase is Phase.REQUESTED or phase.over or lowest < _WAITS_FOR[phase]:
         return phase
     return {Phase.STOPPING: Phase.FLUSHING, Phase.FLUSHING: Phase.COMMITTING, Phase.COMMITTING: Phase.DRAINED}[phase]
 
 
 def moved(phase: Phase, to: Phase) -> Phase:
-    """Raises IllegalTransition, which is a bug."""
+    """Returns the phase `to`. Raises IllegalTransition, which is a bug."""
     if to not in _MOVES[phase]:
         raise IllegalTransition(f"a drain cannot go from {phase} to {to}")
     return to
 
 
-# --- done, what remains, who blocks ----------------------------------------------------------------------------------
+# --- progress and blockers ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +192,8 @@ class StageAt:
 
 @dataclass(frozen=True, slots=True)
 class RunTopology:
-    """What determines who blocks. `feeders`: stage -> the stages that write what it reads; `live`: slots with a live container; `held`:
-    tasks with an owner."""
+    """The parts of a run that determine the blockers. `feeders`: stage -> the stages that write its streams. `live`: slots with a live
+    container. `held`: tasks with an owner."""
 
     slots: Mapping[TaskName, ProcessorId]
     feeders: Mapping[StageName, frozenset[StageName]]
@@ -208,8 +209,8 @@ class BlockReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """What keeps a drain from its next phase: a slot without a container, a task that its container has not acquired, or a stage at
-    work."""
+    """What prevents the next phase of a drain: a slot without a container, a task that its container has not acquired, or an unfinished
+    stage."""
 
     processor_id: ProcessorId
     why: BlockReason
@@ -234,7 +235,7 @@ def remains(phase: Phase, stages: Iterable[StageAt]) -> Sequence[StageAt]:
 
 
 def waits_for(phase: Phase, stage: StageName, shape: RunTopology, stages: Iterable[StageAt]) -> Sequence[StageName]:
-    """The feeders of a stage that not all tasks have flushed; until then the stage waits."""
+    """The feeders of a stage that some task has not flushed yet. The stage waits for them."""
     if phase is not Phase.FLUSHING:
         return []
     behind = {each.stage for each in stages if each.step < Step.FLUSHED}
@@ -242,7 +243,7 @@ def waits_for(phase: Phase, stage: StageName, shape: RunTopology, stages: Iterab
 
 
 def blockers(phase: Phase, stages: Sequence[StageAt], shape: RunTopology) -> Sequence[Blocker]:
-    """Who must act next, ordered by slot, task and stage, without the stages that wait for others."""
+    """The blockers, ordered by slot, task and stage, without stages that wait for their feeders."""
     left = remains(phase, stages)
     waiting = {stage: bool(waits_for(phase, stage, shape, stages)) for stage in {each.stage for each in left}}
     found: dict[Blocker, None] = {}
@@ -272,16 +273,16 @@ class Effect(StrEnum):
 
 
 EFFECTS: Mapping[Effect, str] = {
-    Effect.EMITS: "writes its open windows with what they have so far; later records of a window make another row",
+    Effect.EMITS: "writes its open windows with their rows so far; later records of a window create another row",
     Effect.FORGETS: "forgets the keys that it has seen: a record that is sent again after the drain passes once more",
-    Effect.DROPS: "drops its rows without output: what they waited for finds nothing after the drain",
+    Effect.DROPS: "drops its rows without output: records that come after the drain find no match",
     Effect.UNMATCHED: "writes the rows that wait for a match as unmatched: a match that comes later is lost",
     Effect.FIRES: "fires all its timers now",
     Effect.LEAVES: "is not emptied, and the next run does not get its rows",
 }
 
 LOSES = frozenset({Effect.FORGETS, Effect.DROPS, Effect.UNMATCHED})
-"""The effects after which later input gives another result than without the drain, though no row is left in state."""
+"""The effects after which later input gives a different result than without the drain, although no row is left in state."""
 
 
 # --- the next run, after a drain that kept the state ------------------------------------------------------------------
@@ -289,8 +290,8 @@ LOSES = frozenset({Effect.FORGETS, Effect.DROPS, Effect.UNMATCHED})
 
 @dataclass(frozen=True, slots=True)
 class KeptStage:
-    """A stage of the drained run. `stateful`: whether it has state; `operators`: its stateful operators, in words; `tasks`: the partitions
-    that it reads in each task."""
+    """A stage of the drained run. `stateful`: whether it has state. `operators`: the descriptions of its stateful operators. `tasks`: the
+    partitions that it reads in each task."""
 
     stage: StageName
     reads: frozenset[StreamId]
@@ -301,8 +302,8 @@ class KeptStage:
 
 @dataclass(frozen=True, slots=True)
 class KeptHistory:
-    """An earlier history of a job, with whose state the next one continued after a drain that kept it; but the stages `without` began with
-    empty state. `first_run`: of the earlier history."""
+    """An earlier history of a job. The next history continued with its state after a drain that kept it, except for the stages `without`,
+    which began with empty state. `first_run`: the first run of the earlier history."""
 
     first_run: RunId
     without: frozenset[StageName] = frozenset()
@@ -320,9 +321,9 @@ def histories_of_state(first_run: RunId, kept: Sequence[KeptHistory], stage: Sta
 
 
 def check_continued(kept: Sequence[KeptStage], spec: RunSpec, model: JobModel) -> Collection[StageName]:
-    """The stages without state that start at the drained offsets, because they read other streams now. Raises IncompatibleState if the run
-    that `spec` and `model` describe has no place for the state of a stage: it was removed or renamed, reads other streams, or other tasks
-    read its partitions."""
+    """The stateless stages that start at the drained offsets, because they read other streams now. Raises IncompatibleState if the run with
+    this `spec` and `model` cannot use the state of a stage: the stage was removed or renamed, reads other streams, or its partitions are
+    read by other tasks."""
     restarted = set()
     for each in kept:
         if each.stage in spec.stage_names and spec.reads(each.stage) == each.reads:
@@ -358,10 +359,10 @@ def _check_tasks(kept: KeptStage, spec: RunSpec, model: JobModel) -> None:
 
 
 def operators_differ(kept: Sequence[str], now: Sequence[str]) -> str:
-    """How the stateful operators of a stage differ from those whose state was kept; "" if they do not."""
+    """The difference between a stage's stateful operators and those whose state was kept; "" if they are equal."""
     if list(kept) == list(now):
         return ""
-    return f"the kept state is of {_in_words(kept)}, and this version has {_in_words(now)}"
+    return f"the kept state belongs to {_in_words(kept)}, and this version has {_in_words(now)}"
 
 
 def _in_words(operators: Sequence[str]) -> str:
@@ -373,8 +374,8 @@ def _in_words(operators: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DrainTimeLimits:
-    """Time limits of a drain, counted from its first container: after `soft` it reports what is late, after `hard` it fails. `budgets`:
-    limits of single phases. A phase that exceeds its budget is reported as late, and shortens no other."""
+    """Time limits of a drain, from the stop of its first container. After `soft` the late stages are reported, after `hard` the drain
+    fails. `budgets`: limits of single phases. A phase that exceeds its budget is reported as late. It does not shorten other phases."""
 
     soft: timedelta
     hard: timedelta
@@ -393,8 +394,8 @@ def is_late(times: DrainTimeLimits, phase: Phase, began: datetime | None, entere
 
 
 def to_catch_up(positions: Iterable[Mapping[Ssp, int]]) -> Mapping[Ssp, int]:
-    """The furthest offset of each partition that several stages, or tasks, read and stopped at different offsets. The others must read up
-    to it before they flush, because the next run has one start for all of them."""
+    """The highest offset of each partition that several stages or tasks read and at which they stopped at different offsets. The others
+    must read up to it before they flush, because the next run has one start offset for all of them."""
     lowest: dict[Ssp, int] = {}
     highest: dict[Ssp, int] = {}
     for position in positions:

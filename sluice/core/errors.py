@@ -3,7 +3,7 @@
 * `ClientError`: the caller must change the request; repeating it cannot succeed (4xx).
 * `LeaseLost`: the caller no longer owns what it acts on; it must stop and must not retry (409, type `lease-lost`).
 * `Unavailable`: a dependency does not respond; retry after a pause (503).
-* `CorruptData`: stored bytes differ from what was written; stop and alert a person (500).
+* `CorruptData`: stored bytes differ from what was written; stop and alert an operator (500).
 * `Bug`: an illegal transition or a broken invariant (500).
 
 Each class is one problem type of RFC 9457 (`application/problem+json`):
@@ -12,9 +12,9 @@ Each class is one problem type of RFC 9457 (`application/problem+json`):
 * status: inherited from the family, from `NotFound` (404) or from `Conflict` (409)
 * title: the first line of the class's docstring
 
-Slugs, statuses and titles are part of the wire format; tests/unit/core/test_errors.py lists them all. `coordinator/api/errors.py` makes the
-responses. The container's own errors, which never become responses, are in `containers/errors.py` and beside the code that raises them.
-That a container is not valid is a normal answer of `/containerHeartbeat`, not an error.
+Slugs, statuses and titles are part of the wire format; tests/unit/core/test_errors.py lists them all. `coordinator/api/errors.py` builds
+the responses. Errors of containers, which never become responses, are in `containers/errors.py` and next to the code that raises them. If a
+container is not valid, `/containerHeartbeat` gives a normal answer and not an error.
 """
 
 from __future__ import annotations

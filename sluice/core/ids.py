@@ -1,13 +1,14 @@
 """Types for the ids that Sluice uses.
 
-**Three fences.** Three of these numbers distinguish an old actor from a new one:
+**Three fencing tokens.** Three of these ids distinguish an old actor from a new one:
 
 * An *incarnation* is one container process, named by its execution container id. A launcher gives each start a new id. An id that has ended
-  is rejected, so a replaced process learns that it was replaced.
-* An *epoch* numbers the incarnations of a slot. The coordinator assigns it at registration, and heartbeats carry it: only the highest epoch
-  renews the slot's lease.
-* A *generation* numbers the owners of a task. `acquire` assigns it, and every report and append carries it: one of an older generation is
-  rejected with `LeaseLost`. Tasks move between slots while both containers are valid, so an epoch alone does not protect a task.
+  is rejected, so that a replaced process stops.
+* An *epoch* numbers the incarnations of a slot. The coordinator assigns it at registration, and heartbeats contain it. Only the highest
+  epoch renews the slot's lease.
+* A *generation* numbers the owners of a task. `acquire` assigns it, and every report and append contains it. A report or append of an older
+  generation is rejected with `LeaseLost`. Tasks move between slots while both containers are valid, so an epoch alone does not protect a
+  task.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Instant = NewType("Instant", float)
 """A reading of the monotonic clock, in seconds; see `sluice.clock.elapsed`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,248}")
-"""Kafka's rule for topic names, without names that begin with a dot or a dash: these are safe in paths and on command lines."""
+"""Kafka's rule for topic names, without names that begin with a dot or a dash, so that names are safe in paths and on command lines."""
 
 
 _LONGEST_PLAIN = 200
@@ -76,7 +77,7 @@ class Ssp:
 
 @dataclass(frozen=True, order=True, slots=True)
 class StageKey:
-    """A stage of a task of a job. Each has a checkpoint directory and snapshots of its own."""
+    """A stage of a task of a job. Each has its own checkpoint directory and snapshots."""
 
     job: JobName
     task: TaskName

@@ -6,7 +6,7 @@
 
 A run is CREATED when it is posted and RUNNING when its first container registers. A drain may be requested before that; a cancelled drain
 returns the run to its former state. A run that was requested to stop remains RUNNING, with the time of the request, until the last task is
-released. The state of an ended run never changes: the next deployment is another run.
+released. The state of an ended run never changes. The next deployment is another run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOVES: Mapping[RunState, frozenset[RunState]] = {
 
 
 def moved(state: RunState, to: RunState) -> RunState:
-    """Return `to` if a run may go there from `state`, or is there already. Raises IllegalTransition, which is a bug."""
+    """Returns `to` if a run may change from `state` to it, or already has it. Raises IllegalTransition, which is a bug."""
     if to != state and to not in _MOVES[state]:
         raise IllegalTransition(f"a run cannot go from {state} to {to}")
     return to

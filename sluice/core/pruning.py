@@ -1,7 +1,7 @@
 """What may be deleted of the history of a job: ended runs, versions of the job model, drains, and containers that have ended.
 
-All of it was written for people and for restarts, and is of no use to the job after a while. `plan_pruning` says what may go. It keeps what
-is younger than the policy says, and what a later request reads:
+The history is for operators and for restarts, and the job does not need it for long. `plan_pruning` determines what may be deleted. It
+keeps what is younger than the policy's limit, and what a later request reads:
 
 * the current run, the one before it, the first run of its history, and of that history the newest run in which a stage reads a stream:
   a deployment that reads the stream again continues there;
@@ -11,7 +11,7 @@ is younger than the policy says, and what a later request reads:
 * the versions of kept runs and drains, those that owners of tasks run, all to which a roll-back is possible, and the newest ones, which
   a fail-over searches and from which the next version continues the count.
 
-Nothing that may go is kept later: a plan that was interrupted is continued by the next one.
+What may be deleted may also be deleted later, so the next plan continues an interrupted one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from sluice.core.ids import ExecutionContainerId, RunId, StageName, StreamId
 from sluice.core.waits import age
 
 NEWEST_VERSIONS = 50
-"""How many versions of a job's model are kept, however old they are."""
+"""Number of versions of a job's model that are kept regardless of their age."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryPolicy:
-    """`incarnations`: how many containers of a slot are kept; `keep`: how long everything else is kept after its end."""
+    """`incarnations`: the number of containers of a slot that are kept. `keep`: how long everything else is kept after its end."""
 
     incarnations: int = 100
     keep: timedelta = timedelta(days=30)
@@ -72,9 +72,9 @@ class PastDrain:
 
 @dataclass(frozen=True, slots=True)
 class JobHistory:
-    """What is recorded of a job, newest first. `readers`: of the runs of the current history, which stages read which streams. `used_runs`:
-    those that snapshots and owners of tasks refer to; `used_versions`: those that owners of tasks run. `adopted`: the newest version that a
-    container of the current run has adopted or acquired a task under; 0 if there was none."""
+    """The recorded history of a job, newest first. `readers`: for the runs of the current history, which stages read which streams.
+    `used_runs`: those that snapshots and owners of tasks refer to; `used_versions`: those that owners of tasks run. `adopted`: the newest
+    version that a container of the current run has adopted or acquired a task under; 0 if there was none."""
 
     current: RunId
     runs: Sequence[PastRun]
@@ -88,7 +88,7 @@ class JobHistory:
 
 @dataclass(frozen=True, slots=True)
 class PruningPlan:
-    """What may be deleted, oldest first. Drains go before the runs that they are of."""
+    """What may be deleted, oldest first. Drains are deleted before their runs."""
 
     drains: Sequence[DrainId] = ()
     versions: Sequence[int] = ()
@@ -156,12 +156,12 @@ class PastContainer:
 
 
 def surplus_containers(found: Sequence[PastContainer], policy: HistoryPolicy) -> Sequence[ExecutionContainerId]:
-    """The containers that may be deleted. The newest of a slot has the highest epoch and, of its slot, the highest version of the job
-    model, so that neither is ever used again. The host of the last owner of a task says where the task's state may still be on a disk."""
+    """The containers that may be deleted. The newest container of a slot is kept, so that its epoch and its version of the job model
+    are never reused. The last owner of a task is kept, because the task's state may still be on its host's disk."""
     return [each.execution_id for each in found if each.ended and not each.owner and each.newest - each.epoch >= policy.incarnations]
 
 
 def prunes_notices(ended: bool, stopping: bool, draining: bool) -> bool:
-    """Whether old notices of a run may go, all but the newest. A container that starts reads all notices of its run, and must find those of
-    a stop and of a drain that is not over."""
+    """Whether all old notices of a run except the newest may be deleted. A starting container reads all notices of its run, and must find
+    those of a stop and of an active drain."""
     return ended or not (stopping or draining)

@@ -259,7 +259,7 @@ def of_terms(*answers: tuple[int, int | None]) -> tuple[CoordinatorClient, list[
 async def test_any_answer_of_a_lower_term_counts_as_none(lower: int | None) -> None:
     coordinator, named = of_terms((200, 5), (200, lower), (404, lower), (200, 5), (200, 6))
     await beat(coordinator)
-    with pytest.raises(CoordinatorUnreachable, match=f"a former coordinator, of term {lower or 0}: one of term 5 has replaced it"):
+    with pytest.raises(CoordinatorUnreachable, match=f"a former coordinator with term {lower or 0}; one with term 5 has replaced it"):
         await beat(coordinator)
     with pytest.raises(CoordinatorUnreachable, match="a former coordinator"):
         await coordinator.run(RunId("r"))

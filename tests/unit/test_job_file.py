@@ -253,5 +253,5 @@ def test_a_job_that_was_refused_leaves_room_for_the_next(write: Write) -> None:
 def test_an_input_may_have_single_partitions_broadcast_as_samza_spells_them() -> None:
     job = Job("delays")
     assert [job.input("a", broadcast="#1,#0").broadcast, job.input("b", broadcast=True).broadcast] == ["#[0-1]", True]
-    with pytest.raises(BadJobFile, match="the input 'c': '1' names no partitions to broadcast"):
+    with pytest.raises(BadJobFile, match="the input 'c': '1' does not name partitions to broadcast"):
         job.input("c", broadcast="1")

@@ -1,4 +1,4 @@
-"""Runs an upgrade: look at the job, run all checks, take the step that `decide` chooses, look again."""
+"""Runs an upgrade: reads the state of the job, runs all checks, takes the step that `decide` chooses, and repeats."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Upgrade:
             await self._local.stop_containers()
 
     async def run(self) -> UpgradeReply:
-        """Take steps until the new version is healthy or the upgrade has ended otherwise. Raises what `upgrade_job` does."""
+        """Take steps until the new version is healthy or the upgrade has ended otherwise. Raises the errors of `upgrade_job`."""
         seen, request = await self._checks.look()
         await self._checks.check(seen, request)
         if self._options.dry_run:
@@ -139,7 +139,7 @@ class Upgrade:
     # --- the steps -------------------------------------------------------------------------------------------------
 
     async def _take(self, seen: UpgradeStatus, step: Step, request: wire_runs.RunRequest) -> UpgradeReply | None:
-        """Take the step. None: look at the job again."""
+        """Take the step. Returns None if the upgrade continues; the caller then reads the state of the job again."""
         match step:
             case Drain():
                 return await self._drain(step.run_id)
@@ -198,7 +198,7 @@ class Upgrade:
             return None
         except Refused as refused:
             if refused.refused_as == NotTheCurrentRun.slug:
-                say(f"another run of the job was deployed meanwhile: {refused}")
+                say(f"another run of the job was deployed in the meantime: {refused}")
                 return None
             if refused.refused_as == RunIsDraining.slug or not self._options.rollback:
                 raise
@@ -206,7 +206,7 @@ class Upgrade:
         return None
 
     def _announce_run(self, run_id: RunId, containers: int, version: str) -> None:
-        """Print what the deployment platform must give to the containers."""
+        """Print the variables that the deployment platform must set for the containers."""
         if not self._quiet:
             print(f"run {run_id}", flush=True)
         slots = "0" if containers == 1 else f"0 to {containers - 1}"
@@ -220,7 +220,7 @@ class Upgrade:
             else "run the same command again to continue watching"
         )
         self.standing = (
-            f"run {step.run_id} of the new version is deployed, and its health is not known yet: {again}, "
+            f"run {step.run_id} of the new version is deployed, and its health is not yet known: {again}, "
             "or `sluice deploy OLDFILE --start drained` to roll back"
         )
         self._announce_run(step.run_id, seen.run.containers, "the new version")
@@ -228,7 +228,7 @@ class Upgrade:
             self._local.take(self._options.job_file, step.run_id, seen.run.containers)
         before = await retrying(lambda: self._checks.batches_before(seen, step.former))
         trial = HealthWatch(self._options.batches, self._options.watch, SystemClock(), before)
-        verdict = await self._judge(step.run_id, trial)
+        verdict = await self._check_health(step.run_id, trial)
         if verdict is None:
             self._stays = self._local is not None
             return self._reply(Outcome.UPGRADED, f"run {step.run_id} of the new version is healthy", step.former, step.run_id)
@@ -244,8 +244,8 @@ class Upgrade:
         say(f"the new version failed: {why}; rolling back")
         return await self._roll_back(step.run_id, step.former, why)
 
-    async def _judge(self, run_id: RunId, trial: HealthWatch) -> tuple[HealthState, str] | None:
-        """Watch the first batches. None if they are healthy, else what is wrong."""
+    async def _check_health(self, run_id: RunId, trial: HealthWatch) -> tuple[HealthState, str] | None:
+        """Watch the first batches. None if they are healthy, otherwise the state and the problem."""
         with Bars(run_id, quiet=self._quiet) as bars:
             while True:
                 crashed = await self._local.keep_up() if self._local is not None else ""
@@ -292,8 +292,8 @@ class Upgrade:
         return self._reply(Outcome.ROLLED_BACK, summary, former, failed, run_id)
 
     async def _deploy_once(self, request: wire_runs.RunRequest, present: RunId) -> RunId:
-        """Deploy, unless the current run was already deployed by this request: its answer may have been lost, or another command may have
-        rolled back, too. Raises Refused also if the current run was deployed by another request."""
+        """Deploy, unless the current run was already deployed by an equal request, because an answer was lost or another command has also
+        rolled back. Raises Refused also if the current run was deployed by a different request."""
         while True:
             try:
                 return RunId((await self._client.deploy(request, present)).run_id)
@@ -384,10 +384,10 @@ class Checks:
             raise NotEmptied(f"{left}: use --allow-leftover-state to upgrade anyway; the new version does not get these rows")
 
     def _check_can_return(self, seen: UpgradeStatus) -> None:
-        """To state that was kept a version returns by the snapshots of the drain."""
+        """Check that a rollback is possible: the old version returns to kept state with the snapshots of the drain. Raises ClientError."""
         if self._options.keep_state and self._options.rollback and not seen.run.backup_to:
             raise ClientError(
-                f"run {seen.run_id} is not backed up, and after the first batches of the new version the old one could not return to its "
+                f"run {seen.run_id} is not backed up, so after the first batches of the new version the old one could not return to its "
                 "state: use --no-rollback to upgrade without the possibility to roll back"
             )
 
@@ -420,7 +420,8 @@ class Checks:
         return UpgradeReply(job=self.job.name, outcome=outcome, summary=summary, former_run=seen.run_id, steps=tuple(steps))
 
     async def batches_before(self, seen: UpgradeStatus, former: RunId) -> Mapping[tuple[str, str], int]:
-        """The last batch of each stage of a task when the former run was drained, if its state was kept: the new version counts on."""
+        """The last batch of each stage of a task when the former run was drained, if its state was kept. The new version continues
+        to count from it."""
         drain = next((each for each in seen.drains if each.run_id == former and each.phase is Phase.DRAINED), None)
         if drain is None or drain.drain_mode != Mode.KEEP_STATE:
             return {}
@@ -436,7 +437,7 @@ class Checks:
 
 
 def _left(plan: wire_drains.DrainPlanReply) -> str:
-    """Which state a drain would not empty, or that this is not known; "" if it would empty all."""
+    """The state that a drain would not empty, or that this is unknown; "" if it would empty all."""
     if plan.empties:
         return ""
     leftover = [f"stage {each.stage}: {', '.join(each.operators)}" for each in plan.stages if each.operators]
@@ -445,4 +446,4 @@ def _left(plan: wire_drains.DrainPlanReply) -> str:
         for each in plan.stages
         if each.unknown_tasks
     ]
-    return f"a flush would leave rows in state, or it is not known whether it would ({'; '.join([*leftover, *unknown])})"
+    return f"a flush would leave rows in state, or it is unknown whether it would ({'; '.join([*leftover, *unknown])})"

@@ -1,4 +1,4 @@
-"""Health of a new version, judged by its first batches."""
+"""Health of a new version, according to its first batches."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from sluice.status import failing_line, failing_stages, lag_of, live_containers
 from sluice.wire import runs as wire_runs
 
 ORDERLY_CODES = (0, 3)
-"""Exit codes that are no failure of the version: stopped in order, lease lost."""
+"""Exit codes that are not failures of the version: stopped cleanly, lease lost."""
 
 SETTLED = timedelta(seconds=10)
-"""How long a stage that is healthy only because it has nothing to read must stay so: longer than the coordinator's view of the streams
-may be old."""
+"""How long a stage that is healthy only because it has nothing to read must stay healthy: longer than the maximum age of the coordinator's
+data about the streams."""
 
 
 class HealthState(Enum):
     HEALTHY = auto()
     SETTLING = auto()
-    """Healthy if it stays so for SETTLED."""
+    """Healthy if this state lasts for SETTLED."""
     PENDING = auto()
     FAILED = auto()
     SUPERSEDED = auto()
-    """The run was drained or stopped by another client: the upgrade does not change it."""
+    """Another client has drained or stopped the run, and the upgrade does not change it."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionHealth:
-    """`done` of `total` stages, counted over all tasks, are healthy. `reason`: what is wrong or still missing."""
+    """`done` of `total` stages, counted over all tasks, are healthy. `reason`: the problem, or the missing conditions."""
 
     how: HealthState
     reason: str
@@ -48,10 +48,11 @@ class VersionHealth:
 NONE_BEFORE: Mapping[tuple[str, str], int] = MappingProxyType({})
 
 
-def look(run: wire_runs.RunDetail, batches: int, crashed: str = "", before: Mapping[tuple[str, str], int] = NONE_BEFORE) -> VersionHealth:
-    """A stage is healthy after `batches` batches, or after its first if it has nothing to read: Spark runs that one also without rows.
-    `crashed`: how a container that this command started has ended, if one has. `before`: the last batches by task and stage of the state
-    with which the version began; on that Spark runs no batch without rows, and a report with nothing to read is enough."""
+def assess(run: wire_runs.RunDetail, batches: int, crashed: str = "", before: Mapping[tuple[str, str], int] = NONE_BEFORE) -> VersionHealth:
+    """The health of a run. A stage is healthy after `batches` batches, or after its first batch if it has nothing to read, because Spark
+    runs the first batch even without rows. `crashed`: the error of a container that this command started, if one has ended. `before`: the
+    last batches, by task and stage, of the state with which the version began. With such state Spark runs no batch without rows, so a
+    report with nothing to read is enough."""
     stages = [each for task in run.tasks for each in task.stages if task.runs(each.stage)]
     made = {id(each): _made(each, before.get((task.task, each.stage))) for task in run.tasks for each in task.stages}
     enough = [each for each in stages if made[id(each)] >= batches]
@@ -70,7 +71,7 @@ def look(run: wire_runs.RunDetail, batches: int, crashed: str = "", before: Mapp
 
 
 def _made(stage: wire_runs.StageProgress, before: int | None) -> int:
-    """How many batches the version has committed."""
+    """The number of batches that the version has committed."""
     return 0 if stage.batch_id is None else max(0, stage.batch_id - (-1 if before is None else before))
 
 
@@ -89,7 +90,7 @@ def _wrong(run: wire_runs.RunDetail, crashed: str) -> tuple[HealthState, str] | 
 
 
 def headlines(reason: str) -> str:
-    """A reason without its stack frames, which are indented both in Java's and in Python's traces."""
+    """A reason without its stack frames, which are the indented lines of Java's and Python's stack traces."""
     return " ".join(line for line in reason.splitlines() if line and not line[0].isspace())
 
 
@@ -106,9 +107,9 @@ def _missing(run: wire_runs.RunDetail, stages: int, batches: int) -> Sequence[st
 
 
 class HealthWatch:
-    """Judges a new version repeatedly until `within` after its deployment. A command that starts later still gets a verdict, but `too_late`
-    forbids the rollback: there may be much output that would be written again. The time before the first look is by the coordinator's
-    wall clock, the time since then by `clock`, which does not jump."""
+    """Checks a new version repeatedly until `within` after its deployment. A command that starts later still gets a result, but `too_late`
+    prevents the rollback, because it could write much output again. The time before the first check is measured with the coordinator's wall
+    clock, the time since then with the monotonic clock."""
 
     def __init__(self, batches: int, within: timedelta, clock: Clock, before: Mapping[tuple[str, str], int] = NONE_BEFORE) -> None:
         """`before`: see `look`."""
@@ -117,21 +118,21 @@ class HealthWatch:
         self._within = within
         self._clock = clock
         self._deployed: float | None = None
-        self._first_look = Instant(0.0)
+        self._first_check = Instant(0.0)
         self._well_since: Instant | None = None
         self.too_late = False
 
     def seen(self, run: wire_runs.RunDetail, crashed: str = "") -> VersionHealth:
-        """HEALTHY and FAILED are final. FAILED is also the verdict when the time is over."""
+        """The health after this observation. HEALTHY and FAILED are final. When the time has passed, the result is FAILED."""
         now = self._clock.elapsed()
         if self._deployed is None:
             assert run.server_time is not None
             before = age(run.created_at, run.server_time)
-            self._first_look, self._deployed = now, now - before.total_seconds()
+            self._first_check, self._deployed = now, now - before.total_seconds()
             self.too_late = before > self._within
-        found = look(run, self._batches, crashed, self._before)
+        found = assess(run, self._batches, crashed, self._before)
         settled, within = SETTLED.total_seconds(), self._within.total_seconds()
-        ends = self._first_look + 2 * settled if self.too_late else self._deployed + within
+        ends = self._first_check + 2 * settled if self.too_late else self._deployed + within
         match found.how:
             case HealthState.SETTLING:
                 self._well_since = now if self._well_since is None else self._well_since

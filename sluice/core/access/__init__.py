@@ -1,8 +1,8 @@
-"""Who may send which requests: rules only.
+"""Access rules: which clients may send which requests.
 
-* `browsers`: which requests of web browsers are served.
+* `browsers`: which requests of web browsers are accepted.
 * `credentials`: text without the credentials of the URLs in it.
 * `networks`: addresses and networks of clients.
 * `roles`: the roles that a principal may have.
-* `tokens`: the form of tokens, how long they are valid, and how often wrong ones may be tried.
+* `tokens`: the format of tokens, their validity, and the limit of wrong attempts.
 """

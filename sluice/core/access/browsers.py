@@ -1,15 +1,15 @@
-"""Which requests of web browsers are served.
+"""Which requests of web browsers are accepted.
 
 A page of any site can make a browser send requests to addresses that only the browser's machine reaches. Two rules protect the
 coordinator:
 
-* The `Host` header must be an address, `localhost` or a name that is configured. Without this rule, a site that changes the address of its
-  own name to the coordinator's (DNS rebinding) is of the same origin as the coordinator, and reads its answers.
-* A request that a page of another origin made is refused, except a navigation, which changes nothing and shows its answer to the user
-  only. Browsers say so with `Sec-Fetch-Site` (https://www.w3.org/TR/fetch-metadata/), and older ones with `Origin` for all methods but GET
-  and HEAD.
+* The `Host` header must be an address, `localhost` or a configured name. Without this rule, a site that changes the address of its own name
+  to the coordinator's (DNS rebinding) has the same origin as the coordinator, and can read its answers.
+* A request from a page of another origin is refused, except a navigation, which changes nothing and shows its answer only to the user.
+  Browsers indicate the origin with `Sec-Fetch-Site` (https://www.w3.org/TR/fetch-metadata/), and older ones with `Origin` for all methods
+  except GET and HEAD.
 
-Clients that are no browsers send neither `Origin` nor `Sec-Fetch-Site`.
+Clients that are not browsers send neither `Origin` nor `Sec-Fetch-Site`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _is_address(host: str) -> bool:
 
 
 def is_cross_site(method: str, authority: str, origin: str | None, fetch_site: str | None, fetch_mode: str | None) -> bool:
-    """Whether a page of another origin than `http(s)://AUTHORITY` made the request and it must be refused. The other arguments are the
+    """Whether the request must be refused because a page of another origin than `http(s)://AUTHORITY` sent it. The other arguments are the
     headers `Origin`, `Sec-Fetch-Site` and `Sec-Fetch-Mode`."""
     safe = method in SAFE_METHODS
     if fetch_site is not None and fetch_site not in ("same-origin", "none"):

@@ -7,7 +7,7 @@ import re
 HIDDEN = "***"
 
 _PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):\S*@")
-"""Up to the last @, because a password may have `/` and `@` in it."""
+"""Up to the last @, because a password may contain `/` and `@`."""
 
 _PARAMETER = re.compile(r"([?&][^=&\s]*(?:password|passwd|secret|token|credential|key)[^=&\s]*=)[^&\s'\"]+", re.IGNORECASE)
 

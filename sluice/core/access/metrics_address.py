@@ -1,7 +1,7 @@
-"""Where Prometheus scrapes a container.
+"""The address at which Prometheus scrapes a container.
 
-The container names host and port itself. Prometheus connects to them, so a container could make it send requests to any host of its
-network (server-side request forgery, CWE-918). Therefore the host is the address from which the container registered, unless the
+The container sends the host and port. Prometheus connects to them, so a container could make it send requests to any host of its network
+(server-side request forgery, CWE-918). Therefore the host is the address from which the container registered, unless the
 coordinator's settings list the host.
 """
 
@@ -34,7 +34,7 @@ def parse_scrape_hosts(given: Sequence[str]) -> ScrapeHosts:
 
 def scrape_address(given: str, peer: str, hosts: ScrapeHosts) -> str | None:
     """The "host:port" to publish for a container that names the address `given`. `peer`: the address from which it registered. None if that
-    is no address, as with a Unix socket, and the host is not listed. IPv6 addresses are in brackets."""
+    is not an address, as with a Unix socket, and the host is not listed. IPv6 addresses are in brackets."""
     name, _, port = given.rpartition(":")
     host = name.strip("[]")
     if hosts.allow(host) or (_is_address(host) and _is_address(peer) and ip_address(host) == _plain(peer)):
@@ -46,7 +46,7 @@ def scrape_address(given: str, peer: str, hosts: ScrapeHosts) -> str | None:
 
 
 def _plain(address: str) -> IPv6Address | IPv4Address:
-    """An IPv4 address that a socket for IPv6 shows as ::ffff:10.1.2.3 is 10.1.2.3."""
+    """The address; an IPv4-mapped IPv6 address such as ::ffff:10.1.2.3 becomes 10.1.2.3."""
     found = ip_address(address)
     return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found
 

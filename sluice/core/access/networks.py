@@ -11,7 +11,7 @@ Network = IPv4Network | IPv6Network
 
 
 def parse_networks(given: Iterable[str]) -> tuple[Network, ...]:
-    """Networks as in "10.0.0.0/8" or "fd00::/8"; an address is a network of one. Raises BadSettings."""
+    """Networks such as "10.0.0.0/8" or "fd00::/8". An address is a network of one. Raises BadSettings."""
     try:
         return tuple(ip_network(each) for each in given)
     except ValueError as error:
@@ -19,8 +19,8 @@ def parse_networks(given: Iterable[str]) -> tuple[Network, ...]:
 
 
 def is_in(address: str, networks: Iterable[Network]) -> bool:
-    """Whether the address is in one of the networks. An IPv4 address that a socket for IPv6 shows as ::ffff:10.1.2.3 is 10.1.2.3. False for
-    anything that is no address, such as the path of a Unix socket."""
+    """Whether the address is in one of the networks. An IPv4-mapped IPv6 address such as ::ffff:10.1.2.3 counts as 10.1.2.3. False
+    for other text, such as the path of a Unix socket."""
     try:
         found = ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Roles. Which role may send which request is the table in `coordinator.api.access`."""
+"""Roles. The table in `coordinator.api.access` defines which role may send which request."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from enum import StrEnum
 
 class Role(StrEnum):
     VIEWER = "viewer"
-    """Reads everything but secrets and the audit trail."""
+    """Reads everything except secrets and the audit log."""
     OPERATOR = "operator"
     """Also stops, scales, drains, and restores snapshots."""
     DEPLOYER = "deployer"
-    """Reads, deploys and upgrades jobs: what a deployment runs is code."""
+    """Reads, deploys and upgrades jobs. A deployment runs code."""
     AGENT = "agent"
-    """Registers containers. What they do then needs the token that the registration returns."""
+    """Registers containers. Their further requests need the token of the registration."""
     LAUNCHER = "launcher"
-    """Starts containers: registers those of Apache Samza, and reports exits of containers that it has seen end."""
+    """Starts containers: registers those of Apache Samza, and reports the exits of containers."""
     METRICS = "metrics"
-    """Reads metrics and the list of containers that expose some."""
+    """Reads metrics and the list of containers that expose metrics."""
     ADMIN = "admin"
-    """Everything, with tokens, garbage collection and the audit trail."""
+    """Everything, including tokens, garbage collection and the audit log."""

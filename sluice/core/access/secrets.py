@@ -1,7 +1,7 @@
 """Secrets in a job's config: references instead of values.
 
-The config of a run is stored, shown and logged, so a secret must not be in it. A reference names a secret, and the container reads it
-where it is used: `secret:env:NAME` is a variable of the container's environment, `secret:file:PATH` the text of a file, and
+The config of a run is stored, displayed and logged, so it must not contain secrets. A reference names a secret, and the container reads
+the secret when it is used: `secret:env:NAME` is a variable of the container's environment, `secret:file:PATH` the text of a file, and
 `secret:k8s:NAME/KEY` a key of a Kubernetes Secret that is mounted in the container.
 """
 
@@ -45,7 +45,7 @@ class SecretReference:
 
 
 def parse_reference(name: str, value: str) -> SecretReference | None:
-    """The reference that the value of a config entry is; None for any other value. Raises BadConfig for one that is malformed."""
+    """The reference in the value of a config entry; None for any other value. Raises BadConfig for a malformed reference."""
     if not value.startswith(PREFIX):
         return None
     source, _, secret = value.removeprefix(PREFIX).partition(":")
@@ -61,7 +61,7 @@ def parse_reference(name: str, value: str) -> SecretReference | None:
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Whether the value is probably a secret, by its name or its text. Raises BadConfig for a malformed reference."""
+    """Whether the value is probably a secret, according to its name or its text. Raises BadConfig for a malformed reference."""
     if parse_reference(name, value) is not None or _HARMLESS_VALUE.fullmatch(value):
         return False
     return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))

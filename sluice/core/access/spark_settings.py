@@ -1,7 +1,7 @@
-"""Which Spark settings a deployer may put into a run's config.
+"""Which Spark settings a deployer may set in a run's config.
 
-A Spark setting can name code: a class, a jar, an option of the JVM. A principal with the role deployer, and not admin, may set those that
-are amounts and switches, and those that the job's present run has already.
+A Spark setting can name code: a class, a jar, an option of the JVM. A principal with the role deployer, and not admin, may set only amounts
+and switches, and settings that the job's current run already has.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ ALLOWED = (
     "spark.sql.streaming.*",
     "spark.task.*",
 )
-"""Patterns. Spark's documentation of each: Configuration, and Structured Streaming."""
+"""Patterns of allowed settings. Spark documents them in its pages Configuration and Structured Streaming."""
 
 NAMES_CODE = ("*class*", "*extension*", "*listener*", "*manager*", "*plugin*", "*script*")
-"""Never allowed by a pattern with `*` of the list above: settings whose value is a class or a program."""
+"""Settings whose value is a class or a program. Patterns with `*` in `ALLOWED` do not allow them."""
 
 
 def not_allowed(config: Mapping[str, str], present: Mapping[str, str], allowed: Sequence[str] = ALLOWED) -> Collection[str]:

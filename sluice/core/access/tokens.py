@@ -1,10 +1,10 @@
-"""The form of tokens, how long they are valid, and how often wrong ones may be tried.
+"""The format of tokens, their validity, and the limit of wrong attempts.
 
 A token is `sluice-t.ID.SECRET`: 64 random bits in hexadecimal digits, and 256 as base64url. The database has the
-SHA-256 of the whole token. A slow hash would add nothing: it protects passwords that people choose, not 256 random bits.
+SHA-256 of the whole token. A slow hash would add no protection: it is for passwords that users choose, not for 256 random bits.
 
-An incarnation token is `sluice-i.SECRET.ID`, with the container's execution container id as base64url. It is given to a container when it
-registers, and is valid as long as the container is.
+An incarnation token is `sluice-i.SECRET.ID`, with the container's execution container id as base64url. A container gets it when it
+registers. It is valid as long as the container is valid.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PREFIX = "sluice-t."
 INCARNATION_PREFIX = "sluice-i."
 
 MAX_TOKEN = 600
-"""Characters. Longer ones are not hashed."""
+"""Maximum length in characters. Longer tokens are not hashed."""
 
 
 def encoded(random: bytes) -> str:
@@ -49,7 +49,7 @@ def new_incarnation_token(execution_id: ExecutionContainerId, secret: bytes) -> 
 
 
 def incarnation_of(token: str) -> ExecutionContainerId | None:
-    """The container that an incarnation token names; None if the text does not have the form of one."""
+    """The container that an incarnation token names; None if the text does not have this format."""
     parts = token.split(".")
     if len(parts) != 3 or not token.startswith(INCARNATION_PREFIX) or len(token) > MAX_TOKEN:
         return None
@@ -69,7 +69,7 @@ def is_same(one: Digest, other: Digest) -> bool:
 
 
 def id_of(token: str) -> TokenId | None:
-    """The id of a token; None if the text does not have the form of one."""
+    """The id of a token; None if the text does not have this format."""
     parts = token.split(".")
     if len(parts) != 3 or not token.startswith(PREFIX) or len(token) > MAX_TOKEN:
         return None
@@ -80,14 +80,13 @@ _TOKEN = re.compile(rb"sluice-(t\.[0-9a-f]{%d}\.|i\.)[A-Za-z0-9_-]{16,}" % (2 * 
 
 
 def has_token(text: bytes) -> bool:
-    """Whether a token is in the text, or the most of one."""
+    """Whether the text contains a token, or most of one."""
     return b"sluice-" in text and _TOKEN.search(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a principal may do: the roles it has, for jobs whose name fits one of the patterns (`*` stands for any text, `?` for one
-    character)."""
+    """The permissions of a principal: its roles, for jobs whose name matches one of the patterns (`*`: any text, `?`: one character)."""
 
     roles: frozenset[Role]
     jobs: tuple[str, ...] = ("*",)
@@ -105,14 +104,14 @@ def is_valid(expires_at: datetime | None, revoked_at: datetime | None, now: date
 
 
 BAD_LOGINS = 20
-"""Wrong tokens within `BAD_LOGINS_WITHIN` that one address may send, and that may name one token's id."""
+"""Maximum number of wrong tokens within `BAD_LOGINS_WITHIN` from one address, and with one token's id."""
 
 BAD_LOGINS_WITHIN = timedelta(minutes=1)
 
 
 class BadLogins:
-    """Counts wrong tokens by address and by token id. Right tokens are always accepted, so that a client with a wrong one does not lock out
-    the others behind its address. Counts start again in each period of `BAD_LOGINS_WITHIN`, which bounds memory with `MAX_COUNTED`."""
+    """Counts wrong tokens by address and by token id. Valid tokens are always accepted, so that a client with a wrong one does not lock out
+    other clients with its address. Counts are reset in each period of `BAD_LOGINS_WITHIN`. `MAX_COUNTED` limits the memory."""
 
     MAX_COUNTED = 10_000
 
@@ -121,7 +120,7 @@ class BadLogins:
         self._counts: Counter[str] = Counter()
 
     def refused(self, keys: Mapping[str, str], now: Instant) -> timedelta | None:
-        """Count a wrong token under these keys (kind -> value). Returns how long to wait if there were too many; None if not."""
+        """Count a wrong token under these keys (kind -> value). Returns how long to wait if there were too many, otherwise None."""
         period = BAD_LOGINS_WITHIN.total_seconds()
         if now >= self._began + period:
             self._began = now

@@ -2,8 +2,8 @@
 
 A restarted query may read more partitions than its checkpoint has, never fewer. While a run continues, a new version of its job model may
 therefore add partitions and tasks, but takes no partition from a task; such a change must wait for the next deployment. All streams are
-first evaluated together, because the two sides of a join can only grow together, and then one by one, so that a stream which cannot grow
-does not hinder the others.
+first evaluated together, because the two sides of a join can only grow together, and then one by one, so that a stream that cannot grow
+does not block the others.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ PlanFor = Callable[[Mapping[str, int]], PlannedModel]
 
 
 def evaluate(streams: Sequence[StreamCount], plan_for: PlanFor, former: JobModel) -> tuple[PlannedModel, Sequence[StreamVerdict]]:
-    """The model with every stream grown that can grow, and the verdict on each. If none can, the model for the known counts; raises what
-    `plan_for` raises for these."""
+    """The model in which every stream that can grow has grown, and the verdict on each stream. If none can grow, the model for the known
+    counts. Raises the errors of `plan_for` for the known counts."""
     known = {each.name: each.known for each in streams}
     growing = [each for each in streams if grows(each)]
     grown, refused = growing, dict[str, str]()
@@ -152,7 +152,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """How uneven a model is: maximum and mean."""
+    """The skew of a model, as maximum and mean."""
 
     partitions_per_task: tuple[int, float]
     tasks_per_container: tuple[int, float]
@@ -160,8 +160,9 @@ class Skew:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """`partitions`: the new ones with the task that reads each, None for all tasks. `affected` tasks read more than before, and their
-    queries start again; `made` are new; `gone` are those of a model of another deployment; `moves` go to another slot."""
+    """The changes of a new model. `partitions`: the new ones with the task that reads each; None: all tasks. `affected`: tasks that read
+    more than before, so that their queries restart. `made`: new tasks. `gone`: removed tasks, only after another deployment. `moves`: tasks
+    that move to another slot."""
 
     partitions: Mapping[Ssp, TaskName | None]
     affected: Sequence[TaskName]
@@ -177,7 +178,7 @@ class Effect:
 
 
 def effect(former: JobModel, new: JobModel) -> Effect:
-    """What the new model changes against the former."""
+    """The changes of the new model compared with the former."""
     old, now = former.tasks, new.tasks
     slot_before, slot_after = former.placement, new.placement
     read_before = {ssp for task in old.values() for ssp in task.ssps}

@@ -1,6 +1,6 @@
 """The stage graph of a job: which streams each stage reads and writes, by their names in the job file.
 
-The coordinator and the container check the same rules, so an invalid job file fails on its author's machine with the same message.
+The coordinator and the container check the same rules, so an invalid job file fails with the same message on the developer's machine.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from sluice.core.ids import StageName, checked_name
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One Structured Streaming query per task: `reads` and `writes` are names of declared streams. `stateful` is false for a stage of which
-    it is declared that its query keeps no state."""
+    """One Structured Streaming query per task: `reads` and `writes` are names of declared streams. `stateful`: false if the
+    job file declares that the query keeps no state."""
 
     name: StageName
     reads: tuple[str, ...]
@@ -36,7 +36,7 @@ class Graph:
         """A graph from the lists as declared. Raises BadGraph for a name that is declared twice."""
         twice = [name for name, n in Counter([*inputs, *intermediates, *outputs]).items() if n > 1]
         if twice:
-            raise BadGraph(f"the name {twice[0]!r} is declared twice: every stream needs a name of its own")
+            raise BadGraph(f"the name {twice[0]!r} is declared twice: every stream needs a unique name")
         return Graph(frozenset(inputs), frozenset(intermediates), frozenset(outputs), tuple(stages))
 
 
@@ -72,7 +72,7 @@ def _check_names(graph: Graph) -> None:
         checked_name("stage", stage.name)
     twice: list[str] = [name for name, n in Counter(s.name for s in graph.stages).items() if n > 1]
     if twice:
-        raise BadGraph(f"the name {twice[0]!r} is declared twice: every stage needs a name of its own")
+        raise BadGraph(f"the name {twice[0]!r} is declared twice: every stage needs a unique name")
 
 
 def _check_stage(graph: Graph, stage: Stage) -> None:
@@ -96,13 +96,13 @@ def _written(graph: Graph) -> Sequence[str]:
 
 
 def _check_writers(graph: Graph) -> None:
-    """An output has one writer: its readers could not distinguish the records of two writers."""
+    """Check the writers of streams. An output has one writer, because its readers could not distinguish the records of two writers."""
     writers = {name: [stage.name for stage in graph.stages for each in stage.writes if each == name] for name in _written(graph)}
     for name, stages in writers.items():
         if twice := [stage for stage, n in Counter(stages).items() if n > 1]:
             raise BadGraph(f"stage {twice[0]} writes {name!r} twice")
         if len(stages) > 1 and name in graph.outputs:
-            raise BadGraph(f"the stages {' and '.join(stages)} both write {name!r}: give each an output of its own")
+            raise BadGraph(f"the stages {' and '.join(stages)} both write {name!r}: give each its own output")
     for name in sorted(graph.intermediates):
         if name not in writers:
             raise BadGraph(f"no stage writes the intermediate stream {name!r}")

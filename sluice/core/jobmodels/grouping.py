@@ -1,10 +1,10 @@
 """Which task reads which partition, also after a stream has grown.
 
-A grouper maps partitions to tasks without memory. For a stateful job the stored assignment takes precedence: a partition stays with the
+A grouper maps partitions to tasks and keeps no state. For a stateful job the stored assignment takes precedence: a partition stays with the
 task that owned it. When a stream that started with n0 partitions has n, a multiple of n0, partition p goes to the task that owns p % n0.
 If producers place a key by hash(key) % n, the key's state is then in one task through any chain of expansions, because
 (h % n) % n0 == h % n0 whenever n0 divides n. This requires n0, the *baseline*, which is stored and not derived from the tasks. Owners and
-baselines of a stream are remembered while a job does not read it, as long as the state of its keys may be used again; see
+baselines of a stream are kept while a job does not read it, as long as the state of its keys may be used again; see
 `PreviousAssignment`.
 
 Format and names of the groupers: Apache Samza (GroupByPartition, GroupBySystemStreamPartition, AllSspToSingleTaskGrouper). The
@@ -28,8 +28,8 @@ Groups = Mapping[TaskName, frozenset[Ssp]]
 
 @dataclass(frozen=True, slots=True)
 class PreviousAssignment:
-    """The stored assignment of a job: that of the last job model, and the parts of earlier ones that the last one has no use for, because
-    it does not read these streams. `grouping`: the grouper and its fold; "" before the first model."""
+    """The stored assignment of a job: that of the last job model, and those of streams that only earlier models read. `grouping`: the
+    grouper and its fold; "" before the first model."""
 
     tasks: Mapping[Ssp, TaskName] = field(default_factory=dict)
     baselines: Mapping[StreamId, int] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class PreviousAssignment:
         return frozenset(task for ssp, task in self.tasks.items() if ssp.stream_id == stream)
 
     def without(self, streams: Collection[StreamId]) -> PreviousAssignment:
-        """The same without these streams."""
+        """A copy without these streams."""
         return PreviousAssignment(
             tasks={ssp: task for ssp, task in self.tasks.items() if ssp.stream_id not in streams},
             baselines={stream: count for stream, count in self.baselines.items() if stream not in streams},
@@ -48,8 +48,8 @@ class PreviousAssignment:
         )
 
     def updated(self, made: Assignment, grouping: str) -> PreviousAssignment:
-        """What is stored beside a model with the assignment `made`. The streams that it does not read are remembered: a later model of the
-        same history may read them again, and the state of their keys is still in the tasks that have read them."""
+        """The assignment to store with a model that has the assignment `made`. Streams that the model does not read are kept, because a
+        later model of the same history may read them again, and the state of their keys is still in the tasks that have read them."""
         others = self.without(made.baselines.keys())
         return PreviousAssignment({**others.tasks, **made.owners}, {**others.baselines, **made.baselines}, grouping)
 
@@ -80,7 +80,7 @@ class GroupByPartition:
 
 @dataclass(frozen=True, slots=True)
 class GroupBySystemStreamPartition:
-    """Every partition has a task of its own."""
+    """Every partition has its own task."""
 
     def group(self, previous: PreviousAssignment, ssps: frozenset[Ssp]) -> Groups:
         return _grouped((f"SystemStreamPartition [{s.system}, {s.stream}, {s.partition}]", s) for s in ssps)
@@ -110,12 +110,12 @@ def grouper_named(name: str, max_tasks: int | None) -> Grouper:
             return GroupBySystemStreamPartition()
         case "AllSspToSingleTask":
             return AllSspToSingleTask()
-    raise BadGrouping(f"unknown grouper {name!r}: choose one of {', '.join(GROUPERS)}, or name a class of your own as module:Class")
+    raise BadGrouping(f"unknown grouper {name!r}: choose one of {', '.join(GROUPERS)}, or name your own class as module:Class")
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Tasks with everything that they read, and what is stored: owners of the keyed partitions, and baselines."""
+    """Tasks with all partitions that they read, and the stored part: owners of the keyed partitions, and baselines."""
 
     tasks: Groups
     owners: Mapping[Ssp, TaskName]
@@ -135,20 +135,21 @@ def assign(
 ) -> Assignment:
     """Group the partitions of `counts` (stream -> partitions) into tasks.
 
-    A stateful job keeps `previous`; a stateless one regroups. Of a stateful job, `stateless` are the streams that only stages without state
-    read: they may have any number of partitions. Broadcast streams, and the `broadcast_partitions` of other streams, go to every task and
-    never create one. Raises IncompatibleExpansion, or BadGrouping if there is no partition for a task, a partition to broadcast does not
-    exist, or a stateful job changed its grouper.
+    A stateful job keeps `previous`; a stateless one regroups. `stateless`: the streams of a stateful job that only stateless stages read;
+    they may have any number of partitions. Broadcast streams, and the `broadcast_partitions` of other streams, go to every task and never
+    create one. Raises IncompatibleExpansion, or BadGrouping if there is no partition for a task, a partition to broadcast does not exist,
+    or a stateful job changed its grouper.
     """
     everywhere = _everywhere(counts, broadcast, broadcast_partitions or {})
     ssps = frozenset(Ssp(s.system, s.stream, p) for s, n in counts.items() for p in range(n)) - everywhere
     keyed = {stream: counts[stream] for stream in {ssp.stream_id for ssp in ssps}}
     if not ssps:
-        raise BadGrouping("no task can be made: the run has no inputs besides broadcast streams")
+        raise BadGrouping("there are no tasks: all inputs of the run are broadcast streams")
     kept = previous if stateful else PreviousAssignment()
     if kept.grouping and kept.grouping != grouping:
         raise BadGrouping(
-            f"this stateful job is grouped by {kept.grouping}; {grouping} would part keys from their state: drain it, or start afresh"
+            f"this stateful job is grouped by {kept.grouping}; {grouping} would separate keys from their state: "
+            "drain it, or start with empty state"
         )
     baselines = {stream: kept.baselines.get(stream, n) for stream, n in sorted(keyed.items())}
     for stream, n in sorted(keyed.items()):
@@ -175,11 +176,11 @@ def _everywhere(
 
 
 def _check_no_growth(stream: StreamId, baseline: int, now: int) -> None:
-    """The keys of a broadcast partition would move to one that a single task reads."""
+    """Refuse growth, because keys of a broadcast partition could move to one that a single task reads. Raises IncompatibleExpansion."""
     if now != baseline:
         raise IncompatibleExpansion(
             f"{stream} began with {baseline} partitions and now has {now}: a stateful job cannot follow, because single partitions of it "
-            "are broadcast; start afresh"
+            "are broadcast; start with empty state"
         )
 
 
@@ -194,13 +195,14 @@ def _check_growth(stream: StreamId, baseline: int, kept: Mapping[Ssp, TaskName],
         return
     if now < last:
         raise IncompatibleExpansion(
-            f"{stream} had {last} partitions and now has {now}: a stateful job cannot give partitions up; drain it and start afresh"
+            f"{stream} had {last} partitions and now has {now}: a stateful job cannot give partitions up; "
+            "drain it and start with empty state"
         )
     if keyed and now % baseline:
         raise IncompatibleExpansion(
-            f"{stream} began with {baseline} partitions, had {last} and now has {now}, which is no multiple of {baseline}: "
-            f"keys would leave their state; grow it to {-(-now // baseline) * baseline}, or drain the job; if the stages that read it keep "
-            "no state, declare them with stateful=False and deploy the job again"
+            f"{stream} began with {baseline} partitions, had {last} and now has {now}, which is not a multiple of {baseline}: "
+            f"keys would be separated from their state; grow it to {-(-now // baseline) * baseline}, or drain the job; if the stages "
+            "that read it keep no state, declare them with stateful=False and deploy the job again"
         )
 
 
@@ -241,7 +243,7 @@ class GrouperName:
         """Raises BadGrouping."""
         found = _CLASS.fullmatch(name)
         if found is None:
-            raise BadGrouping(f"{name[:200]!r} names no grouper: a class of your own is named module:Class")
+            raise BadGrouping(f"{name[:200]!r} is not a grouper: name your own class as module:Class")
         return GrouperName(*found.groups())
 
     def __str__(self) -> str:
@@ -269,7 +271,8 @@ class _Backwards(frozenset[Ssp]):
 
 @dataclass(frozen=True, slots=True)
 class CheckedGrouper:
-    """A user's grouper, made by `make`. Calls it twice, with partitions in both orders, and validates the results. Raises BadGrouping."""
+    """A user-defined grouper, created by `make`. It is called twice, with partitions in both orders, and the results are validated. Raises
+    BadGrouping."""
 
     name: str
     make: Callable[[], Grouper]

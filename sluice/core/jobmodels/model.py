@@ -1,6 +1,6 @@
 """The job model: which container runs which task, and which task reads which partition.
 
-`plan_model` makes the model of a run, together with the assignment to store beside it.
+`plan_model` creates the model of a run, and the assignment that is stored with it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ContainerModel:
 
 @dataclass(frozen=True, slots=True)
 class JobModel:
-    """`changelog_partitions`: how many changelog partitions the job's tasks have been given so far, including tasks that no longer exist.
-    It is not part of the content that `content_hash` identifies."""
+    """`changelog_partitions`: the number of changelog partitions that the job's tasks have got so far, including removed tasks. It is not
+    part of the content hash."""
 
     config: Mapping[str, str]
     containers: Mapping[ProcessorId, ContainerModel]
@@ -60,7 +60,7 @@ class JobModel:
         return {name: pid for pid, container in self.containers.items() for name in container.tasks}
 
     def content_hash(self) -> str:
-        """SHA-256 of the model in a canonical spelling: equal models have equal hashes in every process."""
+        """SHA-256 of the model in a canonical format, so that equal models have equal hashes in every process."""
         canonical = {
             "config": dict(self.config),
             "containers": {
@@ -81,9 +81,9 @@ def job_model(
     changelog: Mapping[TaskName, int],
     changelog_partitions: int = 0,
 ) -> JobModel:
-    """Put a model together. Known tasks keep their `changelog` number. New ones take the next numbers from `changelog_partitions` on, in
-    name order (as Samza's JobModelCalculator does): the changelog of a task that has vanished is not given to another. Containers and
-    tasks are in name order, so that equal models serialise equally."""
+    """Build a model. Known tasks keep their `changelog` number. New ones get the next numbers from `changelog_partitions` on, in name order
+    (as in Samza's JobModelCalculator), so that the changelog of a removed task is not reused. Containers and tasks are in name order, so
+    that equal models serialise equally."""
     numbers = dict(changelog)
     free = max([changelog_partitions, *(number + 1 for number in numbers.values())])
     for name in sorted(tasks):
@@ -99,7 +99,7 @@ def job_model(
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
-    """A job model with the assignment to store beside it."""
+    """A job model, and the assignment that is stored with it."""
 
     model: JobModel
     assignment: PreviousAssignment
@@ -113,8 +113,8 @@ def plan_model(
     processors: Sequence[ProcessorId],
     homes: Homes | None = None,
 ) -> PlannedModel:
-    """The job model of a run with the partition counts of `spec`, its tasks spread over `processors`. `grouper` is the one that `spec`
-    names; `former` is the job's last model.
+    """The job model of a run with the partition counts of `spec` and its tasks distributed over `processors`. `grouper`: that of `spec`.
+    `former`: the job's last model.
 
     Raises the errors of grouping, co-partitioning and placement.
     """
@@ -147,7 +147,8 @@ def plan_model(
 def _attached_model(
     spec: RunSpec, previous: PreviousAssignment, former: JobModel | None, processors: Sequence[ProcessorId]
 ) -> PlannedModel:
-    """One task without partitions, in the first slot. The assignment stays: a job file of the same name may follow."""
+    """One task without partitions, in the first slot. The assignment is kept, because a job file of the same name may
+    follow."""
     config = {**spec.config, "job.name": spec.job, "job.container.count": str(spec.containers)}
     return PlannedModel(
         model=job_model(

@@ -1,4 +1,4 @@
-"""Which slot runs which task, and which slot keeps a standby copy of its state: balanced, with as few moves as balance allows."""
+"""Which slot runs which task, and which slot keeps a standby copy of its state: balanced, with as few moves as possible."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def slots(count: int) -> list[ProcessorId]:
 
 
 def scaled(present: Sequence[ProcessorId], count: int, away: Collection[ProcessorId]) -> list[ProcessorId]:
-    """The processor ids of a run that has `present` and shall have `count`. Of more, the lowest free numbers are new. Of fewer, the lowest
-    numbers remain, unless all of these are `away`: slots without a container, whose tasks others run. Then slots that run tasks remain
-    before those. Raises BadPlacement below one."""
+    """The processor ids of a run that has `present` and is scaled to `count`. When the number grows, the lowest free numbers are added.
+    When it shrinks, the lowest numbers remain, unless all of these are `away` (slots without a container, whose tasks run in other slots);
+    then slots that run tasks are preferred. Raises BadPlacement below one."""
     numbered = slots(count)
     if count >= len(present):
         return in_order([*present, *[pid for pid in numbered if pid not in present][: count - len(present)]])
@@ -39,12 +39,13 @@ def in_order(processors: Collection[ProcessorId]) -> list[ProcessorId]:
 
 
 def place(tasks: Collection[TaskName], processors: Sequence[ProcessorId], previous: Placement, homes: Homes | None = None) -> Placement:
-    """Spread `tasks` over `processors`, with sizes that differ by at most one.
+    """Distribute `tasks` over `processors`, with sizes that differ by at most one.
 
     Without a usable `previous`, this is round robin by name (Samza's GroupByContainerCount). Otherwise every processor keeps as many of its
     tasks as balance allows. The larger shares go to processors that keep most tasks, so that no other balanced placement moves fewer, and
     among these to the homes of incoming tasks. A task that moves goes to the first of its `homes` that has room, if any; tasks that are at
-    home are the last to move.
+    home are moved last.
+
     Raises BadPlacement if a processor would have no task.
     """
     if len(tasks) < len(processors):
@@ -64,8 +65,8 @@ def place(tasks: Collection[TaskName], processors: Sequence[ProcessorId], previo
     room = {pid: least + (1 if rank < larger else 0) for rank, pid in enumerate(by_held)}
     placed: dict[TaskName, ProcessorId] = {}
     for pid in processors:
-        strangers_last = sorted(held[pid], key=lambda name: bool(at_home.get(name)) and pid not in at_home[name])  # else by name
-        for name in strangers_last[: room[pid]]:
+        away_last = sorted(held[pid], key=lambda name: bool(at_home.get(name)) and pid not in at_home[name])  # else by name
+        for name in away_last[: room[pid]]:
             placed[name] = pid
         room[pid] -= min(room[pid], len(held[pid]))
     for name in names:
@@ -82,11 +83,11 @@ REPLICAS = "standby.replicas"
 """A key of a job's configuration."""
 
 Hosts = Mapping[ProcessorId, str]
-"""The host of each slot's last container. Slots of one host share its disk: a copy there would be lost with the original."""
+"""The host of each slot's last container. Slots of one host share its disk, so a copy there would be lost with the original."""
 
 
 def replicas_of(config: Mapping[str, str]) -> int:
-    """How many standby copies each task's state has: 0 or 1. Raises BadConfig."""
+    """The number of standby copies of each task's state: 0 or 1. Raises BadConfig."""
     value = config.get(REPLICAS, "0")
     if value not in ("0", "1"):
         raise BadConfig(f"{REPLICAS} is {value[:80]!r}: use 0 for no copies of state on other hosts, or 1")
@@ -118,7 +119,7 @@ def standbys(placement: Placement, hosts: Hosts) -> Mapping[TaskName, ProcessorI
 
 
 def _steps_to_another_host(ring: Sequence[str]) -> Sequence[int]:
-    """For each place of the ring, how many places further the next one is that has another host. There are at least two hosts."""
+    """For each place of the ring, the distance to the next place with another host. There are at least two hosts."""
     steps = [1] * (2 * len(ring))
     for place in reversed(range(2 * len(ring) - 1)):
         if ring[place % len(ring)] == ring[(place + 1) % len(ring)]:

@@ -1,7 +1,7 @@
-"""What a run consists of: the stage graph of its job, the streams to which the graph is bound, and how many containers run it.
+"""The spec of a run: the stage graph of its job, the streams to which the graph is bound, and the number of containers.
 
-The API makes a `RunSpec` from a deploy request, and the store reads and writes it as JSON. Everything in between uses this class, which
-does no I/O. Partition counts and identities come from the systems of the streams: see `with_counts` and `with_identities`.
+The API creates a `RunSpec` from a deploy request, and the store reads and writes it as JSON. All other code uses this class, which does no
+I/O. Partition counts and identities come from the systems of the streams: see `with_counts` and `with_identities`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from sluice.core.jobmodels.graph import Graph, Stage, chain
 from sluice.core.jobmodels.placement import slots
 
 Start = Literal["checkpoint", "drained", "earliest", "latest"] | datetime
-"""Where a run begins; see `sluice.wire.runs.RunRequest`."""
+"""Where a run starts to read; see `sluice.wire.runs.RunRequest`."""
 
 
 class JobKind(StrEnum):
-    """STAGES: a job file, whose stages the containers run. ATTACHED: a command that `sluice exec` runs. The coordinator knows none of its
-    streams and stages. It has one slot and one task, and the owner of the task may run the command."""
+    """STAGES: a job file, whose stages the containers run. ATTACHED: a command that `sluice exec` runs. The coordinator does not know its
+    streams and stages. It has one slot and one task. The owner of the task may run the command."""
 
     STAGES = "stages"
     ATTACHED = "attached"
@@ -45,10 +45,10 @@ class Role(StrEnum):
 class StreamSpec:
     """A stream of a run. `name` is the job's name for it.
 
-    `partitions`: as many as the run's job model has; 0 before the stream was looked up. `broadcast`: every task reads all partitions;
+    `partitions`: the number in the run's job model; 0 before the stream was looked up. `broadcast`: every task reads all partitions;
     `broadcast_partitions`: every task reads these, in order, and each of the others is read by one task.
     `identity`: distinguishes a stream from a later one of the same name; None if the system has no identities, or it was not looked up.
-    `requested_stream` and `requested_partitions` are as the deploy request spelled them; None if it did not.
+    `requested_stream`, `requested_partitions`: the values in the deploy request; None if it has none.
     """
 
     name: str
@@ -62,12 +62,12 @@ class StreamSpec:
     requested_partitions: int | None = None
 
     def read_by_all(self, partition: int) -> bool:
-        """Whether every task reads the partition, each from an offset of its own."""
+        """Whether every task reads the partition, each from its own offset."""
         return self.broadcast or partition in self.broadcast_partitions
 
     @property
     def requested_broadcast(self) -> bool | str:
-        """The partitions as a deploy request spells them, see `sluice.wire.runs.InputBody`."""
+        """The partitions in the format of a deploy request, see `sluice.wire.runs.InputBody`."""
         return broadcast_text(self.broadcast_partitions) or self.broadcast
 
 
@@ -84,7 +84,7 @@ def broadcast_partitions(text: str) -> tuple[int, ...]:
         match = _BROADCAST.fullmatch(part.strip())
         first, last = (0, -1) if match is None else (int(match[1] or match[2]), int(match[1] or match[3]))
         if not first <= last < MAX_PARTITIONS:
-            raise BadGraph(f"{text[:100]!r} names no partitions to broadcast: write #0, #[0-3], or several of these with commas")
+            raise BadGraph(f"{text[:100]!r} does not name partitions to broadcast: write #0, #[0-3], or several of these with commas")
         found.update(range(first, last + 1))
     return tuple(sorted(found))
 
@@ -136,7 +136,7 @@ class RunSpec:
         bound = Counter(ids.values())
         for name, stream in ids.items():
             if bound[stream] > 1:
-                raise BadGraph(f"{name!r} and another name both stand for the stream {stream}: bind each to a stream of its own")
+                raise BadGraph(f"{name!r} and another name are both bound to the stream {stream}: bind each to its own stream")
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
@@ -161,13 +161,13 @@ class RunSpec:
 
     @property
     def stateless_streams(self) -> frozenset[StreamId]:
-        """The streams that only stages without state read: their partitions may go to any task."""
+        """The streams that only stateless stages read. Their partitions may be assigned to any task."""
         kept = {name for stage in self.stages if stage.stateful for name in stage.reads}
         return frozenset(each.id for each in self.streams_read if each.name not in kept)
 
     @property
     def monitored(self) -> Sequence[StreamSpec]:
-        """The inputs that some stage reads: a run grows with these. Intermediate streams are the coordinator's own and do not grow."""
+        """The inputs that some stage reads. A run grows with these. Intermediate streams are created by the coordinator and do not grow."""
         return [each for each in self.streams_read if each.role is Role.INPUT]
 
     def with_counts(self, counts: Mapping[str, int]) -> RunSpec:
@@ -190,7 +190,7 @@ class RunSpec:
         return frozenset(ids[name] for name in reads[stage])
 
     def by_stage(self, ssps: Collection[Ssp]) -> Mapping[StageName, frozenset[Ssp]]:
-        """Which of these partitions each stage reads, in the order of the stages. Stages that read none of them are left out."""
+        """The partitions among these that each stage reads, in the order of the stages. Stages that read none are omitted."""
         found, ids = {}, self.stream_ids
         for stage in self.stages:
             streams = {ids[name] for name in stage.reads}
@@ -200,7 +200,7 @@ class RunSpec:
 
     @property
     def feeders(self) -> Mapping[StageName, frozenset[StageName]]:
-        """Stage -> the stages that write what it reads."""
+        """Stage -> the stages that write the streams that it reads."""
         return {
             stage.name: frozenset(other.name for other in self.stages if not set(other.writes).isdisjoint(stage.reads))
             for stage in self.stages

@@ -1,7 +1,7 @@
 """Fail-over: when a slot's tasks move to other slots, and when they return. Also the back-off of slots whose containers fail repeatedly.
 
-A restarted container usually returns within seconds and continues from its disk, so moving its tasks immediately would cost needless
-restores. A slot without a live container for `after` is given up.
+A restarted container usually returns within seconds and continues from its disk, so moving its tasks immediately would cause unnecessary
+restores. The tasks of a slot are reassigned when it has had no live container for `after`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def _seconds(text: str) -> timedelta | None:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """`live`: it has a live container. `since`: when that registered; otherwise when its last one ended, or when it should have had one."""
+    """`live`: it has a live container. `since`: the registration of that container; otherwise the end of the last one, or when
+    the slot should have had one."""
 
     live: bool
     since: datetime
@@ -61,7 +62,7 @@ class Slot:
 def slots_to_reassign(
     slots: Mapping[ProcessorId, Slot], away: frozenset[ProcessorId], rule: FailOver, now: datetime
 ) -> frozenset[ProcessorId]:
-    """The slots that shall have no tasks; `away` have none now. Unchanged if no live slot would be left to take the tasks."""
+    """The slots that must have no tasks. `away`: those that have none now. Unchanged if no live slot would remain for the tasks."""
     if rule.after is None:
         return away
     after, steady = rule.after, min(rule.after, STEADY)
@@ -105,7 +106,7 @@ class BackoffUntil:
 def backoff_until(incarnations: Sequence[Incarnation], rule: CrashLoopPolicy, now: datetime) -> BackoffUntil | None:
     """When a slot with these incarnations, in order, may register again; None if it may now.
 
-    A failure that was recorded under a clock that was ahead holds no slot back: how long ago it was is unknown."""
+    A failure that was recorded while the clock was ahead causes no back-off, because its age is unknown."""
     failures = 0
     for each in reversed(incarnations):
         if not each.failed or each.ended_at - each.registered_at > rule.crash_window:

@@ -7,13 +7,13 @@ differ by MAX_DRIFT. The time during which two incarnations can act is therefore
 
     kill time + MAX_DRIFT * lease - margin - grace        (not below zero)
 
-where the kill time is what the watchdog needs to end the driver and its JVM. Appends and reports also carry the task's generation, so what
-the older incarnation writes during that time is rejected.
+where the kill time is the time that the watchdog needs to end the driver and its JVM. Appends and reports also contain the task's
+generation, so writes of the older incarnation during that time are rejected.
 
-A coordinator that has lost its claim on the database without knowing it renews leases for a limited time, the *outage*, which its successor
-waits out as well. The *term* of a coordinator is the number of its claim. Every answer has it. A container ignores answers of lower terms
-than it knows (`KnownTerm`), and sends the highest with each heartbeat. When a coordinator gets its own term from a container, no former one
-can renew that container's lease any more, and the ordinary times apply to it.
+A coordinator that has lost its claim on the database without noticing renews leases for a limited time, the *outage*. Its successor also
+waits for this time. The *term* of a coordinator is the number of its claim. Every answer contains it. A container ignores answers with
+lower terms than it knows (`KnownTerm`), and sends the highest one with each heartbeat. When a coordinator receives its own term from a
+container, a former one can no longer renew that container's lease, and the normal times apply to it.
 
 The coordinator sets lease and heartbeat interval together. Both grow with the fleet, so the rate of heartbeats stays under a cap. The
 scheme follows river's leader election ("trust window") and Kafka's group heartbeat.
@@ -36,11 +36,11 @@ KILL_TIME = timedelta(seconds=1)
 """From the end of a lease until the last process of the driver's session has ended (measured: 0.1 to 0.6 s)."""
 
 BARE_INTERVAL = timedelta(seconds=60)
-"""A client of Apache Samza sends a heartbeat at this fixed interval. It tries each one six times, which takes up to 93 s, and then shuts
+"""A client of Apache Samza sends a heartbeat at this fixed interval. It makes six attempts, which take up to 93 s, and then shuts
 down, which takes up to 120 s (ContainerHeartbeatClient, ContainerHeartbeatMonitor)."""
 
 JITTER = 0.1
-"""A container waits up to this fraction less than the interval, so that a fleet that starts together spreads out."""
+"""A container shortens the interval by a random fraction up to this one, so that the heartbeats of a fleet are spread over time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Terms:
 @dataclass(frozen=True, slots=True)
 class LeasePolicy:
     """The coordinator's settings. Raises BadSettings, with the violated inequality, if they are not safe together. `bare_lease`: the lease
-    of a bare container, which must cover its interval and the time for which it tries a heartbeat; `bare_grace`: how long it may take to
-    shut down. `outage`: how long leases are renewed after the claim on the database was last confirmed; None: without limit, where no other
-    coordinator can take the claim while this one runs."""
+    of a bare container, which must cover its interval and the time of its attempts to send a heartbeat. `bare_grace`: how long its shutdown
+    may take. `outage`: how long leases are renewed after the claim on the database was last confirmed; None: without limit, because no
+    other coordinator can take the claim while this one runs."""
 
     lease: timedelta = timedelta(seconds=40)
     interval: timedelta = timedelta(seconds=5)
@@ -80,7 +80,7 @@ class LeasePolicy:
         if self.bare_lease <= BARE_INTERVAL:
             found.append(
                 f"bare lease > {BARE_INTERVAL.total_seconds():g} s fails ({self.bare_lease.total_seconds():g} s): "
-                "a container without epoch sends a heartbeat only that often"
+                "a container without an epoch sends a heartbeat only at this interval"
             )
         if self.lease < 2 * self.interval + self.margin:
             found.append(
@@ -102,7 +102,7 @@ class LeasePolicy:
         return Terms(lease=self.lease * stretch, interval=self.interval * stretch)
 
     def bounds(self, terms: Terms) -> LeaseBounds:
-        """The lease and grace period of a container that is granted a lease under these terms, or as a bare one."""
+        """The lease and grace period of containers with these terms, and of bare containers."""
         return LeaseBounds(terms.lease, self.grace, self.bare_lease, self.bare_grace, self.outage or timedelta(0))
 
     @property
@@ -119,12 +119,12 @@ class LeasePolicy:
 class LeaseBounds:
     """The longest lease and grace period that a container which may still act was granted, by any coordinator under any settings.
 
-    They are stored before a longer lease is granted. After a restart with shorter leases the coordinator waits as long as these bounds say
-    for a container that it has not seen: the container may have the longer lease. A grace period is part of them because a container
-    keeps the margin with which it registered, and margin and grace are safe only together.
+    They are stored before a longer lease is granted. After a restart with shorter leases the coordinator waits for these bounds before it
+    reassigns the tasks of a container that it has not seen, because the container may have the longer lease. The bounds contain the grace
+    period because a container keeps the margin of its registration, and margin and grace are only safe together.
 
-    `outage`: how long a coordinator may renew such leases after it has lost the claim on the database; 0 if the last one ended in order, or
-    if the claim cannot be lost."""
+    `outage`: how long a coordinator may renew such leases after it has lost the claim on the database; 0 if the last one shut down cleanly,
+    or if the claim cannot be lost."""
 
     lease: timedelta
     grace: timedelta
@@ -157,8 +157,8 @@ class LeaseBounds:
 
 
 def renewed_without_claim(outage: timedelta) -> timedelta:
-    """How long after it has taken the claim a coordinator expects the former one to renew leases. That one measures `outage` by its
-    own clock."""
+    """For how long after it has taken the claim a coordinator must expect renewals by the former one, which measures `outage` with its own
+    clock."""
     return (1 + MAX_DRIFT) * outage
 
 
@@ -169,21 +169,22 @@ def bounds_at_start(stored: LeaseBounds | None, own: LeaseBounds, *, active: boo
 
 
 def former_outage(stored: LeaseBounds | None, own: LeaseBounds, *, active: bool) -> timedelta:
-    """How long the coordinator before may renew leases without the claim, at a start with these bounds; see `bounds_at_start`."""
+    """How long the former coordinator may renew leases without the claim, at a start with these bounds; see `bounds_at_start`."""
     if not active:
         return timedelta(0)
     return (own if stored is None else stored).outage
 
 
 def bounds_after_start(at_start: LeaseBounds, granted: LeaseBounds) -> LeaseBounds:
-    """The bounds once `at_start.longest` has passed since the start: containers have no lease but those `granted` since. Their margins are
-    those of their registration, so the grace periods stay."""
+    """The bounds after `at_start.longest` has passed since the start, when containers have only leases that were `granted` since. Their
+    margins are those of their registration, so the grace periods are kept."""
     return LeaseBounds(granted.lease, at_start.grace, granted.bare_lease, at_start.bare_grace, granted.outage).covering(granted)
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The coordinator's view: the container's epoch and the end of its lease. `bare`: a foreign client, which sends no epoch."""
+    """The coordinator's view: the container's epoch and the end of its lease. `bare`: the container is a client of Apache Samza, and
+    sends no epoch."""
 
     epoch: Epoch
     ends_at: Instant
@@ -195,7 +196,7 @@ class Lease:
 
 
 def may_renew(lease: Lease, sent: Epoch | None) -> bool:
-    """Whether a heartbeat with epoch `sent` renews the lease: only the same incarnation's does, or a bare container's."""
+    """Whether a heartbeat with epoch `sent` renews the lease: only that of the same incarnation, or of a bare container."""
     return sent == lease.epoch or (sent is None and lease.bare)
 
 
@@ -205,7 +206,7 @@ def granted(epoch: Epoch, now: Instant, terms: Terms, *, bare: bool = False) -> 
 
 @dataclass(frozen=True, slots=True)
 class ContainerLease:
-    """The container's view: until when it may act. `sent_at`: when it sent the last heartbeat that was answered."""
+    """The container's view of its lease. `sent_at`: when it sent the last heartbeat that was answered."""
 
     sent_at: Instant
     lease: timedelta
@@ -221,13 +222,13 @@ class ContainerLease:
 
 @dataclass(slots=True)
 class KnownTerm:
-    """The highest term that a client of coordinators knows; 0: none. Coordinators that have no term count as term 0: those on SQLite, where
-    no other can take the claim, and those of former releases."""
+    """The highest term that a client knows; 0: none. Coordinators without a term have term 0: those on SQLite, where no other one can take
+    the claim, and those of former releases."""
 
     highest: int = 0
 
     def accepts(self, term: int) -> bool:
-        """Whether an answer of that term may be used. One of a lower term comes from a coordinator that another has replaced."""
+        """Whether an answer with this term may be used. An answer with a lower term comes from a coordinator that was replaced."""
         if term < self.highest:
             return False
         self.highest = term
@@ -235,13 +236,13 @@ class KnownTerm:
 
 
 MISSED = 3
-"""So many heartbeats in a row must be missing before a container counts as silent: one is lost with a connection, and two with a restart of
+"""Number of missing heartbeats in a row after which a container counts as silent: one is lost with a connection, and two with a restart of
 the coordinator."""
 
 
 def is_silent(heartbeat_age: timedelta, interval: timedelta) -> bool:
-    """Whether a container that was last seen so long ago has missed too many heartbeats. It keeps its lease and its tasks until the
-    lease expires; silence is for display."""
+    """Whether a container has missed too many heartbeats. It is only displayed; the container keeps its lease and tasks until the lease
+    expires."""
     return heartbeat_age > MISSED * interval
 
 

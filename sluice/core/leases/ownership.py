@@ -1,11 +1,11 @@
-"""Who owns a task, what its owner may report, and what follows from reports.
+"""The owners of tasks, the checks of their reports, and the offsets derived from reports.
 
-One rule serves restart, redeployment, move and fail-over. The n-th owner of a task has generation n. Every report and every append carries
-it, and an older one is rejected, so an owner that was replaced can add garbage but cannot change valid data.
+The same rule applies to restarts, redeployments, moves and fail-over. The n-th owner of a task has generation n. Every report and append
+contains the generation, and an older one is rejected. So a replaced owner can add garbage but cannot change valid data.
 
-Reports decide what is deleted: records of intermediate streams that all readers have passed. So a report that cannot be true is rejected
-(`check_report`), and one that cannot be true yet deletes nothing (`unread_from`). When a job without state is regrouped, reports also
-decide where its tasks begin (`regrouped`).
+Reports determine which records of intermediate streams are deleted: those that all readers have passed. Therefore a report that cannot be
+true is rejected (`check_report`), and a report that cannot be true yet deletes nothing (`unread_from`). When a stateless job is regrouped,
+reports also determine the start offsets of its tasks (`regrouped`).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Wait:
     delay: timedelta
 
 
-def acquire(hold: TaskOwner | None, asker: ExecutionContainerId, former_free_at: Instant | None, now: Instant) -> Granted | Wait:
+def acquire(hold: TaskOwner | None, requester: ExecutionContainerId, former_free_at: Instant | None, now: Instant) -> Granted | Wait:
     """Decide on a container's request for a task.
 
-    `former_free_at`: when the present owner's lease and grace have passed, None if it has no lease. A repeated request (the response was
-    lost) gets the same generation."""
+    `former_free_at`: when the present owner's lease and grace period expire; None if it has no lease. A request that is repeated because
+    its response was lost gets the same generation."""
     if hold is None:
         return Granted(Generation(1))
-    if hold.holder == asker and not hold.released:
+    if hold.holder == requester and not hold.released:
         return Granted(hold.generation)
     if hold.released or former_free_at is None or now >= former_free_at:
         return Granted(Generation(hold.generation + 1))
@@ -65,7 +65,7 @@ FALSE = ("batch-too-large", "foreign-partition", "offset-backwards")
 """Why a report cannot be true; see `sluice.core.errors.FalseReport`."""
 
 LAST_BATCH = 2**53
-"""Batches are numbered from 0, and JSON's numbers are exact up to here."""
+"""Batches are numbered from 0, and numbers in JSON are exact up to this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ class Committed:
 
 
 def check_report(report: Committed, reads: Collection[Ssp], known: Committed | None, ends: Mapping[Ssp, int]) -> None:
-    """Reject a report that cannot be true. `reads`: the partitions that the stage of the task reads. `known`: what was reported last;
-    within one generation and lineage offsets do not fall. In a new lineage they may, and under a new generation, whose owner may have begun
-    from an older snapshot. `ends`: ends of partitions that were looked up after `known` was reported: what it says beyond these was not
-    true, so a later report may say less.
+    """Reject a report that cannot be true. `reads`: the partitions that the stage of the task reads. `known`: the last report. Within one
+    generation and lineage offsets never decrease. They may decrease in a new lineage, and under a new generation, whose owner may have
+    begun from an older snapshot. `ends`: ends of partitions that were looked up after `known` was reported. Offsets of `known` beyond these
+    were wrong, so a later report may have lower ones.
 
     Raises FalseReport.
     """
@@ -102,19 +102,20 @@ def check_report(report: Committed, reads: Collection[Ssp], known: Committed | N
             raise FalseReport(
                 "offset-backwards",
                 f"offset {offset} of {ssp} is reported with batch {report.batch}, and offset {before} with batch {known.batch} of the same "
-                "lineage: offsets do not fall from batch to batch",
+                "lineage: offsets never decrease from batch to batch",
             )
 
 
 def updated_offsets(known: Committed | None, report: Committed) -> Mapping[Ssp, int]:
-    """The offsets to store with a report that was accepted. Those of partitions that it leaves out do not change within a lineage."""
+    """The offsets to store with an accepted report. Offsets of partitions that are not in the report do not change within a lineage."""
     return {**(known.offsets if known is not None and known.lineage == report.lineage else {}), **report.offsets}
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReader:
-    """A stage of a task that reads a partition: the offset where it begins without a checkpoint, the next one by its last report, None
-    without any, and those of its retained snapshots, from which it may read again; None for a snapshot without the partition."""
+    """A stage of a task that reads a partition. `start`: the offset at which it begins without a checkpoint. `reported`: the next offset in
+    its last report; None if there is no report. `snapshots`: the offsets in its retained snapshots, from which it may read again; None for
+    a snapshot without the partition."""
 
     start: int
     reported: int | None
@@ -123,7 +124,7 @@ class PartitionReader:
 
 def unread_from(readers: Iterable[PartitionReader], end: int) -> int:
     """The first offset of a partition that one of its readers may still read; there is at least one reader. `end`: the partition's end,
-    looked up after the reports. A report beyond it is not confirmed, and counts as none."""
+    looked up after the reports. A report beyond it is unconfirmed, and is ignored."""
     return min(_unread_from(reader, end) for reader in readers)
 
 
@@ -138,7 +139,7 @@ def _unread_from(reader: PartitionReader, end: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StagePosition:
-    """How far a task has read with a stage: the next offset of each of its partitions, and when it reported last, None for never."""
+    """The position of a stage of a task: the next offset of each of its partitions, and the time of its last report, if any."""
 
     offsets: Mapping[Ssp, int]
     reported_at: datetime | None = None
@@ -146,9 +147,9 @@ class StagePosition:
 
 @dataclass(frozen=True, slots=True)
 class RegroupedStage:
-    """What becomes of a stage whose partitions are read by other tasks. `begin`: tasks that begin a new lineage at these offsets, because a
-    query cannot give partitions up, or continue elsewhere than it stopped; `extend`: tasks that continue, and begin further partitions at
-    these offsets; `gone`: tasks that read nothing more."""
+    """The changes of a stage whose partitions are assigned to other tasks. `begin`: tasks that begin a new lineage at these offsets,
+    because a query cannot give partitions up, or continue at other offsets than its last ones. `extend`: tasks that continue, and begin
+    additional partitions at these offsets. `gone`: tasks that read nothing any more."""
 
     begin: Mapping[TaskName, Mapping[Ssp, int]] = field(default_factory=dict)
     extend: Mapping[TaskName, Mapping[Ssp, int]] = field(default_factory=dict)
@@ -162,9 +163,9 @@ class RegroupedStage:
 def regrouped(
     positions: Mapping[TaskName, StagePosition], reads: Mapping[TaskName, frozenset[Ssp]], broadcast: Collection[Ssp]
 ) -> RegroupedStage:
-    """Where the tasks of a stage without state begin, so that each partition is read on from where the stage has committed it last, by
-    whichever task. `positions`: of the tasks so far; `reads`: what the tasks are to read now, including the `broadcast` partitions, of
-    which each task has an offset of its own."""
+    """The start offsets of the tasks of a stateless stage, so that each partition continues at the offset that the stage committed last, in
+    any task. `positions`: the positions of the former tasks. `reads`: the partitions of the new tasks, including the `broadcast`
+    partitions, for which each task has its own offset."""
     last: dict[Ssp, TaskName] = {}
     for task in sorted(positions, key=lambda each: (positions[each].reported_at or _NEVER, each)):
         last |= dict.fromkeys(positions[task].offsets.keys() - set(broadcast), task)

@@ -1,5 +1,5 @@
-"""In what a run is not backed up as its deployment requests: the blob stores that it names, and the stages of which one of them has no
-snapshot."""
+"""Differences between the backups that a run requests and those that exist: requested blob stores that are missing, and stages without a
+snapshot in one of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Degradation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BackupProblem:
-    """`stages`: those that are not backed up to `blob_store`, in their order; `detail`: the error if there is one."""
+    """`stages`: the stages that are not backed up to `blob_store`, in order. `detail`: the error, if any."""
 
     blob_store: BlobStoreName
     reason: Degradation
@@ -35,7 +35,7 @@ class BackupProblem:
         match self.reason:
             case Degradation.NOT_CONFIGURED:
                 return (
-                    f"nothing is backed up to blob store {self.blob_store}, which is not configured any more: name it in "
+                    f"nothing is backed up to blob store {self.blob_store}, which is no longer configured: add it to "
                     "SLUICE_BLOB_STORES, or choose others with PUT /runs/RUN/backup"
                 )
             case Degradation.UNAVAILABLE:
@@ -47,7 +47,7 @@ class BackupProblem:
 
 
 NAMED = 5
-"""How many stages a problem lists; further ones are counted."""
+"""Maximum number of stages that a problem lists; the others are counted."""
 
 
 def backup_problems(

@@ -15,7 +15,7 @@ class Fingerprint(NamedTuple):
 
 
 class Hashes:
-    """Computes the fingerprint of contents that arrive in parts. A sink for `sluice.blobs`; keeps no bytes."""
+    """Computes the fingerprint of contents that are written in parts. A sink for `sluice.blobs` that keeps no bytes."""
 
     def __init__(self) -> None:
         self.size = 0

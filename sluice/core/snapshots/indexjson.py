@@ -1,13 +1,13 @@
 """The JSON format of a snapshot's index: Samza's, with additions.
 
-Samza's code can read these indexes if packing is off and no file is larger than 2 GiB, because its offset of a part is an int. It ignores
-the keys that Sluice adds: "sha256" of a file; "length", "blob-offset" and "blob-size" of a packed part; and at the top level
-"schema-version", "generation", "lineage", "batch-id", "offsets", "continuation" and "index-sha256". The last is the SHA-256 of the
-document without that key, written with sorted keys, without blanks and in ASCII. An index without "schema-version" was written by Samza
-and has no checksum.
+Samza's code can read these indexes if packing is off and no file is larger than 2 GiB, because it stores the offset of a part in an int. It
+ignores the keys that Sluice adds: "sha256" of a file; "length", "blob-offset" and "blob-size" of a packed part; and at the top level
+"schema-version", "generation", "lineage", "batch-id", "offsets", "continuation" and "index-sha256". The last is the SHA-256 of the document
+without that key, written with sorted keys, without spaces and in ASCII. An index without "schema-version" was written by Samza and has no
+checksum.
 
-Reading validates everything. It rejects names that leave their directory, duplicate names, parts that do not add up to their file, values
-of a wrong type and truncated documents. It ignores unknown keys.
+The reader validates everything. It rejects names that leave their directory, duplicate names, parts that do not add up to their file,
+values of a wrong type and truncated documents. It ignores unknown keys.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from sluice.core.snapshots.snapshot import (
 SCHEMA_VERSION = 1
 
 JOB_ID = "1"
-"""Samza uses it to distinguish instances of a job; a job of Sluice has one."""
+"""Samza distinguishes instances of a job by this id. A job of Sluice has one instance."""
 
 _CHECKSUM = "index-sha256"
 _LONGEST_NAME = 255
@@ -88,7 +88,7 @@ def _canonical(document: object) -> bytes:
 
 
 def _object(items: Iterable[tuple[str, str]]) -> str:
-    """A JSON object of values that are JSON text already, in the order given."""
+    """A JSON object of values that are already JSON text, in this order."""
     return "{" + ",".join(f'"{key}":{value}' for key, value in items) + "}"
 
 
@@ -96,7 +96,8 @@ def _array(items: Iterable[str]) -> str:
     return "[" + ",".join(items) + "]"
 
 
-# A commit writes thousands of files. They become text directly: dictionaries take three times as long and trigger garbage collections.
+# A commit writes thousands of files. They are converted to text directly: dictionaries take three times as long and trigger garbage
+# collections.
 
 
 def _directory(directory: DirIndex) -> str:
@@ -135,7 +136,7 @@ def permissions(mode: int) -> str:
 
 
 class _Wrong(ValueError):
-    """What is wrong with the document, and where."""
+    """The document is invalid. The text says how, and where."""
 
 
 def decoded(body: bytes, blob: BlobId) -> SnapshotIndex:
@@ -155,7 +156,7 @@ def decoded(body: bytes, blob: BlobId) -> SnapshotIndex:
 
 
 def _check_whole(document: object, body: bytes) -> None:
-    """Raise unless this version can read the document and its checksum is right."""
+    """Raises _Wrong unless this version can read the document and its checksum is correct."""
     if not isinstance(document, dict):
         raise _Wrong("it is not a JSON object")
     if "schema-version" not in document:

@@ -1,4 +1,4 @@
-"""What a blob store has lost of the retained snapshots of a stage, and which snapshots that costs."""
+"""The blobs of a stage's retained snapshots that a blob store has lost, and the snapshots that need them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId
 
 @dataclass(frozen=True, slots=True)
 class LostBlobs:
-    """`blobs`: how many are missing; `snapshots`: those that need one of them, newest first; `newest`: whether the newest one is among
-    them."""
+    """`blobs`: the number of missing blobs. `snapshots`: the snapshots that need one of them, newest first. `newest`: whether the newest
+    snapshot is among them."""
 
     blob_store: BlobStoreName
     key: StageKey
@@ -25,13 +25,13 @@ class LostBlobs:
         costs = "the newest snapshot" if self.newest else f"snapshot {self.snapshots[0]}"
         more = f" and {len(self.snapshots) - 1} more" if len(self.snapshots) > 1 else ""
         stage = f"{self.key.task}/{self.key.stage}"
-        return f"blob store {self.blob_store} has lost {what} of {stage} that {costs}{more} cannot be restored without"
+        return f"blob store {self.blob_store} has lost {what} of {stage}: {costs}{more} cannot be restored"
 
 
 def find_lost(
     blob_store: BlobStoreName, key: StageKey, needs: Mapping[CommitId, Collection[BlobId]], listed: Collection[BlobId]
 ) -> LostBlobs | None:
-    """`needs`: the blobs of each retained snapshot, newest first; `listed`: those that are there. None if nothing is missing."""
+    """`needs`: the blobs of each retained snapshot, newest first. `listed`: the existing blobs. None if nothing is missing."""
     missing = {checkpoint: [blob for blob in blobs if blob not in listed] for checkpoint, blobs in needs.items()}
     costs = [checkpoint for checkpoint, blobs in missing.items() if blobs]
     if not costs:

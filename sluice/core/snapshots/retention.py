@@ -37,7 +37,7 @@ def retained(
     pins: Mapping[CommitId, Sequence[str]],
 ) -> Mapping[CommitId, Sequence[str]]:
     """The retained snapshots, each with the reasons: "head", "last", "hourly", "daily", "pin ID". `head` is the one that the stage
-    continues from. The order is that of the reports, so a clock that was set back changes nothing."""
+    continues from. The order is that of the reports, so that a clock that was set back has no effect."""
     why: defaultdict[CommitId, list[str]] = defaultdict(list)
     if head is not None:
         why[head].append("head")
@@ -102,7 +102,7 @@ class References:
         self._hashes.update(map(hash, blobs))
 
     def refer_to(self, blob: BlobId) -> bool:
-        """True also for an offset-log entry that may be needed, and for every kind of blob that this version does not know."""
+        """Whether the blob is referred to. Also true for an offset-log entry that may be needed, and for blobs of unknown kinds."""
         _, _, rest = split(blob)
         kind, _, name = rest.partition("/")
         if kind == Kind.OFFSETS:
@@ -143,8 +143,8 @@ class _Decision:
 def decide(
     found: Iterable[BlobSize], condemned: Mapping[BlobId, datetime], refer_to: Callable[[BlobId], bool], now: datetime, grace: timedelta
 ) -> CollectionDecision:
-    """`condemned` are those of the same range of ids, and when they were condemned; all times are of the coordinator's clock. A blob
-    that was condemned under a clock that was ahead is condemned again."""
+    """Decide about a range of blobs. `condemned`: the condemned blobs of the same range, with the time at which they were condemned, by the
+    coordinator's clock. A blob that was condemned while the clock was ahead is condemned again."""
     decision, seen = _Decision(), set()
     for each in found:
         seen.add(each.blob)

@@ -8,8 +8,8 @@
       sources/…, state/…
 
 A snapshot is an index and the blobs that it refers to. Blobs are never changed, and their ids never reused. Consecutive snapshots share
-most of their blobs. `files_removed` and `dirs_removed` list what the previous index had and this one has not, as in Samza's format. Sluice
-deletes nothing by these lists: a blob is garbage when no retained index refers to it.
+most of their blobs. `files_removed` and `dirs_removed` list the entries of the previous index that this one does not have, as in Samza's
+format. Sluice does not use these lists for deletions: a blob is garbage when no retained index refers to it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BlobStoreName = NewType("BlobStoreName", str)
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot that a stage may be restored from. `batch`: the last in it, -1 for none. `markers`: its index in each blob store.
+    """A snapshot that a stage may be restored from. `batch`: its last batch; -1 if there is none. `markers`: its index in each blob store.
     `restored_explicitly`: an operator chose it."""
 
     checkpoint: CommitId
@@ -59,8 +59,8 @@ class FileBlob:
 
 
 class FileMetadata(NamedTuple):
-    """`mode`: the nine permission bits; times in milliseconds since 1970; `size` in bytes. A tuple, because a commit makes and compares one
-    for each file: that takes a third of the time that it takes with a frozen dataclass."""
+    """`mode`: the nine permission bits; times in milliseconds since 1970; `size` in bytes. A tuple, because a commit creates and compares
+    one for each file, which takes a third of the time of a frozen dataclass."""
 
     created_millis: int
     modified_millis: int
@@ -147,8 +147,9 @@ class SnapshotMetadata:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotIndex:
-    """`generation` and `lineage` of the owner that made it, and the last committed `batch` in it; None in an index that Samza wrote.
-    `offsets`: what the stage reads next. `continuation`: what the owner got from the coordinator (`sluice.wire.snapshots.Continuation`)."""
+    """`generation`, `lineage`: of the owner that created it. `batch`: its last committed batch. These are None in an index that Samza
+    wrote. `offsets`: the next offsets of the stage. `continuation`: what the owner got from the coordinator
+    (`sluice.wire.snapshots.Continuation`)."""
 
     created_millis: int
     metadata: SnapshotMetadata
@@ -162,7 +163,7 @@ class SnapshotIndex:
 
     @property
     def blobs(self) -> frozenset[BlobId]:
-        """The blobs that it refers to, without itself and removed files."""
+        """The blobs that it refers to, without the index itself and removed files."""
         return frozenset(part.blob for _, file in walk(self.root) for part in file.blobs)
 
     @property
@@ -186,7 +187,7 @@ class Kind(StrEnum):
 
 
 def checked_blob_id(text: str) -> BlobId:
-    """Raises BadName, for example for '..', empty or hidden segments and absolute names."""
+    """Returns the text as a BlobId. Raises BadName, for example for '..', empty or hidden segments and absolute names."""
     if len(text) > LONGEST or not _BLOB_ID.fullmatch(text):
         raise BadName("blob", text)
     return BlobId(text)

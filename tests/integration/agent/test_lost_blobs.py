@@ -200,7 +200,7 @@ async def test_lost_blobs_are_shown_with_the_snapshots_that_they_cost_while_the_
     data_in(there, "one")[0].unlink()
     await there.parts.lost_blobs.run_once()
     (problem,) = (await there.run(run_id)).backup_problems
-    assert problem.startswith("blob store one has lost 1 blob of Partition 0/only that the newest snapshot")
+    assert problem.startswith("blob store one has lost 1 blob of Partition 0/only: the newest snapshot")
     assert problem in overview(await there.run(run_id), NOON).problems
     async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
         lines = (await http.get("/metrics")).text.splitlines()
@@ -234,7 +234,7 @@ async def test_the_container_that_runs_a_stage_uploads_again_what_its_disk_has_a
     await there.parts.lost_blobs.run_once()
     (problem,) = (await there.run(run_id)).backup_problems
     costs = 1 if lost == "last" else len(before)
-    assert problem.endswith(f"the newest snapshot{f' and {costs - 1} more' if costs > 1 else ''} cannot be restored without")
+    assert problem.endswith(f"the newest snapshot{f' and {costs - 1} more' if costs > 1 else ''} cannot be restored")
     await container.wire.after("index", costs)
     await there.parts.lost_blobs.run_once()
     assert (await there.run(run_id)).backup_problems == ()

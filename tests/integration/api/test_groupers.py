@@ -99,7 +99,7 @@ async def test_max_tasks_is_the_classs_own(caller: Caller) -> None:
         ("tests.support.custom_groupers:Exits", "failed: SystemExit: 3"),
         ("tests.support.custom_groupers:ByChance", "two different results"),
         ("tests.support.custom_groupers:NeedsArguments", "without arguments"),
-        ("a:b:c", "named module:Class"),
+        ("a:b:c", "as module:Class"),
     ],
 )
 async def test_a_grouper_that_cannot_be_used_is_refused_and_nothing_is_changed(caller: Caller, grouper: str, expected: str) -> None:

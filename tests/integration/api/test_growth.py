@@ -143,7 +143,7 @@ async def test_growth_to_no_multiple_is_refused_and_shown_and_the_job_continues_
         await check_partitions(caller)
     reply = watched(await caller.run(run_id))
     assert (reply["known"], reply["seen"], reply["verdict"]) == (2, 2 + more, "REFUSED")
-    assert f"had 2 and now has {2 + more}, which is no multiple of 2: keys would leave their state" in reply["reason"]
+    assert f"had 2 and now has {2 + more}, which is not a multiple of 2: keys would be separated from their state" in reply["reason"]
     assert reply["since"] == "2026-03-01T12:00:00Z"
     assert sum("does not grow with log.flights" in each.message for each in caplog.records) == 1
     assert (await caller.run(run_id))["jobModelVersion"] == 1

@@ -68,7 +68,7 @@ async def test_a_plan_for_what_there_is_says_that_nothing_changes(caller: Caller
     assert (await plan(caller, streams={"flights": 4}, containers=2))["verdict"] == "UNCHANGED"
 
 
-@pytest.mark.parametrize(("count", "expected"), [(6, "no multiple of 4"), (2, "cannot give partitions up")])
+@pytest.mark.parametrize(("count", "expected"), [(6, "not a multiple of 4"), (2, "cannot give partitions up")])
 async def test_a_plan_for_an_unsafe_change_says_why(caller: Caller, run_id: str, count: int, expected: str) -> None:
     found = await plan(caller, streams={"flights": count})
     assert (found["verdict"], found["streams"][0]["verdict"], found["partitions"]) == ("REFUSED", "REFUSED", [])

@@ -80,7 +80,7 @@ def test_a_plan_is_printed_for_people_and_as_json_and_changes_nothing(job: Job) 
 def test_a_plan_that_would_be_refused_says_so_with_an_exit_code_of_its_own(job: Job) -> None:
     output = job.sluice("plan", "--stream", "flights", "--partitions", "6", code=2).splitlines()
     assert output[0].endswith("the change would be refused, and the job would continue unchanged")
-    assert "no multiple of 4" in output[1]
+    assert "not a multiple of 4" in output[1]
     assert "9 containers for 4 tasks" in job.sluice("plan", "--containers", "9", code=2)
 
 

@@ -364,7 +364,7 @@ def test_interrupted_while_it_watches_it_only_watches_again(there: World, new: P
     command, run_id = upgraded(there, new)
     command.until("0 of 2 stages")
     command.press_ctrl_c()
-    assert run_id in command.until("is deployed, and its health is not known yet")
+    assert run_id in command.until("is deployed, and its health is not yet known")
     assert command.ends()[0] != 0
     command = there.upgrade(new)
     assert deployed(command) == run_id

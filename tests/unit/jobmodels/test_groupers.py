@@ -93,7 +93,7 @@ def test_a_star_allows_what_is_written_in_the_module_and_not_what_it_imports() -
             "tests.support.custom_groupers:NeedsArguments",
             "cannot be instantiated without arguments: missing a required argument: 'modulus'",
         ),
-        ("grouping_of_mine:Mine()", "is named module:Class"),
+        ("grouping_of_mine:Mine()", "as module:Class"),
     ],
 )
 def test_the_error_about_a_grouper_that_cannot_be_loaded_has_the_cause(name: str, expected: str) -> None:

@@ -123,7 +123,7 @@ def test_a_class_is_named_with_its_module(name: str) -> None:
     "name", ["m:", ":C", "m:a.C", "m:C:D", "m/n:C", "m..n:C", "1m:C", "m:C()", "m: C", "m:*", "../m:C", "m:Ç", "m:C\n"]
 )
 def test_what_is_no_module_and_class_names_no_grouper(name: str) -> None:
-    with pytest.raises(BadGrouping, match="named module:Class"):
+    with pytest.raises(BadGrouping, match="as module:Class"):
         GrouperName.parse(name)
 
 

@@ -96,7 +96,7 @@ def test_a_stream_that_joins_a_job_begins_with_a_baseline_of_its_own() -> None:
 
 def test_a_stateful_job_may_not_change_its_grouper() -> None:
     before = stored(grown([2])[-1], "GroupByPartition")
-    with pytest.raises(BadGrouping, match="grouped by GroupByPartition; AllSspToSingleTask would part keys"):
+    with pytest.raises(BadGrouping, match="grouped by GroupByPartition; AllSspToSingleTask would separate keys"):
         assign(grouper_named("AllSspToSingleTask", None), before, {VIEWS: 2}, frozenset(), grouping="AllSspToSingleTask", stateful=True)
 
 

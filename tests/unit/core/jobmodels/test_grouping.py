@@ -114,7 +114,7 @@ def test_a_stage_may_join_a_stream_with_broadcast_partitions() -> None:
 
 
 def test_a_job_with_only_broadcast_inputs_is_refused() -> None:
-    with pytest.raises(BadGrouping, match="no inputs besides broadcast"):
+    with pytest.raises(BadGrouping, match="all inputs of the run are broadcast"):
         made({RULES: 2}, broadcast=frozenset({RULES}))
 
 

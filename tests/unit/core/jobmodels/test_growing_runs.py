@@ -114,7 +114,7 @@ def test_a_chain_of_growths_keeps_what_each_task_had() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "expected"), [(3, "no multiple of 2.*grow it to 4"), (1, "had 2 partitions and now has 1.*deploy it with an explicit start")]
+    ("now", "expected"), [(3, "not a multiple of 2.*grow it to 4"), (1, "had 2 partitions and now has 1.*deploy it with an explicit start")]
 )
 def test_an_unsafe_change_is_refused_with_what_to_do_and_nothing_changes(now: int, expected: str) -> None:
     running = Running(FLIGHTS_ALONE, {"flights": 2})

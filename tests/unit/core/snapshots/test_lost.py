@@ -24,4 +24,4 @@ def test_a_blob_of_several_snapshots_counts_once_and_costs_all_of_them() -> None
 def test_a_blob_of_an_older_snapshot_costs_that_one() -> None:
     lost = find_lost(STORE, KEY, {NEW: {B}, OLD: {A, C}}, {B})
     assert lost == LostBlobs(STORE, KEY, 2, [OLD], newest=False)
-    assert str(lost) == "blob store s3 has lost 2 blobs of Partition 0/only that snapshot 1-100000 cannot be restored without"
+    assert str(lost) == "blob store s3 has lost 2 blobs of Partition 0/only: snapshot 1-100000 cannot be restored"
