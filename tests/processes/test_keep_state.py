@@ -95,7 +95,7 @@ def test_what_is_sent_again_after_a_drain_that_keeps_the_state_passes_once_whate
         other, watchdog = scene.start_container(**SETTINGS)
         assert watchdog.wait(120) == 4
         reason = scene.incarnation(other).reason
-        assert "the kept state is of dropDuplicatesWithinWatermark by v string" in reason
+        assert "the kept state belongs to dropDuplicatesWithinWatermark by v string" in reason
         assert "this version has dropDuplicatesWithinWatermark by v string, at timestamp" in reason
 
         scene.job_file.write_text(MENDED)

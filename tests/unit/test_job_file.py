@@ -170,7 +170,7 @@ def test_a_file_holds_exactly_one_job(write: Write, text: str, count: int) -> No
         ),
         pytest.param(
             GOOD + "\n@job.stage(reads=flights, writes=out)\ndef third(task): ...\n",
-            "the stages second and third both write 'out': give each an output of its own",
+            "the stages second and third both write 'out': give each its own output",
             id="two writers",
         ),
         pytest.param(

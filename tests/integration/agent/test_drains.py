@@ -437,7 +437,7 @@ async def test_a_drain_that_keeps_the_state_empties_nothing_and_a_container_on_a
     other = start(there, again, "c2", "disk2", **NEVER)
     ending = await other.ending()
     assert ending.exit_code == EXIT_REPEATED_FAILURE
-    assert "the kept state is of counts by key, and this version has no stateful operator" in ending.reason
+    assert "the kept state belongs to counts by key, and this version has no stateful operator" in ending.reason
     assert other.engine.queries == []
 
     third = start(there, again, "c3", "disk3", **NEVER)

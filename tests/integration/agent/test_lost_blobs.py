@@ -267,5 +267,5 @@ async def test_lost_blobs_that_are_on_no_disk_cost_their_snapshots_and_no_newer_
     await container.wire.after("snapshots", 4)  # the list of them is a request, too
     await there.parts.lost_blobs.run_once()
     (problem,) = (await there.run(run_id)).backup_problems
-    assert "that snapshot" in problem, "older ones"
+    assert ": snapshot" in problem, "older ones"
     await stopped(container)

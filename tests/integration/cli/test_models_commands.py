@@ -104,7 +104,7 @@ def test_a_job_is_scaled_and_its_history_shows_by_whom_and_why(job: Job) -> None
     (newest, first) = json.loads(job.sluice("models", "ls", "--json"))["models"]
     assert (newest["actor"], newest["why"]) == (user_name(), "scaled from 2 to 3 containers; more to do")
     listed = job.sluice("models", "ls", "flight-delays").splitlines()
-    assert listed[0].split() == ["VERSION", "IN", "FORCE", "MADE", "BY", "RUN", "CONTENT", "WHY"]
+    assert listed[0].split() == ["VERSION", "IN", "FORCE", "CREATED", "BY", "RUN", "CONTENT", "WHY"]
     assert listed[1].split()[:2] == ["2", "yes"]
     assert listed[2].split()[0] == "1"
     assert first["contentHash"][:12] in listed[2]

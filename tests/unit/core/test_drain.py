@@ -295,5 +295,5 @@ def test_every_effect_has_a_text_and_those_that_lose_what_later_input_needs_are_
 def test_operators_differ_by_their_texts_and_their_order() -> None:
     assert operators_differ(["a", "b"], ("a", "b")) == ""
     assert operators_differ([], []) == ""
-    assert operators_differ(["a", "b"], ["b", "a"]) == "the kept state is of a; b, and this version has b; a"
-    assert operators_differ(["a"], []) == "the kept state is of a, and this version has no stateful operator"
+    assert operators_differ(["a", "b"], ["b", "a"]) == "the kept state belongs to a; b, and this version has b; a"
+    assert operators_differ(["a"], []) == "the kept state belongs to a, and this version has no stateful operator"

@@ -77,7 +77,7 @@ def test_a_good_spec_passes_the_check() -> None:
 
 
 def test_two_names_of_one_stream_are_refused() -> None:
-    with pytest.raises(BadGraph, match=r"'flights' and another name both stand for the stream log\.flights"):
+    with pytest.raises(BadGraph, match=r"'flights' and another name are both bound to the stream log\.flights"):
         bound("weather", FLIGHTS).check()
 
 
