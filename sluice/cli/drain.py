@@ -204,7 +204,7 @@ def _plan_page(reply: wire_drains.DrainPlanReply, width: int | None) -> Renderab
     }[reply.empties]
     lines = [Text(verdict)]
     if losing := _losing(reply):
-        lines.append(Text(f"{losing} would lose the records from before the drain: use --keep-state if the operators stay the same"))
+        lines.append(Text(f"{losing} would forget the records from before the drain: use --keep-state if the operators stay the same"))
     return Group(table(_PLAN_COLUMNS, rows, width), *lines)
 
 

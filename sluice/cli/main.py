@@ -69,7 +69,7 @@ COMMANDS = {
     "kafka": Command("containers.cli.kafka:app", "Start and stop a Kafka broker for development on this machine.", STREAMS),
     "coordinator": Command("coordinator.cli.serve:coordinator", "Run the coordinator until SIGTERM or Ctrl-C.", PROCESSES),
     "container": Command("containers.cli.container:container", "Run one container of a run, under a watchdog.", PROCESSES),
-    "audit-log": Command("sluice.cli.audit:audit_log", "Show who asked for which change and who was refused, newest first.", INSPECT),
+    "audit-log": Command("sluice.cli.audit:audit_log", "Show the requests for changes and the refused requests, newest first.", INSPECT),
     "doctor": Command(
         "sluice.cli.doctor:doctor",
         "Check what a job needs: Java, Spark, the connector, settings, disks, the coordinator, streams, and rights in blob stores.",

@@ -173,7 +173,7 @@ def test_a_dry_run_says_what_is_lost_though_no_row_is_left(job: Job) -> None:
         job.measured(task, [], [{"operator": "dropDuplicatesWithinWatermark", "effect": "forgets"}])
     output = " ".join(job.sluice("--dry-run").stdout.split())
     assert "forgets the keys that it has seen" in output
-    assert "unknown to dropDuplicatesWithinWatermark of stage hourly: use --keep-state" in output
+    assert "dropDuplicatesWithinWatermark of stage hourly would forget the records from before the drain: use --keep-state" in output
     refused = " ".join(job.sluice("--dry-run", "--keep-state", code=2).stdout.split())
     assert "a drain that keeps the state would be refused: c1" in refused
     assert "c1: their release empties the state in every drain" in job.refused("--keep-state")
