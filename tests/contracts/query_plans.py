@@ -345,7 +345,7 @@ WHOLE = {
     "history.rows_of_job",
     "runs.jobs",
     "snapshots.jobs",
-    "cleanup.tally",
+    "cleanup.counts",
     "drains.outcomes",
     "origin.highest_number",
     "origin.generations",

@@ -189,7 +189,7 @@ async def test_a_run_whose_blob_store_is_no_longer_configured_is_degraded_at_onc
         await there.parts.backup_monitor.run_once()
         problems, ready, metric = await shown(there, run_id)
         assert len(problems) == 1
-        assert "blob store old, which is not configured any more" in problems[0]
+        assert "blob store old, which is no longer configured" in problems[0]
         assert "blob store old" in ready[0]
         assert metric == 'sluice_job_backup_degraded{blob_store="old",reason="not-configured",sluice_job="delays"} 1.0'
 
