@@ -43,20 +43,20 @@ class SluiceError(Exception):
 
 
 class ClientError(SluiceError):
-    """The request cannot be carried out as it stands."""
+    """The request cannot be carried out."""
 
     slug = "bad-request"
     status = 422
 
 
 class NotFound(ClientError):
-    """What the request names does not exist."""
+    """The requested object does not exist."""
 
     status = 404
 
 
 class Conflict(ClientError):
-    """The state of what the request names does not allow it."""
+    """The current state of the object does not allow the request."""
 
     status = 409
 
@@ -83,7 +83,7 @@ class UnknownContainer(NotFound):
 
 
 class UnknownSlot(NotFound):
-    """The run has no such processor id."""
+    """The run has no slot with that processor id."""
 
 
 class UnknownTask(NotFound):
@@ -111,7 +111,7 @@ class BadGraph(ClientError):
 
 
 class BadConfig(ClientError):
-    """The job's configuration holds a value that cannot be used."""
+    """The job's configuration has an invalid value."""
 
 
 class BadGrouping(ClientError):
@@ -123,11 +123,11 @@ class NotCoPartitioned(ClientError):
 
 
 class IncompatibleExpansion(ClientError):
-    """A stateful job's stream changed its partition count in a way that would part keys from their state."""
+    """The new partition count of a stream would separate keys of a stateful job from their state."""
 
 
 class BadPlacement(ClientError):
-    """The tasks cannot be spread over that many containers."""
+    """The tasks cannot be distributed over that many containers."""
 
 
 class StaleRun(Conflict):
@@ -139,7 +139,7 @@ class SlotInUse(Conflict):
 
 
 class JobNotFinished(Conflict):
-    """The job's current run has not ended, or a container of the job may still act."""
+    """The job's current run has not ended, or a container of the job may still be running."""
 
 
 class RunIsDraining(Conflict):
@@ -147,7 +147,7 @@ class RunIsDraining(Conflict):
 
 
 class VersionConflict(ClientError):
-    """The job model has changed since."""
+    """The job model has changed since it was read."""
 
     status = 412
 
@@ -161,7 +161,7 @@ class UnknownVersion(NotFound):
 
 
 class NotTheCurrentRun(ClientError):
-    """The run that was to be replaced is not the job's current one."""
+    """The run to replace is not the job's current run."""
 
     status = 412
 
@@ -171,34 +171,34 @@ class UnknownDrain(NotFound):
 
 
 class ForeignDrain(UnknownDrain):
-    """The run is under another drain."""
+    """The run has another drain."""
 
     slug = "unknown-drain"
     status = 409
 
 
 class DrainTooEarly(Conflict):
-    """The drain has not come to the phase of this step."""
+    """The drain has not reached the phase of this step."""
 
 
 class NotCancellable(Conflict):
-    """The drain cannot be cancelled any more."""
+    """The drain can no longer be cancelled."""
 
 
 class AttachedJob(Conflict):
-    """Sluice runs the job's command, and does not know its queries."""
+    """The job is a command that Sluice runs without knowing its queries."""
 
 
 class NotEmptied(Conflict):
-    """A flush would not empty the run's state."""
+    """A flush would leave rows in the run's state."""
 
 
 class OtherDrainMode(Conflict):
-    """The run has a drain of the other mode."""
+    """The run has a drain in progress with the other mode."""
 
 
 class OutdatedContainers(Conflict):
-    """A container of the run is of a release that does not know this."""
+    """A container of the run belongs to a release that does not support the request."""
 
 
 class IncompatibleState(Conflict):
@@ -210,7 +210,7 @@ class NeverDrained(ClientError):
 
 
 class CheckpointNeeded(ClientError):
-    """A stage that is backed up reports its pinned checkpoint."""
+    """The report must name a checkpoint, because the stage is backed up."""
 
 
 class NotAligned(ClientError):
@@ -226,23 +226,23 @@ class DrainIdInUse(Conflict):
 
 
 class TaskNotYours(Conflict):
-    """The job model gives that task to another slot."""
+    """The job model assigns the task to another slot."""
 
 
 class BodyTooLarge(ClientError):
-    """The request's body is larger than Sluice reads."""
+    """The request body is too large."""
 
     status = 413
 
 
 class UrlTooLong(ClientError):
-    """The request's URL is longer than Sluice reads."""
+    """The URL of the request is too long."""
 
     status = 414
 
 
 class RequestHeadTooLarge(ClientError):
-    """The request line and headers are larger than Sluice reads."""
+    """The request line and headers are too large."""
 
     status = 431
 
@@ -260,13 +260,13 @@ class Forbidden(ClientError):
 
 
 class TokenInUrl(ClientError):
-    """The URL has a token, which logs and histories keep."""
+    """The URL contains a token, which logs and browser histories would keep."""
 
     status = 400
 
 
 class TooManyBadTokens(ClientError):
-    """Too many wrong tokens were sent."""
+    """Too many invalid tokens were sent."""
 
     status = 429
 
@@ -281,13 +281,13 @@ class UnknownToken(NotFound):
 
 
 class HostNotAllowed(ClientError):
-    """The request is for a host that the coordinator is not known as."""
+    """The Host header names a host that the coordinator does not serve."""
 
     status = 421
 
 
 class CrossSiteRequest(ClientError):
-    """A web page of another site made the request."""
+    """The request comes from a web page of another site."""
 
     status = 403
 
@@ -303,7 +303,7 @@ class BadSettings(ClientError):
 
 
 class HomeInUse(ClientError):
-    """Another coordinator uses this home."""
+    """Another coordinator uses this home directory."""
 
 
 class DatabaseInUse(ClientError):
@@ -311,11 +311,11 @@ class DatabaseInUse(ClientError):
 
 
 class NotASqliteDatabase(ClientError):
-    """The command works on SQLite databases in files only."""
+    """The command supports only SQLite databases in files."""
 
 
 class FileExists(ClientError):
-    """A file would be replaced."""
+    """The file already exists."""
 
 
 class UnusableCopy(ClientError):
@@ -345,21 +345,21 @@ class UnknownOperation(NotFound):
 
 
 class TaskHeld(Conflict):
-    """A container holds the task."""
+    """A container owns the task."""
 
 
 class StateUnregistered(Conflict):
-    """A blob store has snapshots of the job that the coordinator does not know."""
+    """A blob store has snapshots of the job that are not in the catalog."""
 
 
 class CatalogNotEmpty(ClientError):
-    """The registry knows snapshots already."""
+    """The catalog already has snapshots."""
 
     slug = "registry-not-empty"
 
 
 class FalseReport(ClientError):
-    """A report says what cannot be true."""
+    """The report cannot be true."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{detail}: nothing was recorded; read the run and acquire the task again")
@@ -368,7 +368,7 @@ class FalseReport(ClientError):
 
 
 class SnapshotConflict(Conflict):
-    """The snapshot does not follow the newest one of its store."""
+    """The snapshot does not follow the stage's newest snapshot."""
 
 
 class BadJobFile(ClientError):
@@ -379,7 +379,7 @@ class BadJobFile(ClientError):
 
 
 class LeaseLost(SluiceError):
-    """Another incarnation holds what you hold: stop now, do not retry."""
+    """Another container has taken over: stop now, and do not retry."""
 
     status = 409
 
@@ -396,7 +396,7 @@ class Unavailable(SluiceError):
 
 
 class CrashLoopBackoff(Unavailable):
-    """The slot's containers failed again and again."""
+    """The slot's containers failed repeatedly right after starting."""
 
     slug = "held-back"
 
@@ -414,7 +414,7 @@ class StreamUnavailable(Unavailable):
 
 
 class BlobUnavailable(Unavailable):
-    """A blob store does not answer, or not sensibly."""
+    """A blob store does not answer, or its answer is not valid."""
 
 
 class NumbersNotReserved(Unavailable):
@@ -426,7 +426,7 @@ class CatalogIncomplete(Unavailable):
 
 
 class TooManyRequests(Unavailable):
-    """The coordinator answers as many requests at a time as it may."""
+    """The coordinator already processes the maximum number of requests."""
 
 
 class CannotListen(Unavailable):
@@ -445,7 +445,7 @@ class CoordinatorUnavailable(CoordinatorUnreachable):
 
 
 class CorruptData(SluiceError):
-    """Stored data is not what was written."""
+    """Stored data differs from what was written."""
 
     slug = "bad-data"
 
@@ -459,7 +459,7 @@ class BlobDeleted(BlobMissing):
 
 
 class BlobCorrupted(CorruptData):
-    """A blob is not what was written."""
+    """A blob differs from what was written."""
 
 
 class IndexUnreadable(CorruptData):
@@ -474,8 +474,8 @@ class LedgerUnreadable(CorruptData):
 
 
 class Bug(SluiceError):
-    """Sluice did something that it must never do; please report it."""
+    """Sluice has a bug; please report it."""
 
 
 class IllegalTransition(Bug):
-    """A run was moved along an arrow that its life cycle does not have."""
+    """The life cycle of a run does not have this transition."""
