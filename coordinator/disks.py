@@ -53,6 +53,6 @@ class MeasureDisks:
             case Room.ENOUGH:
                 return f"not low: {space} ({self.places[name]})"
             case Room.LOW:
-                return f"low: {space} ({self.places[name]}); make room before writes fail"
+                return f"low: {space} ({self.places[name]}); free some space before writes fail"
             case Room.FULL:
                 return f"full: {space} ({self.places[name]}); writes fail until there is room"

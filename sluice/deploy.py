@@ -100,8 +100,8 @@ def deploy_request(
 
 
 def missing_event_times(job: Job) -> Sequence[str]:
-    """A sentence for each stage that writes an intermediate stream and does not say how far it is in event time: its function, and what it
-    calls in the job's own modules, neither names `withWatermark` nor passes `event_time`."""
+    """A sentence for each stage that writes an intermediate stream and does not report its progress in event time: neither its function nor
+    the functions that it calls in the job's own modules name `withWatermark` or pass `event_time`."""
     intermediates = {each.name for each in job.intermediates}
     return [
         event_time_missing(declared.stage.name, written)
@@ -133,7 +133,7 @@ _EMPTY_CELL = CellType()
 
 
 def _codes(code: CodeType) -> Iterable[CodeType]:
-    """The code and that of the functions inside it."""
+    """The code of a function, and the code of the functions defined in it."""
     yield code
     for const in code.co_consts:
         if isinstance(const, CodeType):
@@ -141,7 +141,7 @@ def _codes(code: CodeType) -> Iterable[CodeType]:
 
 
 def _is_of(function: FunctionType, job: Job) -> bool:
-    """Whether the function is of the job file, or of a module beside it."""
+    """Whether the function is defined in the job file, or in a module beside it."""
     return job.directory is None or Path(function.__code__.co_filename).is_relative_to(job.directory)
 
 
@@ -157,9 +157,9 @@ async def deploy(url: str, request: wire_runs.RunRequest) -> RunId:
 def check_job(job: Job, run: wire_runs.RunReply) -> None:
     """Check that the job file matches the run. Raises BadJobFile, which says what differs."""
     if job.name != run.job:
-        raise BadJobFile(f"the file holds job {job.name}, and run {run.run_id} is of job {run.job}")
+        raise BadJobFile(f"the file defines job {job.name}, but run {run.run_id} belongs to job {run.job}")
     here: dict[str, object] = {each.stage.name: (each.stage.reads, each.stage.writes, each.stage.stateful) for each in job.stages}
     there: dict[str, object] = {each.name: (each.reads, each.writes, each.stateful) for each in run.stages}
     if here != there:
         differing = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
-        raise BadJobFile(f"the file's stages are not those of run {run.run_id} ({', '.join(differing)} differ): deploy the file again")
+        raise BadJobFile(f"the stages in the file differ from those of run {run.run_id} ({', '.join(differing)}): deploy the file again")

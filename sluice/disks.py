@@ -1,4 +1,4 @@
-"""Room on disks: what there is, when it is too little, and whether an error says that there is none."""
+"""Free disk space: how much there is, when it is too little, and whether an error was caused by a full disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Below `low` bytes an operator should make room; below `full`, writes fail or soon will."""
+    """In bytes of free space. Below `low`, an operator should free space. Below `full`, writes fail or soon will."""
 
     low: int
     full: int
@@ -45,11 +45,11 @@ class Thresholds:
 _NO_ROOM = re.compile(
     r"No space left on device|Disk quota exceeded|database or disk is full|the disk of .+ is full|\bENOSPC\b|\bEDQUOT\b", re.IGNORECASE
 )
-"""What Python, Java, RocksDB, SQLite, PostgreSQL and `note` say."""
+"""The texts of Python, Java, RocksDB, SQLite, PostgreSQL and `note`."""
 
 
 def says_no_room(error: str) -> bool:
-    """Whether the text of an error says that a disk is full, or a quota used up. It may be a disk of a system that a batch writes to."""
+    """Whether the text of an error says that a disk is full or a quota is used up; perhaps a disk of a system that a batch writes to."""
     return _NO_ROOM.search(error) is not None
 
 
@@ -69,14 +69,15 @@ def readable(count: int) -> str:
 
 
 NO_ROOM = frozenset({ENOSPC, EDQUOT})
-"""Errors of system calls on a disk that is full, or beyond a quota."""
+"""Error numbers of system calls on a full disk, or on a disk whose quota is used up."""
 
 NEXT_TO_NOTHING = 1 << 20
-"""A disk with less is taken for full when a write has failed."""
+"""In bytes. After a failed write, a disk with less free space is considered full."""
 
 
 def space(path: Path) -> DiskSpace:
-    """The disk of a path, or of its nearest directory that exists. Blocks while a network file system does not answer. Raises OSError."""
+    """The space of the disk that has the path; if the path does not exist, of the disk that has its nearest existing parent. Blocks while a
+    network file system does not answer. Raises OSError."""
     while True:
         try:
             found = os.statvfs(path)
@@ -89,7 +90,7 @@ def space(path: Path) -> DiskSpace:
 
 
 def measure(places: Mapping[str, Path]) -> Mapping[str, DiskSpace]:
-    """The disk of each place; those that cannot be read are left out. Blocks."""
+    """The space of the disk of each path. Disks that cannot be read are left out. Blocks."""
     found = {}
     for name, path in places.items():
         with suppress(OSError):
@@ -98,8 +99,8 @@ def measure(places: Mapping[str, Path]) -> Mapping[str, DiskSpace]:
 
 
 def checked_path(path: Path) -> Path:
-    """The path, if its absolute form is UTF-8. Paths are sent to containers in JSON, and given to Java, and neither has other bytes. Raises
-    ValueError."""
+    """The path, if its absolute form is UTF-8. Paths are sent to containers in JSON and passed to Java; neither can represent other bytes.
+    Raises ValueError."""
     try:
         str(path.absolute()).encode()
     except UnicodeEncodeError:
@@ -108,17 +109,17 @@ def checked_path(path: Path) -> Path:
 
 
 def note(path: Path) -> str:
-    """For the text of an error of a write: says that the disk is full, if it is. SQLite calls a full disk an I/O error at times."""
+    """Text to append to the error of a write: says that the disk is full, or "". SQLite sometimes reports a full disk as an I/O error."""
     with suppress(OSError):
         free = space(path).free
         if free < NEXT_TO_NOTHING:
-            return f"; the disk of {path} is full ({readable(free)} free): make room"
+            return f"; the disk of {path} is full ({readable(free)} free): free some space"
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalDisks:
-    """The disks that a process writes to: paths on them, by their names. Methods block briefly."""
+    """The disks that a process writes to. `places`: a path on each disk, by the name of the disk. Methods block briefly."""
 
     places: Mapping[str, Path]
     thresholds: Thresholds
@@ -128,8 +129,8 @@ class LocalDisks:
         return shortages(measure(self.places), self.thresholds)
 
     def explain(self, error: str) -> bool:
-        """Whether a failure with this text is one of room: it says so, or a disk is full. Errors that follow from a full disk do not always
-        name it: a library that was unpacked in part cannot be loaded."""
+        """Whether a full disk explains a failure with this text: the text says so, or a disk is full. Errors that follow from a full disk
+        do not always mention it: for example, a library that was unpacked only in part cannot be loaded."""
         return says_no_room(error) or any(self.thresholds.judge(each) is Room.FULL for each in measure(self.places).values())
 
 

@@ -51,10 +51,11 @@ class Output:
 
 
 class Delivery(StrEnum):
-    """How often a row that a batch writes is in the stream when the batch runs again: after a crash, a lost disk or a move of the task.
+    """How often a row is in the stream if the batch that writes it runs again: after a crash, a lost disk or a move of the task.
 
-    EXACTLY_ONCE: once. To Kafka the driver writes each batch as one transaction. AT_LEAST_ONCE: to Kafka Spark's executors write, and a
-    batch that runs again may be in the topic twice; for rates beyond what one driver writes. The embedded log is always exactly-once."""
+    EXACTLY_ONCE: once. For Kafka, the driver writes each batch as one transaction. AT_LEAST_ONCE: for Kafka, Spark's executors write, and
+    the rows of a batch that runs again may be in the topic twice. Use it for rates that one driver cannot write. The embedded log is always
+    exactly-once."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
@@ -98,32 +99,33 @@ class Task(Protocol):
         event_time: str | Column | None = None,
         delivery: str = Delivery.EXACTLY_ONCE,
     ) -> DataStreamWriter:
-        """A writer, not started, that appends every row to the stream exactly once, or as `delivery` says (`Delivery`).
+        """A writer, not started, that appends every row to the stream, exactly once unless `delivery` says otherwise (`Delivery`).
 
-        `key` names the column, or is the expression, whose value (as a string) places the record: equal keys share a partition. `value` is
-        what the record holds (string or binary); without it the whole row as a JSON object. `event_time` names the column, or is the
-        expression, with the time (a timestamp, or seconds since 1970) that the readers of the stream call `withWatermark` with. It is not
-        written. They learn from it how far this task is, and wait for the slowest of its tasks. Without it, the watermark of this
-        query does, if it has one.
+        `key`: the column or expression whose value, as a string, chooses the partition: records with equal keys share a partition. `value`:
+        the column or expression with the record's value (string or binary); by default the whole row as a JSON object. `event_time`: the
+        column or expression with the time (a timestamp, or seconds since 1970) for which the readers of the stream call `withWatermark`. It
+        is not written. It tells the readers how far this task has come, so that their watermarks wait for the slowest task. Without it, the
+        watermark of this query serves the same purpose, if there is one.
         """
         ...
 
     def foreach_batch(self, rows: DataFrame, function: Callable[[DataFrame, int], None]) -> DataStreamWriter:
         """A writer, not started, that calls `function(batch, batch_id)` for every batch, as Spark's foreachBatch does. The offsets of the
-        batch are durable before the call. A batch that runs again, also after a loss of the disk, therefore has the same rows and the same
+        batch are durable before the call. A batch that runs again, even after the loss of a disk, therefore has the same rows and the same
         `txn_id`.
         """
         ...
 
     def txn_id(self, batch: int) -> str:
-        """An id with which your own sink can skip a batch that it has already written: the same for all runs of a batch, and never used for
-        other rows. It consists of `lineage` and the batch id. A sink that needs an application id and a version (Delta's txnAppId and
-        txnVersion) uses these two."""
+        """An id by which your own sink can recognise and skip a batch that it has already written. It is the same each time the batch runs,
+        and is never used for other rows. It consists of `lineage` and the batch id. Use these two for a sink that needs an application id
+        and a version (Delta's txnAppId and txnVersion)."""
         ...
 
     @property
     def generation(self) -> int:
-        """The number of this owner of the task. A sink of your own that keeps it with the batch can reject a batch of a lower one."""
+        """The number of this owner of the task; it grows with each owner. Your own sink can store it with each batch, and reject a batch of
+        a lower generation."""
         ...
 
     @property
@@ -166,8 +168,8 @@ class Job:
         max_tasks: int | None = None,
         max_event_skew: timedelta | None = None,
     ) -> None:
-        """`max_event_skew`: tasks of a stage that feeds an intermediate stream, and has a watermark or names an event time, pause between
-        batches when they lead the slowest by more than this in event time. (Watermark alignment.)"""
+        """`max_event_skew`: watermark alignment. A task of a stage that writes an intermediate stream pauses between batches while it is
+        ahead of the slowest task by more than this event time. The stage must have a watermark or name an event time."""
         self.name = JobName(checked_name("job", name))
         self.stateful = stateful
         self.grouper = grouper
@@ -185,14 +187,16 @@ class Job:
         """The directory of the job file and of the modules beside it. None for a job that was not loaded from a file."""
 
     def input(self, name: str, *, broadcast: bool | str = False, event_time: str | None = None) -> Input:
-        """Declare a stream to read. Its system, and its name there if it differs, are given at deployment.
+        """Declare a stream to read. The deployment names its system, and its name there if it differs.
 
-        `broadcast`: True if every task reads the whole stream. For single partitions of it, what Apache Samza's `task.broadcast.inputs` has
-        after the name of the stream: "#0", "#[0-3]", or several with commas. Raises BadJobFile.
+        `broadcast`: True if every task reads the whole stream. If every task reads only some of its partitions, write them as in Apache
+        Samza's `task.broadcast.inputs`, without the name of the stream: "#0", "#[0-3]", or several of these with commas.
 
-        `event_time`: what the stages call `withWatermark` with. Either the name of a field of the records' values, which are JSON objects,
-        or an SQL expression over the columns of `Task.read`; a timestamp, or seconds since 1970. Where one task reads several partitions,
-        its watermark then waits for the slowest of them, as long as that has unread records."""
+        `event_time`: the event time for which the stages call `withWatermark`: a timestamp, or seconds since 1970. Either the name of a
+        field of the records' values, which are JSON objects, or an SQL expression over the columns of `Task.read`. If one task reads
+        several partitions, its watermark then waits for the slowest of them that has unread records.
+
+        Raises BadJobFile."""
         if not isinstance(broadcast, bool):
             try:
                 broadcast = broadcast_text(broadcast_partitions(str(broadcast)))
@@ -202,13 +206,13 @@ class Job:
         return self.inputs[-1]
 
     def intermediate(self, name: str, *, partitions: int) -> Intermediate:
-        """Declare a stream between two stages."""
+        """Declare a stream between two stages, with that many partitions. Raises BadJobFile."""
         _check_partitions("intermediate stream", name, partitions)
         self.intermediates.append(Intermediate(checked_name("stream", name), partitions))
         return self.intermediates[-1]
 
     def output(self, name: str, *, partitions: int = 1) -> Output:
-        """Declare a stream to write."""
+        """Declare a stream to write. `partitions` is used if the stream does not exist yet. Raises BadJobFile."""
         _check_partitions("output", name, partitions)
         self.outputs.append(Output(checked_name("stream", name), partitions))
         return self.outputs[-1]
@@ -224,9 +228,9 @@ class Job:
         """Declare a stage. The decorated function gets a `Task` and returns a `DataStreamWriter` that is not started; the agent adds
         checkpoint location, trigger and query name.
 
-        `stateful=False` says that the stage keeps nothing about a key: its query has no aggregation, join of streams, deduplication or
-        other stateful operator, which the container checks. An input that only such stages read may grow to any number of partitions,
-        and not only to multiples of its first one.
+        `stateful=False` says that the stage keeps no state: its query has no aggregation, join of streams, deduplication or other stateful
+        operator. The container checks this. An input that only such stages read may grow to any number of partitions; other inputs may grow
+        only to multiples of their first partition count.
         """
         read, written = _streams("reads", reads), _streams("writes", writes)
 
@@ -269,7 +273,7 @@ def _streams(argument: str, given: object) -> Sequence[Input | Intermediate | Ou
         if each not in streams:
             method = "input" if argument == "reads" else "output"
             raise BadJobFile(
-                f"{argument}={each!r} is no stream but a {type(each).__name__}: give what job.{method}(…) or job.intermediate(…) returned"
+                f"{argument}={each!r} is a {type(each).__name__}, not a stream: pass what job.{method}(…) or job.intermediate(…) returned"
             )
     return streams
 
@@ -295,10 +299,10 @@ def load_job(file: Path) -> Job:
     except SystemExit as error:
         raise BadJobFile(f"{file} ends the interpreter when it is imported (exit {error.code})") from error
     except Exception as error:
-        raise BadJobFile(f"{file}{_line(file, error)} does not import: {type(error).__name__}: {error}") from error
+        raise BadJobFile(f"{file}{_line(file, error)} cannot be imported: {type(error).__name__}: {error}") from error
     jobs = {id(each): each for each in vars(module).values() if isinstance(each, Job)}
     if len(jobs) != 1:
-        raise BadJobFile(f"{file} must hold exactly one Job at its top level, and holds {len(jobs)}")
+        raise BadJobFile(f"{file} must define exactly one Job at its top level; it defines {len(jobs)}")
     job = next(iter(jobs.values()))
     job.code = hashlib.sha256(file.read_bytes()).hexdigest()[:32]
     job.directory = directory
@@ -318,6 +322,6 @@ def _add_to_path(directory: Path, earlier: ModuleType | None) -> None:
 
 
 def _line(file: Path, error: Exception) -> str:
-    """ ":7" for an error raised by line 7 of the file, or by what it called; "" for any other."""
+    """ ":7" for an error that line 7 of the file raised, directly or in a call; "" for any other error."""
     lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file.absolute())]
     return f":{lines[-1]}" if lines else ""

@@ -2,7 +2,7 @@
 
 A JSON record has `time` (UTC, ISO 8601 with milliseconds), `level`, `logger` and `message`; `exception` (the traceback) if there is one;
 the fields of its process (of a container: job, run, processor, container); and its context (`about`: task, stage, generation). Records of
-libraries are shown from WARNING on whatever the level is: their details are statements, requests and settings, which may contain secrets.
+libraries are shown from WARNING on, at every level: their details are statements, requests and settings, which may contain secrets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger("sluice")
 
 
 class LogSettings(BaseSettings):
-    """Read from the environment only, by all processes alike, so that errors in other settings are already logged in the right format."""
+    """Settings of logging. All processes read them from the environment only, so that errors in other settings are logged this way."""
 
     model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="ignore")
 

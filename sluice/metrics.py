@@ -1,4 +1,4 @@
-"""Prometheus metrics that the coordinator and the containers have in common: deprecated names are exposed beside the new ones."""
+"""Deprecated names of Prometheus metrics: the coordinator and the containers expose them beside the new ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OLD_NAMES = {str(each.new): each for each in of_kind(Kind.METRIC)}
 
 
 def with_old_names(metrics: Iterable[Metric]) -> Iterator[Metric]:
-    """Each metric, and after a renamed one the same samples under its old name."""
+    """The metrics. Each renamed metric is followed by the same samples under its old name."""
     for metric in metrics:
         yield metric
         entry = _OLD_NAMES.get(metric.name)

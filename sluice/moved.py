@@ -1,6 +1,6 @@
 """Where the modules of release 0.1 are now, so that an import of an old name fails with the new one in its message.
 
-The same table, with paths, is in docs/decisions/0001-three-packages.md. Both go with the next release.
+The same table, with paths, is in docs/decisions/0001-three-packages.md. The next release removes both.
 """
 
 from __future__ import annotations
@@ -240,14 +240,15 @@ MOVED = {
 
 
 _PACKAGES = ("coordinator.blobs", "coordinator.core", "coordinator.streams")
-"""Of them nothing is left. They are found, and empty, so that an import of a module in them gets as far as that module's name."""
+"""Packages that no longer exist. The finder returns an empty package for each, so that an import of a module in it reaches the finder with
+the module's name."""
 
 
 class _OldNames(MetaPathFinder):
     """Comes last on `sys.meta_path`, so it is called only for modules that nothing else finds."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Raises ModuleNotFoundError for an old name: of a module, or of something that was in a module which is a package now."""
+        """Raises ModuleNotFoundError for the old name of a module, or of an object that was in a module which is now a package."""
         parent, _, name = fullname.rpartition(".")
         if fullname in MOVED:
             raise ModuleNotFoundError(f"{fullname} has moved: it is now {MOVED[fullname]} (docs/decisions/0001-three-packages.md)")
@@ -255,12 +256,12 @@ class _OldNames(MetaPathFinder):
             return ModuleSpec(fullname, None, is_package=True)
         if parent in MOVED and not name.startswith("_"):
             raise ModuleNotFoundError(
-                f"{parent} has no {name}: what was in that module is now in {MOVED[parent]} (docs/decisions/0001-three-packages.md)"
+                f"{parent} has no {name}: the contents of that module are now in {MOVED[parent]} (docs/decisions/0001-three-packages.md)"
             )
         return None
 
 
 def refuse_old_imports() -> None:
-    """May be called again."""
+    """Make imports of old names fail with the new name. A second call has no effect."""
     if not any(isinstance(each, _OldNames) for each in sys.meta_path):
         sys.meta_path.append(_OldNames())

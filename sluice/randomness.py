@@ -1,6 +1,6 @@
-"""The only place that draws random numbers and makes random ids, like `sluice.clock` for time.
+"""The only module that draws random numbers and makes random ids, as `sluice.clock` is the only one that reads a clock.
 
-The source is the operating system's. `drawn_from` replaces it, so that a simulation is repeated exactly from its seed.
+The source is the operating system's. `drawn_from` replaces it, so that a simulation can be repeated exactly from its seed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def below(bound: int) -> int:
 
 @contextmanager
 def drawn_from(source: Random) -> Iterator[None]:
-    """Use this source in the block, and in the tasks that are created in it."""
+    """Use this source in the block, and in the asyncio tasks that are created in it."""
     token = _source.set(source)
     try:
         yield

@@ -84,15 +84,16 @@ REQUESTS: Mapping[str, str] = {
     "/ui/actions/restore": "a restore, on the page",
     "/ui/actions/remove": "the removal of the job, on the page",
 }
-"""Requests of people and programs -> what they ask for. For actions of the pages, by path. Those of containers have events of their own."""
+"""Requests of people and programs, by route -> what they request. Actions of the pages are listed by path. Requests of containers are not
+listed: the containers have events of their own."""
 
 
 def of_requests(events: Iterable[EventRow]) -> Iterator[TimelineEvent]:
-    """Who asked for what, from the audit log."""
+    """The requests in the audit log, each with the client that sent it."""
     for each in events:
         what = REQUESTS.get(each.action) or REQUESTS.get(each.subject)
         if what is not None:
-            actor = each.actor or "somebody without a token"
+            actor = each.actor or "a client without a token"
             failed = each.status is not None and each.status >= 400
             outcome = f"refused: {each.reason}" if failed else "interrupted" if each.status is None else ""
             yield TimelineEvent(each.at, f"{actor} requested {what}", outcome, tone="bad" if failed else "quiet")

@@ -1,10 +1,11 @@
 """Watermarks across tasks: how far a stage's watermark may rise, and which tasks of a stage must wait for the others.
 
-**Caps.** Spark computes a query's watermark from what the query has read. To a stage behind an intermediate stream that is too high while
-one of its feeders is behind the others, and Spark drops late rows silently. A feeder is a task of a stage that writes the stream. The
-watermark of such a stage is therefore at most the least progress of its feeders, less the delay. Progress is tied to offsets: it counts for
-a reader once that reader has read up to the ends that the stream had when the progress was reported (`WatermarkStep`). The idea is that of
-the watermarks which Apache Flink sends through its streams; here they go through the coordinator, and offsets put them in order.
+**Caps.** Spark computes a query's watermark from what the query has read. A stage that reads an intermediate stream has feeders: the tasks
+of the stages that write the stream. While one feeder is behind the others, Spark's watermark is too high for its rows, and Spark drops them
+as late without an error. The watermark of such a stage is therefore capped: at most the least progress of its feeders, less the delay.
+Progress is tied to offsets: it counts for a reader once that reader has read up to the ends that the stream had when the progress was
+reported (`WatermarkStep`). Apache Flink sends its watermarks through the streams for the same purpose. Here they go through the
+coordinator, and offsets put them in order.
 
 **Alignment.** The tasks of a feeding stage may be aligned: a task that leads the slowest by more than `max_skew` pauses between two batches
 until its lead is half of that. This bounds the state of the readers; it is not needed for correct results. A batch that has begun is not
@@ -92,8 +93,8 @@ class Bound:
 @dataclass(frozen=True, slots=True)
 class WatermarkStep:
     """Once a reader has committed a batch that ends at or beyond `ends`, its watermark may rise to `event_time` less the larger of `delay`
-    and of the reader's own delay. `event_time` None: no feeder holds the watermark. `exact`: that is so only for a reader which has read up
-    to the ends and nothing beyond, because it is not known how far the feeders' records went."""
+    and of the reader's own delay. `event_time` None: no feeder holds the watermark. `exact`: the step counts only for a reader that has
+    read up to the ends and nothing beyond, because the event times of later records are unknown."""
 
     event_time: datetime | None
     delay: timedelta
@@ -188,8 +189,8 @@ class FeederState:
 @dataclass(frozen=True, slots=True)
 class StepDecision:
     """`step`: what the next step allows; HOLD if there can be none now, and the caps stay where they are. `exact`: see `WatermarkStep`.
-    `held_by`: the feeders with the least progress, or those on whose account there is no step. `newest`: the newest event time that a
-    feeder has reached."""
+    `held_by`: the feeders with the least progress, or those that prevent a step. `newest`: the newest event time that a feeder has
+    reached."""
 
     step: Bound | NoCap
     exact: bool = False
@@ -200,14 +201,15 @@ class StepDecision:
 def decide_step(feeders: Mapping[Feeder, FeederState]) -> StepDecision:
     """How far the readers of a stream may go, from the states of its feeders.
 
-    * A feeder that has not reported holds: there is no step.
-    * One that has nothing to read holds nothing, but for what the stages before it may still send: the bounds of its `upstream`. It is
-      idle, as in Apache Flink, but by its offsets and not by a time. One whose state may still append rows is not idle.
-    * One of source NONE holds while it has old unread records.
-    * Any other bounds its readers by its progress, and holds while that is unknown.
+    * A feeder that has not reported holds the watermark: there is no step.
+    * A feeder that has nothing to read is idle and does not hold the watermark. Only the bounds of its `upstream` apply, because the stages
+      before it may still send records. Apache Flink detects idleness by a time-out; here it follows from offsets. A feeder whose state may
+      still append rows is not idle.
+    * A feeder of source NONE holds the watermark while it has old unread records.
+    * The progress of any other feeder bounds its readers. While it is unknown, the feeder holds the watermark.
 
-    When all are idle, the readers may go as far as the newest progress, because the records that they have not read yet are no newer. The
-    watermark may then be equal to it: the bound is beyond it.
+    When all feeders are idle, the readers may go as far as the newest progress, because the records that they have not read yet are no
+    newer. The watermark may then equal the newest progress, so the bound is one tick beyond it.
     """
     newest = max((state.event_time for state in feeders.values() if state.event_time is not None), default=None)
     waited_for = {feeder: state for feeder, state in feeders.items() if not (state.reported and state.given_up)}
@@ -249,9 +251,9 @@ def _allowed_by(state: FeederState) -> Bound | NoCap:
 def with_step(steps: Sequence[WatermarkStep], decision: StepDecision, ends: Mapping[Ssp, int]) -> Sequence[WatermarkStep]:
     """The steps of a stream, oldest first, after a decision; `ends` are those that the stream had after the feeders' states were read.
 
-    What they allow never decreases: a new step replaces those that allow more, so that a reader which has not passed it waits. One that
-    allows the same as the last is left out, because the last is passed sooner. While the decision is HOLD there is none that allows
-    everything.
+    From one step to the next, the allowed watermark never decreases: a new step replaces the steps that allow more, so that a reader that
+    has not passed it waits. A step that allows the same as the last one is left out, because readers pass the last one sooner. While the
+    decision is HOLD, no step is without a bound.
     """
     if isinstance(decision.step, Bound):
         new = decision.step
@@ -268,9 +270,9 @@ def with_step(steps: Sequence[WatermarkStep], decision: StepDecision, ends: Mapp
 
 
 def thinned(steps: Sequence[WatermarkStep], readers: Iterable[Mapping[Ssp, int]], limit: int) -> Sequence[WatermarkStep]:
-    """At most `limit` > 2 of the steps: without those before the newest that every reader has passed, then without every other one.
-    Leaving one out is safe, because a reader then keeps to the one before it, which allows no more. `readers`: the positions of each, in
-    all of the partitions that it reads and in no other."""
+    """At most `limit` > 2 of the steps. Steps before the newest one that every reader has passed are removed first, then every other step.
+    Removing a step is safe, because a reader then uses the step before it, which allows no more. `readers`: the positions of each reader,
+    in all partitions that it reads and in no others."""
     everywhere = list(readers)
     first = max((i for i, step in enumerate(steps) if all(own(step, at).passed(at) for at in everywhere)), default=0)
     kept = list(steps[first:])

@@ -1,7 +1,7 @@
 """Kafka as a stream system: each topic is a stream.
 
-Requests are made of aiokafka's protocol classes and sent through its client, because its own `describe_topics` and consumers request
-metadata in a way that makes a broker with `auto.create.topics.enable` (Kafka's default) create the topic in question.
+Requests are built with aiokafka's protocol classes and sent through its client. aiokafka's own `describe_topics` and consumers request
+metadata in a way that makes a broker with `auto.create.topics.enable` (Kafka's default) create the requested topic.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _NO_RECORD = -1
 """Kafka's answer for a time after the last record."""
 
 _KEPT = {"retention.ms": "-1", "cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
-"""The configuration of a topic that the coordinator trims. The brokers set the timestamps, because a container's clock may be wrong: a
-record that seems to be of next year would end the trimming."""
+"""The configuration of a topic that the coordinator trims. The brokers set the timestamps, because a container's clock may be wrong:
+trimming would stop at a record with a timestamp of next year."""
 
 _SETTLES_WITHIN = timedelta(minutes=2)
 _APPEARS_WITHIN = timedelta(seconds=20)
@@ -48,8 +48,8 @@ _STALE = (errors.NotLeaderForPartitionError, errors.LeaderNotAvailableError, err
 
 
 def transactional_id(job: str, stage: str, topic: str, task: str) -> str:
-    """Of the producer with which a stage of a task writes to a topic. A consumer group of the same name has its marker. Only the name of a
-    task may contain a slash."""
+    """The transactional id of the producer with which a stage of a task writes to a topic. A consumer group of the same name has the
+    producer's marker. Of the four names, only that of a task may contain a slash."""
     return f"sluice/{job}/{stage}/{topic}/{task}"
 
 
@@ -80,7 +80,7 @@ class KafkaSystem:
             return len((await self._topic(client, stream)).leaders)
 
     async def identity(self, stream: str) -> str | None:
-        """The topic's id; None where the brokers are older than topic ids (before Kafka 2.8)."""
+        """The topic's id; None if the brokers do not have topic ids (before Kafka 2.8)."""
         async with self._cluster(stream) as client:
             try:
                 reply = await self._send(client, TopicIdRequest(stream))
@@ -121,8 +121,8 @@ class KafkaSystem:
             return await self._offsets(client, stream, _LATEST, _COMMITTED)
 
     async def settled_ends(self, stream: str) -> Offsets:
-        """The ends, once all transactions on the stream have ended. Records behind an open one cannot be read, also those of others.
-        Raises StreamUnavailable if one stays open."""
+        """Wait until all transactions on the stream have ended, and return the ends. Records behind an open transaction cannot be read,
+        even those of other writers. Raises StreamUnavailable if a transaction stays open."""
         late, committed = -1, dict[int, int]()
         try:
             async with asyncio.timeout(_SETTLES_WITHIN.total_seconds()):
@@ -136,7 +136,7 @@ class KafkaSystem:
                     await asyncio.sleep(_POLL.total_seconds())
         except TimeoutError:
             if late < 0:
-                raise StreamUnavailable(f"Kafka at {self._bootstrap} does not say where {stream} ends") from None
+                raise StreamUnavailable(f"Kafka at {self._bootstrap} does not report the end of {stream}") from None
             raise StreamUnavailable(
                 f"partition {late} of {stream} has had an open transaction at offset {committed.get(late, 0)} for {_SETTLES_WITHIN}: "
                 "end it with kafka-transactions.sh"
@@ -170,7 +170,7 @@ class KafkaSystem:
         return True
 
     async def abort(self, stream: str, job: str, stage: str, task: str) -> None:
-        """A producer with the writer's transactional id begins, and ends at once. The brokers then abort the transaction of the former."""
+        """Start a producer with the writer's transactional id, and stop it. The brokers then abort the former producer's transaction."""
         name = transactional_id(job, stage, stream, task)
         with self._translated_errors(stream):
             async with asyncio.timeout(self._timeout.total_seconds()):
@@ -213,7 +213,7 @@ class KafkaSystem:
             try:
                 reply = await self._send(client, TopicIdRequest(stream, operations=True))
             except (NotImplementedError, errors.IncompatibleBrokerVersion):
-                return  # Kafka before 2.8; the first batch says what is denied
+                return  # Kafka before 2.8; the first batch shows what is denied
             for each in reply.to_object()["topics"]:
                 if each["error_code"] == errors.TopicAuthorizationFailedError.errno:
                     refused: Sequence[str] = ["Describe"]
@@ -265,7 +265,7 @@ class KafkaSystem:
         return count
 
     async def records(self, stream: str, starts: Offsets) -> AsyncGenerator[StreamRecord, None]:
-        """The end of a transaction takes an offset and is no record, so the last offset below the end may have none."""
+        """The end of a transaction takes an offset without a record, so there may be no record at the last offset below the end."""
         ends = await self.readable(stream)
         wanted = {partition: start for partition, start in starts.items() if start < ends[partition]}
         if not wanted:
@@ -292,7 +292,7 @@ class KafkaSystem:
 
     @asynccontextmanager
     async def _cluster(self, stream: str = "") -> AsyncIterator[AIOKafkaClient]:
-        """A connected client. After an error that may pass, the next call connects again."""
+        """A connected client. After a temporary error, the next call connects again."""
         if stream:
             checked_name("stream", stream)
         try:
@@ -306,7 +306,7 @@ class KafkaSystem:
 
     @contextmanager
     def _translated_errors(self, stream: str) -> Iterator[None]:
-        """Raise Kafka's errors as those of the port."""
+        """Translate Kafka's errors into the errors of the port."""
         try:
             yield
         except errors.UnknownTopicOrPartitionError as error:
@@ -388,7 +388,7 @@ class KafkaSystem:
 
 
 def _raise(code: int, message: str | None = "") -> None:
-    """Raise the error that a code of Kafka's protocol stands for; 0 stands for none."""
+    """Raise the error for a code of Kafka's protocol; none for 0."""
     kind = errors.for_code(code)
     if kind is not errors.NoError:
         raise kind(message) if message else kind()

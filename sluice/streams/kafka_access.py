@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 _OPERATIONS: Mapping[str, int] = {"Read": 3, "Write": 4, "Describe": 8}
-"""Kafka's codes of operations (`AclOperation`). In a set of operations, each is the bit of that number."""
+"""Kafka's codes of operations (`AclOperation`). A set of operations is an integer in which each operation is the bit with its code."""
 
 _NOT_GIVEN = -(1 << 31)
-"""Kafka's set of operations if it was not requested."""
+"""The value in place of a set of operations that was not requested."""
 
 _NEEDED: Mapping[int, tuple[str, int]] = {
     22: ("InitProducerId", 0),
@@ -18,10 +18,11 @@ _NEEDED: Mapping[int, tuple[str, int]] = {
     28: ("TxnOffsetCommit", 0),
     9: ("OffsetFetch", 7),  # with `require_stable`: waits until the transaction has ended that an offset is part of
 }
-"""Key of a request -> its name, and the version that transactions with a marker need."""
+"""Key of a request -> its name, and the version that transactions with a marker need. A marker is the offset that a writer commits with
+each transaction."""
 
 OLDEST = "2.5"
-"""The oldest release of Kafka that has all of them."""
+"""The oldest release of Kafka that supports all of them."""
 
 
 def unsupported(versions: Iterable[tuple[int, int, int]]) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Requests for the producers that have a transaction open on a partition, and for their transactional ids. aiokafka has none of them.
+"""Requests for the producers with an open transaction on a partition, and for their transactional ids. aiokafka lacks both requests.
 
 The formats are those of Kafka's `DescribeProducersRequest.json` and `ListTransactionsRequest.json` (Kafka 2.8 and 3.0, KIP-664).
 """
@@ -13,7 +13,7 @@ from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, I
 
 _DESCRIBE_PRODUCERS, _LIST_TRANSACTIONS = 61, 66
 NO_TRANSACTION = -1
-"""The first offset of the transaction of a producer that has none open."""
+"""In place of the first offset, for a producer without an open transaction."""
 
 _PRODUCER = (
     ("producer_id", Int64),

@@ -1,4 +1,5 @@
-"""A metadata request that returns topic ids and what the client may do with the topic. aiokafka's own request is of an older version.
+"""A metadata request that returns topic ids and the operations that the client may perform on the topic. aiokafka's own request has an
+older version without them.
 
 Topic ids are in version 10 and later of the request (Kafka 2.8, KIP-516). The format is that of Kafka's `MetadataRequest.json` and
 `MetadataResponse.json`. Older brokers have no topic ids.
@@ -84,7 +85,7 @@ class _TopicIdRequest(RequestStruct):  # type: ignore[misc]
 
 
 class TopicIdRequest(Request[_TopicIdRequest]):  # type: ignore[misc]
-    """Requests the metadata of one topic, and does not create it. `operations`: also what this client may do with it."""
+    """Requests the metadata of one topic without creating it. `operations`: also request the operations that this client may perform."""
 
     API_KEY = _METADATA
 

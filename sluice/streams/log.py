@@ -13,8 +13,8 @@ An append is one transaction: it checks the fence and the writer, adds the recor
 number of the batch. A batch at or below the writer's last one is skipped, so a batch that Spark runs twice appears once. Files are in WAL
 mode with synchronous=FULL: an append that returned survives a power failure. A stream's file is independent of the coordinator's database.
 
-SQLite starts its WAL again from the beginning only when no reader uses it, which never happens while readers overlap. So a writer whose
-transaction makes the WAL exceed a size waits for the present readers to end; later ones read the database file alone.
+SQLite reuses its WAL from the beginning only while no reader uses it, which never happens if readers overlap. So a writer whose transaction
+makes the WAL exceed a size waits for the present readers to end; later readers use only the database file.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ WAL_BYTES = 16 << 20
 """A WAL that grows beyond a multiple of this size is checkpointed and truncated. SQLite's own checkpoints come at 4 MiB."""
 
 _READERS_SECONDS = 1.0
-"""How long a truncation of the WAL waits for readers. Appends wait meanwhile. After a longer reader, such as a process that is suspended,
-the next attempt comes when the WAL has grown by as much again."""
+"""How long a truncation of the WAL waits for readers. Appends wait meanwhile. If a reader takes longer, such as a suspended process, the
+next attempt is made when the WAL has grown by the same size again."""
 
 _TRIM_PAUSE = timedelta(seconds=0.1)
-"""The shortest pause between two portions of a trim: SQLite's waiting writers look at least this often whether they may begin."""
+"""The shortest pause between two portions of a trim: SQLite's waiting writers retry at least this often."""
 
 TRIM_PORTION = 100_000
 _LONGEST_NAME = 240
@@ -68,7 +68,7 @@ CREATE TABLE identity (id TEXT NOT NULL);
 """
 
 _FALLS = "CREATE TABLE IF NOT EXISTS falls (partition INTEGER, offset INTEGER, PRIMARY KEY (partition, offset)) WITHOUT ROWID"
-"""Made when it is needed, which is hardly ever."""
+"""Created when it is first needed; most streams never need it."""
 
 _TOLERANCE_MICROS = TOLERANCE // timedelta(microseconds=1)
 
@@ -118,7 +118,7 @@ class Log:
 
     def _file(self, stream: str) -> Path:
         if len(checked_name("stream", stream)) > _LONGEST_NAME:
-            raise ClientError(f"a stream of the log is named with at most {_LONGEST_NAME} characters: its files are named after it")
+            raise ClientError(f"the name of a log stream has at most {_LONGEST_NAME} characters, because its files are named after it")
         return self.directory / f"{stream}.db"
 
     @contextmanager
@@ -156,11 +156,12 @@ class Log:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def _check_present(self, stream: str, file: Path) -> None:
-        """A missing directory, such as one that is not mounted, is an error and not a log without streams."""
+        """A missing directory is an error and not a log without streams: its disk may not be mounted. Raises StreamUnavailable,
+        UnknownStream."""
         if stat.S_ISREG(_mode(file)):
             return
         if not stat.S_ISDIR(_mode(self.directory)):
-            raise StreamUnavailable(f"the log's directory {self.directory} is not there: is its disk mounted?")
+            raise StreamUnavailable(f"the log's directory {self.directory} does not exist: is its disk mounted?")
         raise UnknownStream(f"the log has no stream {stream!r}: create it first: sluice streams create {stream} --partitions N")
 
     def create(self, stream: str, partitions: int) -> None:
@@ -173,7 +174,8 @@ class Log:
             raise StreamConflict(f"log stream {stream!r} exists with {present} partitions, not {partitions}")
 
     def _write_new(self, file: Path, partitions: int) -> None:
-        """Create the file under a temporary name and link it into place, so that it is complete, and of two creators one wins."""
+        """Create the file under a temporary name and link it into place, so that it is always complete, and only one of two creators
+        succeeds."""
         draft = self.directory / f".{token_hex(8)}.draft"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 The contract, tested by `tests/contracts/streams.py` on every implementation:
 
 * A stream has partitions 0 … n-1, n > 0. Offsets are integers that grow within a partition. `earliest` is the offset of the first record
-  that is still there, `latest` the offset that the next record will have; in an empty partition both are equal.
+  that still exists, `latest` the offset that the next record will have; in an empty partition both are equal.
 * Names follow `core.ids.checked_name`. A system accepts names of up to 240 characters, and either accepts longer ones or raises
   ClientError.
 * Several processes may call any method at any time. A stream that does not exist raises UnknownStream. A system that cannot be reached
@@ -12,10 +12,10 @@ The contract, tested by `tests/contracts/streams.py` on every implementation:
   for another number. Records of a stream created with `kept` are deleted by `trim` only; records of other streams may also be deleted by
   the system's own retention.
 * `at_time` gives for each partition the offset of the first record appended at or after the time, or `readable` if there is none.
-* `readable` never falls, and reaches each `latest` of before when the transactions have ended that were open then. Some offsets may have no
-  record: the end of a transaction takes one, and so do records that were aborted.
-* `identity` never changes while a stream exists, also when it grows. A stream that was deleted and created again under the same name has
-  another identity. A system that has no identities always returns None.
+* `readable` never decreases, and reaches an earlier `latest` once the transactions that were open then have ended. Some offsets have no
+  record: the end of a transaction takes an offset, and so does each aborted record.
+* `identity` never changes while a stream exists, even if it grows. A stream that was deleted and created again under the same name has
+  another identity. A system without identities always returns None.
 * `trim` may delete records below the given offsets, never one at or above. A second identical call deletes nothing.
 """
 
@@ -59,16 +59,16 @@ class StreamSystem(Protocol):
 
     @property
     def transactional(self) -> bool:
-        """Whether a writer that is killed may leave a transaction open, which holds back readers."""
+        """Whether a writer that is killed may leave a transaction open, so that readers have to wait."""
         ...
 
     async def abort(self, stream: str, job: str, stage: str, task: str) -> None:
-        """End the transaction that this writer may have left open. If it still writes, it must begin again."""
+        """End the transaction that this writer may have left open. A writer that is still running must then start again."""
         ...
 
     async def open_transactions(self, stream: str, offsets: Offsets) -> Mapping[int, str]:
-        """The names of the writers whose transactions begin at these offsets, the ends that readers see, partition by partition, without
-        those that are not known. A name is that of any program's."""
+        """By partition, the name of the writer whose open transaction begins at the offset, which is the end that readers see. The writer
+        may be any program. Partitions with an unknown writer are left out."""
         ...
 
     def connection(self) -> Mapping[str, str]:

@@ -23,7 +23,7 @@ def test_a_disk_is_low_or_full_below_its_thresholds(free: int, room: Room) -> No
         "org.rocksdb.RocksDBException: IO error: No space left on device: While appending to file: /scratch/000012.sst",
         "sluice.core.errors.StreamUnavailable: log stream counts: database or disk is full (file /log/counts.db)",
         "OSError: [Errno 122] Disk quota exceeded",
-        "log stream s: disk I/O error (file /log/s.db); the disk of /log is full (0 B free): make room",
+        "log stream s: disk I/O error (file /log/s.db); the disk of /log is full (0 B free): free some space",
         'ERROR: could not extend file "base/16384/16397": No space left on device',
     ],
 )

@@ -120,16 +120,16 @@ def test_the_error_about_a_file_of_another_kind_says_what_name_it_needs(tmp_path
 
 def test_an_exception_in_the_file_is_shown_with_its_line(write: Write) -> None:
     file = write("import os\n\n1 / 0\n")
-    assert refusal(file) == f"{file}:3 does not import: ZeroDivisionError: division by zero"
+    assert refusal(file) == f"{file}:3 cannot be imported: ZeroDivisionError: division by zero"
 
 
 def test_the_line_is_shown_for_a_relative_path_too(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(write("\n1 / 0\n").parent)
-    assert refusal(Path("job.py")).startswith("job.py:2 does not import")
+    assert refusal(Path("job.py")).startswith("job.py:2 cannot be imported")
 
 
 def test_the_line_is_the_one_in_the_file_and_not_in_what_it_calls(write: Write) -> None:
-    assert f"{write('import json')}:2 does not import: JSONDecodeError" in refusal(write("import json\njson.loads('{')\n"))
+    assert f"{write('import json')}:2 cannot be imported: JSONDecodeError" in refusal(write("import json\njson.loads('{')\n"))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_file_that_does_not_import_is_refused_with_the_reason(write: Write, te
 @pytest.mark.parametrize(("text", "count"), [("x = 1\n", 0), (GOOD + "\nother = Job('other')\n", 2)])
 def test_a_file_holds_exactly_one_job(write: Write, text: str, count: int) -> None:
     file = write(text)
-    assert refusal(file) == f"{file} must hold exactly one Job at its top level, and holds {count}"
+    assert refusal(file) == f"{file} must define exactly one Job at its top level; it defines {count}"
 
 
 @pytest.mark.parametrize(
@@ -228,10 +228,10 @@ def test_the_api_alone_raises_the_errors_of_names_and_graphs() -> None:
 @pytest.mark.parametrize(
     ("declared", "expected"),
     [
-        ("@job.stage(reads='flights')", "reads='flights' is no stream but a str: give what job.input(…) or job.intermediate(…) returned"),
-        ("@job.stage(reads=['flights'])", "reads='flights' is no stream but a str"),
-        ("@job.stage(reads=job)", "is no stream but a Job"),
-        ("@job.stage(reads=job.input('flights'), writes='delays')", "writes='delays' is no stream but a str: give what job.output(…)"),
+        ("@job.stage(reads='flights')", "reads='flights' is a str, not a stream: pass what job.input(…) or job.intermediate(…) returned"),
+        ("@job.stage(reads=['flights'])", "reads='flights' is a str, not a stream"),
+        ("@job.stage(reads=job)", "is a Job, not a stream"),
+        ("@job.stage(reads=job.input('flights'), writes='delays')", "writes='delays' is a str, not a stream: pass what job.output(…)"),
         ("job.input(7)", "invalid stream name '7'"),
         ("job.intermediate('x', partitions='4')", "needs at least one partition, not '4'"),
         ("job.output('x', partitions=0)", "the output 'x' needs at least one partition, not 0"),

@@ -123,7 +123,7 @@ class Restorer:
             raise disk_error(
                 error,
                 f"{error.filename or target}: {error.strerror}: {self._context.key} cannot be restored into {target}, which is "
-                f"unchanged; what was fetched is kept in {run.staging}: make room, or repair the disk, and start again",
+                f"unchanged; what was fetched is kept in {run.staging}: free some space, or repair the disk, and start again",
             ) from error
 
     async def _begin(self, sources: Sequence[Source], target: Path) -> _Run:

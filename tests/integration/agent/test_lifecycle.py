@@ -184,7 +184,7 @@ async def test_a_file_whose_stages_are_not_those_of_the_run_is_refused(there: Pl
     container = there.start(run_id, "c1", job=two_stages(last="third"))
     ending = await container.ending()
     assert ending.exit_code == EXIT_FAILED
-    assert f"the file's stages are not those of run {run_id} (second, third differ): deploy the file again" in ending.reason
+    assert f"the stages in the file differ from those of run {run_id} (second, third): deploy the file again" in ending.reason
     assert (await there.run(run_id)).incarnations == ()
 
 
@@ -192,7 +192,7 @@ async def test_a_file_of_another_job_is_refused(there: Place) -> None:
     run_id = await there.deploy()
     ending = await there.start(run_id, "c1", job=two_stages("arrivals")).ending()
     assert ending.exit_code == EXIT_FAILED
-    assert f"the file holds job arrivals, and run {run_id} is of job delays" in ending.reason
+    assert f"the file defines job arrivals, but run {run_id} belongs to job delays" in ending.reason
 
 
 @pytest.mark.parametrize(("run", "slot", "expected"), [("lost", "0", "there is no run 'lost'"), (None, "7", "has no processor '7'")])

@@ -121,8 +121,8 @@ def test_a_dry_run_prints_the_steps_and_changes_nothing(there: World, new: Path)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("x = 1\n", "must hold exactly one Job"),
-        ("def broken(:\n", "does not import: SyntaxError"),
+        ("x = 1\n", "must define exactly one Job"),
+        ("def broken(:\n", "cannot be imported: SyntaxError"),
         (JOB.replace('"copy"', '"another"'), "no job 'another'; the jobs are: copy"),
         (JOB.replace('"numbers"', '"nowhere"'), "nowhere"),
         (JOB.replace('job = Job("copy")', 'job = Job("copy", grouper="some:Where")'), "some:Where"),

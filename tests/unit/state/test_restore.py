@@ -312,7 +312,7 @@ async def test_a_full_disk_is_an_error_and_the_old_directory_and_what_was_fetche
     make(place.store, plain({"mine": b"old"}))
     whole = place.files
     place.files = FullDisk(room)
-    with pytest.raises(DiskUnwritable, match=r"No space left on device.*make room"):
+    with pytest.raises(DiskUnwritable, match=r"No space left on device.*free some space"):
         await place.restore()
     assert read(place.store) == plain({"mine": b"old"})
     place.files = whole
