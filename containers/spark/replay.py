@@ -1,9 +1,9 @@
 """Batches that run before a stage's query starts: those that were planned and not committed, and one that adds new partitions.
 
 Spark's Kafka source starts a partition that is not in its checkpoint at the partition's first record. If that is not record 0, the source
-takes the missing records for lost data, and with `failOnDataLoss` the query fails each time it starts. So a batch is added to the checkpoint that
-reads nothing, and that ends at the old offsets and at the starts of the new partitions. It runs with a source that tolerates missing
-records. After it, the query runs with a source that does not.
+considers records lost, and with `failOnDataLoss` the query fails each time it starts. So a batch is added to the checkpoint that reads
+nothing, and that ends at the old offsets and at the starts of the new partitions. It runs with a source that tolerates missing records.
+After it, the query runs with a source that does not.
 """
 
 from __future__ import annotations

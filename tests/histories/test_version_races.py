@@ -38,7 +38,7 @@ from tests.support.databases import temporary_store
 from tests.support.fakes import FakeClock, no_blob_stores, with_blob_stores
 from tests.support.streams import TwoPartitions
 
-ASKED = ChangeReason("somebody", "because")
+REASON = ChangeReason("somebody", "because")
 
 
 class Died(Exception):
@@ -127,7 +127,7 @@ class World:
     async def deploy(self, **changes: object) -> RunRow:
         return await self.deployments.deploy(spec_of(wire_runs.RunRequest.model_validate(run_body(**changes))))
 
-    async def grow(self, run: RunRow, partitions: int = 4, asked: ChangeReason = ASKED) -> Change:
+    async def grow(self, run: RunRow, partitions: int = 4, asked: ChangeReason = REASON) -> Change:
         self.system.count = partitions
         return await self.versions.change(run.run_id, ModelChange(counts=hypothetical(run, {"flights": partitions})), asked)
 
@@ -189,7 +189,7 @@ async def test_wherever_the_coordinator_dies_a_roll_back_is_done_or_not(world: W
     for calls in count():
         world.store.calls_left = calls
         try:
-            await world.history.roll_back(JobName("flight-delays"), 1, ASKED)
+            await world.history.roll_back(JobName("flight-delays"), 1, REASON)
         except Died:
             assert await world.everything(run) == grown
         else:
@@ -202,7 +202,7 @@ async def test_wherever_the_coordinator_dies_a_roll_back_is_done_or_not(world: W
 async def test_of_two_changes_planned_from_one_version_the_second_is_refused_and_changes_nothing(world: World) -> None:
     run = await world.deploy()
     scaled = ModelChange(containers=2)
-    world.system.meanwhile = lambda: world.versions.change(run.run_id, scaled, ASKED)
+    world.system.meanwhile = lambda: world.versions.change(run.run_id, scaled, REASON)
     with pytest.raises(VersionConflict, match="version 2 of the job model of flight-delays is in force, not version 1"):
         await world.grow(run)
     left = await world.row(run)
@@ -281,7 +281,7 @@ async def test_a_roll_back_while_the_monitor_looks_is_not_forgotten(world: World
     await world.grow(run)
 
     async def back() -> None:
-        await world.history.roll_back(JobName("flight-delays"), 1, ASKED)
+        await world.history.roll_back(JobName("flight-delays"), 1, REASON)
 
     counted = world.system.partitions
 

@@ -2,12 +2,12 @@
 
     loop.py       an event loop whose time is virtual, whose threads are greenlets, and whose processes can be killed and frozen
     database.py   SQLite without a thread
-    network.py    the way of requests: delays, cuts, lost requests and lost answers
-    engine.py     an engine that keeps state as Spark's does, with batches of its own accord
+    network.py    the network: delays, cuts, lost requests and lost answers
+    engine.py     an engine that keeps state and starts batches as Spark does
     world.py      coordinator, containers and their supervisor, disks, streams, blob store, and what operators do
-    fault_injection.py   what can go wrong, and which of it happens when
-    runs.py       a seed from its beginning to its end: faults, then rest, then the checks
-    removed_fixes.py   whether fixes that are taken out are found; the diffs are in faults/
+    fault_injection.py   the faults, and when each happens
+    runs.py       one seed: faults, then a quiet time, then the checks
+    removed_fixes.py   whether the simulation finds fixes that were removed; the diffs are in faults/
     __main__.py   `python -m tests.simulation`; see `make simulate`
 
 The coordinator, the agents, the client, the backups and the embedded log are the real ones. Spark, its JVM, sockets and the watchdog are

@@ -437,9 +437,9 @@ class World:
             slot.supervisor = self.loop.create_task(self.supervise(slot), name=f"supervisor {name}")
 
     async def _deploy(self, request: RunRequest, former: tuple[RunId, int, int]) -> RunReply:
-        """Nobody repeats a deployment after another one, or after a drain whose state only the next version reads."""
+        """A deployment is not repeated after another one, nor after a drain whose state only the next version reads."""
         if former != (self.run_id, self.version, self.build):
-            raise _Superseded("another run or version has come meanwhile")
+            raise _Superseded("another run or version was deployed meanwhile")
         return await self.operator().deploy(request)
 
     async def scale(self, containers: int) -> None:

@@ -44,7 +44,7 @@ from tests.support.fakes import FakeClock
 pytestmark = pytest.mark.spark
 
 IN, MID, OUT = Input("in"), Intermediate("mid", 2), Output("out")
-NOBODY = Writer(Lineage("feeder"), "feeder", Generation(1))
+WRITER = Writer(Lineage("feeder"), "feeder", Generation(1))
 
 
 @dataclass
@@ -68,7 +68,7 @@ class KafkaBench:
 
     def feed(self, values: Sequence[object], stream: str = "in", headers: dict[str, str] | None = None) -> None:
         records = [Record(json.dumps(value).encode(), partition=i % 2) for i, value in enumerate(values)]
-        self.topics.append(self.topic(stream), records, writer=NOBODY, batch=0, headers=headers, now_micros=1_772_366_400_000_000)
+        self.topics.append(self.topic(stream), records, writer=WRITER, batch=0, headers=headers, now_micros=1_772_366_400_000_000)
 
     def rows(self, stream: str) -> list[tuple[int, bytes | None, bytes, dict[str, str]]]:
         """Partition, key, value and headers of all records."""

@@ -73,12 +73,12 @@ async def test_an_invalid_heartbeat_says_whether_the_run_has_ended() -> None:
         pytest.param(503, {"text": "starting"}, id="503"),
     ],
 )
-async def test_an_answer_that_is_not_a_coordinator_s_counts_as_unreachable(status: int, content: dict[str, Any]) -> None:
+async def test_an_answer_of_another_server_counts_as_unreachable(status: int, content: dict[str, Any]) -> None:
     with pytest.raises(CoordinatorUnreachable):
         await beat(answering(status, **content))
 
 
-async def test_an_answer_that_never_comes_is_waited_for_until_the_time_limit() -> None:
+async def test_a_missing_answer_is_waited_for_until_the_time_limit() -> None:
     async def never(_: httpx.Request) -> httpx.Response:
         await asyncio.Event().wait()
         raise AssertionError
@@ -88,7 +88,7 @@ async def test_an_answer_that_never_comes_is_waited_for_until_the_time_limit() -
 
 
 @pytest.mark.parametrize("within", [0.0, -1.0])
-async def test_a_heartbeat_without_any_time_left_is_unreachable_and_no_crash(within: float) -> None:
+async def test_a_heartbeat_without_remaining_time_counts_as_unreachable(within: float) -> None:
     async def slow(_: httpx.Request) -> httpx.Response:
         await asyncio.sleep(0)
         return httpx.Response(200, json={"alive": True}, headers=TERMS)
@@ -97,7 +97,7 @@ async def test_a_heartbeat_without_any_time_left_is_unreachable_and_no_crash(wit
         await beat(CoordinatorClient("http://c", httpx.MockTransport(slow)), within)
 
 
-async def test_a_lost_lease_is_its_own_error_and_other_refusals_say_what_they_are() -> None:
+async def test_a_lost_lease_is_its_own_error_and_other_refusals_have_their_text() -> None:
     def problem(slug: str) -> CoordinatorClient:
         return answering(409, json={"type": f"urn:sluice:{slug}", "title": "t", "status": 409, "detail": "a detail"})
 
@@ -108,7 +108,7 @@ async def test_a_lost_lease_is_its_own_error_and_other_refusals_say_what_they_ar
     assert refused.value.refused_as == "stale-run"
 
 
-async def test_a_coordinator_s_url_that_is_none_is_refused() -> None:
+async def test_an_invalid_url_of_a_coordinator_is_refused() -> None:
     with pytest.raises((Refused, CoordinatorUnreachable), match=r"not a url|not a coordinator's URL"):
         await CoordinatorClient("not a url").live()
 
@@ -135,7 +135,7 @@ async def test_a_name_with_any_characters_is_one_part_of_a_path() -> None:
     [("plain", "plain"), ("a\0b", "a\ufffdb"), ("lone \udcff", "lone ?"), ("x" * 20_000, "x" * 10_000)],
 )
 @pytest.mark.parametrize("say", ["exited", "stop_run"])
-async def test_a_reason_may_hold_anything_that_user_code_raises(reason: str, reported: str, say: str) -> None:
+async def test_a_reason_may_have_any_text_that_user_code_raises(reason: str, reported: str, say: str) -> None:
     sent: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -185,7 +185,7 @@ async def test_an_adoption_is_reported_with_the_epoch_and_any_id_of_the_containe
     assert (reply.version, reply.current, reply.all_on) == (3, 4, None)
 
 
-async def test_the_client_sends_who_deploys() -> None:
+async def test_the_client_sends_the_user_that_deploys() -> None:
     asked: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -198,7 +198,7 @@ async def test_the_client_sends_who_deploys() -> None:
     assert dict(asked[0].headers).items() >= {name.lower(): user for name, user in actor_headers().items()}.items()
 
 
-async def test_an_error_of_the_coordinator_is_not_taken_for_its_silence() -> None:
+async def test_an_error_of_the_coordinator_does_not_count_as_unreachable() -> None:
     locked = {"type": "urn:sluice:store-unavailable", "title": "", "status": 503, "detail": "the database is locked"}
     with pytest.raises(CoordinatorUnavailable, match="http://c/jobs: 503 the database is locked") as raised:
         await answering(503, json=locked).jobs()
@@ -256,7 +256,7 @@ def of_terms(*answers: tuple[int, int | None]) -> tuple[CoordinatorClient, list[
 
 
 @pytest.mark.parametrize("lower", [4, 0, None])
-async def test_any_answer_of_a_lower_term_counts_as_none(lower: int | None) -> None:
+async def test_an_answer_of_a_lower_term_is_ignored(lower: int | None) -> None:
     coordinator, named = of_terms((200, 5), (200, lower), (404, lower), (200, 5), (200, 6))
     await beat(coordinator)
     with pytest.raises(CoordinatorUnreachable, match=f"a former coordinator with term {lower or 0}; one with term 5 has replaced it"):

@@ -132,7 +132,7 @@ def test_single_partitions_that_are_broadcast_are_so_again_after_a_rebuild(with_
         planned(8, rebuilt.assignment, spec_with(StreamSpec("in", Role.INPUT, IN, 8, broadcast_partitions=(0,))))
 
 
-def test_snapshots_of_a_history_that_has_ended_say_nothing() -> None:
+def test_snapshots_of_a_history_that_has_ended_are_ignored() -> None:
     old, new = planned(4, planned(2, PreviousAssignment()).assignment), planned(4, PreviousAssignment())
     indexes = [snapshot(version(1), old, task, 9) for task in old.model.tasks]
     indexes += [snapshot(version(2, "r2", "r2", hours=1), new, task) for task in new.model.tasks]
@@ -200,7 +200,7 @@ async def test_a_rebuild_restores_the_newest_snapshot_of_the_histories_that_cont
     assert (str(StageKey(JOB, TASK_1, StageName("s"))) in found.left_out) is (goes_on is None)
 
 
-def test_an_index_without_a_run_or_with_one_that_cannot_be_read_says_nothing() -> None:
+def test_an_index_without_a_readable_run_is_ignored() -> None:
     index = snapshot(version(1), planned(2, PreviousAssignment()), TaskName("Partition 0"))
     strange: list[Mapping[str, object] | None] = [None, {}, {**(index.continuation or {}), "modelVersion": "many"}]
     strange += [{**(index.continuation or {}), name: "\ud800"} for name in ("runId", "firstRun", "grouping", "slot")]

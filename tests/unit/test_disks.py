@@ -36,13 +36,13 @@ def test_other_errors_do_not(error: str) -> None:
     assert not says_no_room(error)
 
 
-def test_only_disks_with_too_little_room_are_named() -> None:
+def test_only_disks_with_too_little_space_are_named() -> None:
     found = {"state": DiskSpace(999, 4096), "log": DiskSpace(1001, 4096)}
     assert shortages(found, LIMITS) == "state: 999 B free of 4.0 KiB"
     assert shortages({}, LIMITS) == ""
 
 
-def test_the_disk_of_a_directory_that_is_not_there_yet_is_that_of_its_parent(tmp_path: Path) -> None:
+def test_the_disk_of_a_missing_directory_is_that_of_its_parent(tmp_path: Path) -> None:
     assert disks.space(tmp_path / "a" / "b").size == disks.space(tmp_path).size
     assert set(disks.measure({"here": tmp_path, "nowhere": Path("/" + "x" * 5000)})) == {"here"}
 
@@ -54,7 +54,7 @@ def test_sizes_are_readable(count: int, text: str) -> None:
     assert readable(count) == text
 
 
-def test_an_error_that_says_nothing_of_room_is_explained_by_a_disk_that_is_full(tmp_path: Path) -> None:
+def test_an_error_that_does_not_mention_space_is_explained_by_a_full_disk(tmp_path: Path) -> None:
     roomy, full = LocalDisks({"state": tmp_path}, Thresholds(0, 0)), LocalDisks({"state": tmp_path}, Thresholds(1 << 60, 1 << 60))
     error = "java.lang.UnsatisfiedLinkError: /tmp/librocksdbjni.so: file too short"
     assert not roomy.explain(error)

@@ -67,14 +67,14 @@ def test_a_job_under_two_names_is_still_one(write: Write) -> None:
     assert load_job(write(GOOD + "\nalias = job\n")).name == "delays"
 
 
-def test_a_job_file_may_import_what_lies_beside_it(write: Write, tmp_path: Path) -> None:
+def test_a_job_file_may_import_modules_beside_it(write: Write, tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("NAME = 'from-beside'\n")
     text = GOOD.replace("Job('delays')", "Job(beside.NAME)").replace("from sluice", "import beside\nfrom sluice", 1)
     job = load_job(write(text))
     assert (job.name, job.directory) == ("from-beside", tmp_path)
 
 
-def test_what_lies_beside_a_job_file_does_not_shadow_the_standard_library(
+def test_modules_beside_a_job_file_do_not_shadow_the_standard_library(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
@@ -82,7 +82,7 @@ def test_what_lies_beside_a_job_file_does_not_shadow_the_standard_library(
     assert load_job(write("import colorsys\n" + GOOD)).name == "delays"
 
 
-def test_each_of_two_job_files_imports_what_lies_beside_it(write: Write, tmp_path: Path) -> None:
+def test_each_of_two_job_files_imports_the_modules_beside_it(write: Write, tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("raise RuntimeError")
     load_job(write(GOOD))
     (tmp_path / "other").mkdir()
@@ -109,7 +109,7 @@ def test_a_missing_file_is_reported_as_missing(tmp_path: Path) -> None:
     assert refusal(tmp_path / "lost.py") == f"there is no file {tmp_path / 'lost.py'}"
 
 
-def test_a_directory_is_no_job_file(tmp_path: Path) -> None:
+def test_a_directory_is_not_a_job_file(tmp_path: Path) -> None:
     assert str(tmp_path) in refusal(tmp_path)
 
 
@@ -245,7 +245,7 @@ def test_an_argument_of_the_wrong_type_is_refused_with_what_to_give_instead(writ
     assert message.startswith(f"{file}:4: ")
 
 
-def test_a_job_that_was_refused_leaves_room_for_the_next(write: Write) -> None:
+def test_another_job_can_be_loaded_after_one_that_was_refused(write: Write) -> None:
     refusal(write("1 / 0\n"))
     assert load_job(write(GOOD + "\n# another size, so that no cached bytecode is taken for it\n")).name == "delays"
 

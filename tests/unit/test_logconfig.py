@@ -77,7 +77,7 @@ def test_extra_fields_are_logged_and_cannot_replace_standard_fields(new_log: New
     assert record["time"].startswith("20")
 
 
-def test_every_record_carries_the_fields_of_its_process_and_what_it_is_about(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_record_has_the_fields_of_its_process_and_of_its_context(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
     log = new_log(run="r1", processor="0")
     with about(task="Partition 0"):
         with about(stage="route", generation=3):
@@ -90,7 +90,7 @@ def test_every_record_carries_the_fields_of_its_process_and_what_it_is_about(new
     assert none.keys() == {"time", "level", "logger", "message", "run", "processor"}
 
 
-async def test_asyncio_tasks_are_about_what_their_maker_was_about(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_asyncio_tasks_inherit_the_fields_of_their_creator(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
     log = new_log()
 
     async def work(stage: str) -> None:
@@ -111,7 +111,7 @@ def test_text_is_a_line_for_people(new_log: New, capsys: pytest.CaptureFixture[s
     assert (level, logger.startswith("tests."), rest) == ("INFO", True, ["hello", "you"])
 
 
-def test_what_takes_the_place_of_standard_error_gets_the_record(new_log: New, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replacement_of_standard_error_gets_the_records(new_log: New, monkeypatch: pytest.MonkeyPatch) -> None:
     log = new_log(TEXT)
     monkeypatch.setattr(sys, "stderr", StringIO())
     log.info("hello")

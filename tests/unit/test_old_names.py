@@ -204,7 +204,7 @@ async def progress(client: CoordinatorClient) -> None:
     await client.progress(RunId("r"), TaskName("Partition 0"), PROGRESS)
 
 
-async def test_a_coordinator_of_the_release_before_is_spoken_to_with_the_old_names() -> None:
+async def test_requests_to_a_coordinator_of_the_release_before_use_the_old_names() -> None:
     coordinator = OldCoordinator()
     client = CoordinatorClient("http://c", httpx.MockTransport(coordinator))
     await progress(client)

@@ -26,7 +26,7 @@ def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=str)
-def test_a_package_says_what_it_is_and_is_no_larger_than_one_can_look_over(folder: Path) -> None:
+def test_a_package_has_a_docstring_and_at_most_twenty_modules(folder: Path) -> None:
     init = ast.parse((ROOT / folder / "__init__.py").read_text())
     assert ast.get_docstring(init)
     if folder in IMPORTED_BY_SPARK_S_WORKERS:
@@ -36,7 +36,7 @@ def test_a_package_says_what_it_is_and_is_no_larger_than_one_can_look_over(folde
 
 
 @pytest.mark.parametrize("old", MOVED)
-def test_an_old_import_fails_with_the_new_name_which_there_is(old: str) -> None:
+def test_an_old_import_fails_with_a_new_name_that_exists(old: str) -> None:
     for new in re.sub(r" \(.*\)", "", MOVED[old]).split(", "):
         assert find_spec(new) is not None
     if not (ROOT / old.replace(".", "/")).is_dir():
@@ -44,7 +44,7 @@ def test_an_old_import_fails_with_the_new_name_which_there_is(old: str) -> None:
             importlib.import_module(old)
 
 
-def test_what_was_in_a_module_that_is_a_package_now_is_found_by_the_message() -> None:
+def test_the_message_about_a_module_that_became_a_package_names_the_new_modules() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"has no Runs: .* in coordinator\.runs\.runs"):
         from coordinator.runs import Runs  # type: ignore[attr-defined]  # noqa: F401
 
@@ -60,6 +60,6 @@ def test_a_job_file_of_the_release_before_works_and_is_warned() -> None:
     assert "`from containers import Job` is deprecated: write `from sluice import Job`" in done.stderr
 
 
-def test_the_library_a_user_imports_brings_neither_spark_nor_a_server() -> None:
+def test_importing_the_library_imports_neither_spark_nor_a_server() -> None:
     code = "import sys, sluice; print([each for each in ('pyspark', 'pydantic', 'httpx', 'sqlalchemy') if each in sys.modules])"
     assert python(code).stdout.strip() == "[]"

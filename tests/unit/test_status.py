@@ -102,7 +102,7 @@ def test_a_stage_with_lag_that_has_not_reported_for_long_is_a_problem() -> None:
     assert problems(**late) == ["1 task without a report of stage route for more than 300 s: Partition 0"]
 
 
-def test_how_long_is_for_the_asker_to_say() -> None:
+def test_the_caller_chooses_the_age_of_an_old_report() -> None:
     late = detail(**only_stage(reported_at=ago(minutes=6), metrics=stage_metrics(at=ago(minutes=6))))
     assert overview(late, NOON, timedelta(minutes=10)).problems == ()
     assert overview(detail(), NOON, timedelta(seconds=1)).problems != ()
@@ -112,7 +112,7 @@ def test_a_stage_with_nothing_left_to_read_may_be_silent() -> None:
     assert problems(**only_stage(reported_at=ago(hours=6), metrics=stage_metrics(lag=0, at=ago(hours=6)))) == []
 
 
-def test_what_the_coordinator_sees_in_the_streams_stands_over_what_the_container_saw() -> None:
+def test_the_lag_that_the_coordinator_reads_takes_precedence_over_the_one_of_the_container() -> None:
     hanging = only_stage(reported_at=ago(hours=6), lag=9, metrics=stage_metrics(lag=0, at=ago(hours=6)))
     assert len(problems(**hanging)) == 1
     assert overview(detail(**hanging), NOON).stages[0].lag == 9
@@ -130,7 +130,7 @@ def test_a_stage_that_waits_for_slower_tasks_may_be_silent() -> None:
     assert problems(**only_stage(reported_at=ago(hours=6), metrics=None, alignment=pace)) == []
 
 
-def test_a_stage_that_never_reported_is_a_problem_when_the_run_is_no_longer_young() -> None:
+def test_a_stage_that_never_reported_is_a_problem_once_the_run_is_older_than_the_limit() -> None:
     silent = only_stage(batch_id=None, reported_at=None, metrics=None)
     assert problems(**silent) == []
     assert len(problems(**silent, started_at=ago(minutes=6))) == 1
@@ -138,7 +138,7 @@ def test_a_stage_that_never_reported_is_a_problem_when_the_run_is_no_longer_youn
     assert problems(**unknown) == ["1 task without a report of stage hourly for more than 300 s: Partition 0"]
 
 
-def test_one_job_with_a_problem_makes_the_whole_unhealthy() -> None:
+def test_one_job_with_a_problem_makes_the_status_unhealthy() -> None:
     well, ill = overview(detail(), NOON), overview(detail(incarnations=()), NOON)
     assert status_of([well]).healthy
     assert not status_of([well, ill]).healthy
@@ -165,7 +165,7 @@ def test_a_stream_whose_growth_is_refused_is_a_problem_and_one_that_the_run_foll
     assert output == ["kafka.flights does not grow the job: 6 is no multiple of 4"]
 
 
-def test_a_slot_that_is_held_back_is_a_problem() -> None:
+def test_a_slot_in_crash_loop_backoff_is_a_problem() -> None:
     held = {"processor_id": "1", "failures": 4, "until": NOON + timedelta(seconds=5)}
     assert problems(crash_loop_backoff=(held,)) == [
         "slot 1 is backing off until 12:00:05: it has failed 4 times in a row right after starting"
@@ -262,7 +262,7 @@ def test_a_slot_without_a_container_shows_how_the_last_one_ended() -> None:
     ]
 
 
-def test_one_failed_container_that_was_replaced_is_no_problem_and_two_are() -> None:
+def test_one_replaced_container_is_not_a_problem_and_two_are() -> None:
     once = overview(detail(incarnations=(container(0), gone(), container(1))), NOON)
     assert once.problems == ()
     assert [(each.processor_id, each.exit_code, each.replaced) for each in once.exits] == [("1", 1, True)]
@@ -273,7 +273,7 @@ def test_one_failed_container_that_was_replaced_is_no_problem_and_two_are() -> N
 
 
 @pytest.mark.parametrize("changes", [{"exit_code": 0}, {"exit_code": 3}, {"ended_at": ago(minutes=11)}])
-def test_a_container_that_stopped_in_order_or_long_ago_is_no_recent_exit(changes: dict[str, Any]) -> None:
+def test_a_container_that_stopped_in_order_or_long_ago_is_not_a_recent_exit(changes: dict[str, Any]) -> None:
     assert overview(detail(incarnations=(container(0), gone(**changes), container(1))), NOON).exits == ()
 
 

@@ -34,7 +34,7 @@ def test_jumps_change_no_wait(steps: list[tuple[int, int]]) -> None:
     assert waits.waited("drain", began) >= seconds(passed - first)
 
 
-def test_what_began_before_the_coordinator_started_counts_by_the_wall_clock_up_to_a_limit() -> None:
+def test_waits_that_began_before_the_start_use_the_wall_clock_up_to_a_limit() -> None:
     clock = FakeClock()
     waits: Waits[str] = Waits(clock)
     assert waits.waited("long", clock.now() - DAY) == DAY
@@ -44,7 +44,7 @@ def test_what_began_before_the_coordinator_started_counts_by_the_wall_clock_up_t
     assert waits.waited("limited", clock.now() - DAY, seconds(60)) == seconds(65)
 
 
-def test_what_waits_no_longer_is_forgotten() -> None:
+def test_a_wait_that_has_ended_is_removed() -> None:
     clock = FakeClock()
     waits: Waits[str] = Waits(clock)
     began = clock.now()

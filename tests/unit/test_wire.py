@@ -80,7 +80,7 @@ def test_any_model_survives_being_written_and_read(tasks: dict[TaskName, frozens
     assert wire_samza.parse_job_model(json.loads(wire_samza.job_model_bytes(model))) == model
 
 
-def test_keys_that_samza_may_add_are_passed_over() -> None:
+def test_unknown_keys_of_samza_are_ignored() -> None:
     document = wire_samza.job_model_document(two_containers())
     document["containers"]["0"]["tasks"]["Partition 0"] |= {"task-mode": "Standby", "new": 1}
     document["new"] = {}
@@ -91,7 +91,7 @@ def test_a_locality_is_spelled_as_samza_spells_it() -> None:
     assert wire_samza.locality_document("0", "host-a") == {"id": "0", "host": "host-a", "jmx-url": "", "jmx-tunneling-url": ""}
 
 
-def test_offsets_of_a_stream_with_dots_travel_as_objects() -> None:
+def test_offsets_are_sent_as_objects_because_stream_names_may_have_dots() -> None:
     body = wire_body.offsets_body({DOTTED: 7, VIEWS: 9})
     assert [each.model_dump(by_alias=True) for each in body] == [
         {"system": "kafka", "stream": "ads.clicks", "partition": 1, "offset": 7},
@@ -124,7 +124,7 @@ def test_a_start_time_is_read_in_its_own_zone_and_as_utc_without_one(text: str, 
 
 
 @pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "soon", ""])
-def test_a_start_time_that_is_no_time_in_utc_is_refused(text: str) -> None:
+def test_a_start_time_outside_the_calendar_of_utc_is_refused(text: str) -> None:
     with pytest.raises(ValidationError):
         wire_runs.RunRequest.model_validate({**RUN, "start": text})
 
@@ -141,6 +141,6 @@ def test_an_unknown_field_is_refused_in_requests() -> None:
 
 
 @pytest.mark.parametrize("field", ["reason"])
-def test_text_with_a_nul_that_a_database_may_refuse_is_refused_at_the_door(field: str) -> None:
+def test_text_with_a_nul_is_refused_because_a_database_may_refuse_it(field: str) -> None:
     with pytest.raises(ValidationError):
         wire_runs.StopRequest.model_validate({field: "a\x00b"})

@@ -412,8 +412,8 @@ async def test_without_backups_a_store_that_a_failed_drain_has_emptied_is_not_st
     ending = await second.ending()
     assert ending.exit_code == EXIT_FAILED
     assert f"was flushed after batch 0 by the drain {uuid}" in ending.reason
-    afresh = await unsaved.deploy(job=one_stage(), start="earliest")
-    await began(start(unsaved, afresh, "c3", "disk1"))
+    restarted = await unsaved.deploy(job=one_stage(), start="earliest")
+    await began(start(unsaved, restarted, "c3", "disk1"))
 
 
 # --- drains that keep the state ---------------------------------------------------------------------------------------

@@ -286,7 +286,7 @@ async def test_a_job_without_standby_has_no_copies(caller: Caller, changes: Json
     assert (await kept(caller, run_id, "c1"))["copies"] == []
 
 
-async def test_what_is_no_number_of_copies_is_refused(caller: Caller) -> None:
+async def test_an_invalid_number_of_copies_is_refused(caller: Caller) -> None:
     answer = await caller.http.post("/runs", json=run_body(config={"standby.replicas": "many"}))
     assert problem_slug(answer) == (422, "bad-config")
     assert "standby.replicas" in answer.json()["detail"]

@@ -60,27 +60,27 @@ def coordinator() -> FakeCoordinator:
 
 
 @pytest.fixture
-async def pacer(coordinator: FakeCoordinator) -> Aligner:
+async def aligner(coordinator: FakeCoordinator) -> Aligner:
     return Aligner(cast("CoordinatorClient", coordinator), RunId("r"), START, waiting_interval=timedelta(milliseconds=10))
 
 
-def passes(pacer: Aligner, batch: int) -> asyncio.Task[None]:
-    return asyncio.create_task(asyncio.to_thread(pacer.before_batch, batch))
+def passes(aligner: Aligner, batch: int) -> asyncio.Task[None]:
+    return asyncio.create_task(asyncio.to_thread(aligner.before_batch, batch))
 
 
-async def test_no_batch_passes_before_the_coordinator_has_spoken(pacer: Aligner, coordinator: FakeCoordinator) -> None:
+async def test_no_batch_starts_before_the_coordinator_has_answered(aligner: Aligner, coordinator: FakeCoordinator) -> None:
     coordinator.wait = False
-    first = passes(pacer, 0)
+    first = passes(aligner, 0)
     await asyncio.sleep(0)
     assert not first.done()
-    run = asyncio.create_task(pacer.run())
+    run = asyncio.create_task(aligner.run())
     await soon(first)
     run.cancel()
 
 
-async def test_a_waiting_batch_starts_when_the_decision_changes(pacer: Aligner, coordinator: FakeCoordinator) -> None:
-    run = asyncio.create_task(pacer.run())
-    first = passes(pacer, 0)
+async def test_a_waiting_batch_starts_when_the_decision_changes(aligner: Aligner, coordinator: FakeCoordinator) -> None:
+    run = asyncio.create_task(aligner.run())
+    first = passes(aligner, 0)
     await coordinator.next()
     await coordinator.next()
     assert not first.done()
@@ -89,13 +89,13 @@ async def test_a_waiting_batch_starts_when_the_decision_changes(pacer: Aligner, 
     run.cancel()
 
 
-async def test_the_next_batch_waits_until_the_coordinator_knows_of_the_one_before(pacer: Aligner, coordinator: FakeCoordinator) -> None:
+async def test_the_next_batch_waits_until_the_one_before_it_was_reported(aligner: Aligner, coordinator: FakeCoordinator) -> None:
     coordinator.wait = False
-    run = asyncio.create_task(pacer.run())
-    await soon(passes(pacer, 0))
-    second = passes(pacer, 1)
+    run = asyncio.create_task(aligner.run())
+    await soon(passes(aligner, 0))
+    second = passes(aligner, 1)
     coordinator.wait = True
-    pacer.committed(0, MARCH)
+    aligner.committed(0, MARCH)
     await coordinator.next()
     assert not second.done()
     assert coordinator.reported[-1] == MARCH
@@ -104,28 +104,28 @@ async def test_the_next_batch_waits_until_the_coordinator_knows_of_the_one_befor
     run.cancel()
 
 
-async def test_a_batch_that_runs_again_after_a_restart_does_not_wait_for_itself(pacer: Aligner, coordinator: FakeCoordinator) -> None:
+async def test_a_batch_that_runs_again_after_a_restart_does_not_wait_for_itself(aligner: Aligner, coordinator: FakeCoordinator) -> None:
     coordinator.wait = False
-    run = asyncio.create_task(pacer.run())
-    await soon(passes(pacer, 7))
-    await soon(passes(pacer, 7))
+    run = asyncio.create_task(aligner.run())
+    await soon(passes(aligner, 7))
+    await soon(passes(aligner, 7))
     run.cancel()
 
 
-async def test_the_reported_event_time_is_the_newest_that_was_ever_committed(pacer: Aligner, coordinator: FakeCoordinator) -> None:
+async def test_the_reported_event_time_is_the_newest_that_was_ever_committed(aligner: Aligner, coordinator: FakeCoordinator) -> None:
     coordinator.wait = False
-    pacer.committed(0, APRIL)
-    pacer.committed(1, MARCH)
-    pacer.committed(2, None)
-    run = asyncio.create_task(pacer.run())
+    aligner.committed(0, APRIL)
+    aligner.committed(1, MARCH)
+    aligner.committed(2, None)
+    run = asyncio.create_task(aligner.run())
     await coordinator.next()
     assert coordinator.reported == [APRIL]
     run.cancel()
 
 
-async def test_while_the_coordinator_is_away_its_last_decision_applies(pacer: Aligner, coordinator: FakeCoordinator) -> None:
-    run = asyncio.create_task(pacer.run())
-    first = passes(pacer, 0)
+async def test_while_the_coordinator_is_unreachable_its_last_decision_applies(aligner: Aligner, coordinator: FakeCoordinator) -> None:
+    run = asyncio.create_task(aligner.run())
+    first = passes(aligner, 0)
     await coordinator.next()
     coordinator.trouble = CoordinatorUnreachable("away")
     coordinator.wait = False
@@ -136,16 +136,16 @@ async def test_while_the_coordinator_is_away_its_last_decision_applies(pacer: Al
     run.cancel()
 
 
-async def test_when_the_container_stops_batches_that_have_begun_may_finish(pacer: Aligner, coordinator: FakeCoordinator) -> None:
-    run = asyncio.create_task(pacer.run())
-    first = passes(pacer, 0)
+async def test_when_the_container_stops_batches_that_have_begun_may_finish(aligner: Aligner, coordinator: FakeCoordinator) -> None:
+    run = asyncio.create_task(aligner.run())
+    first = passes(aligner, 0)
     await coordinator.next()
-    pacer.open()
+    aligner.open()
     await soon(first)
     run.cancel()
 
 
-async def test_a_lost_lease_ends_it(pacer: Aligner, coordinator: FakeCoordinator) -> None:
+async def test_a_lost_lease_ends_it(aligner: Aligner, coordinator: FakeCoordinator) -> None:
     coordinator.trouble = LeaseLost("another container owns it")
     with pytest.raises(LeaseLost):
-        await soon(asyncio.ensure_future(pacer.run()))
+        await soon(asyncio.ensure_future(aligner.run()))

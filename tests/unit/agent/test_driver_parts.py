@@ -16,7 +16,7 @@ from sluice.core.ids import Instant, Ssp, StreamId
 FLIGHTS, CARRIERS = StreamId("log", "flights"), StreamId("kafka", "by.carrier")
 
 
-def test_a_renewal_is_one_line_that_loses_no_digit() -> None:
+def test_a_renewal_is_one_line_with_every_digit() -> None:
     read_fd, write_fd = os.pipe()
     pipe = WatchdogPipe(write_fd)
     pipe.renewed(Instant(0.1 + 0.2))

@@ -65,7 +65,7 @@ in stage 12.0 (TID 15) (host executor driver): java.lang.IllegalStateException: 
 """
 
 
-def test_the_line_of_the_user_comes_first_and_the_frames_of_libraries_do_not_count() -> None:
+def test_the_line_of_user_code_comes_first_and_frames_of_libraries_are_skipped() -> None:
     assert headline(FOREACH_BATCH, JOBS) == "/srv/jobs/lib/sink.py:7 in save: ZeroDivisionError: division by zero"
 
 
@@ -74,7 +74,7 @@ def test_of_chained_errors_the_one_that_user_code_raised_is_shown() -> None:
 
 
 @pytest.mark.parametrize("directory", [None, Path("/home/other")])
-def test_without_a_line_of_the_user_the_error_itself_is_shown(directory: Path | None) -> None:
+def test_without_a_line_of_user_code_the_error_itself_is_shown(directory: Path | None) -> None:
     assert headline(WRAPPED, directory) == "RuntimeError: the batch function raised SystemExit: enough"
 
 
@@ -113,7 +113,7 @@ def failed(failures: Failures, error: str, now: float = 0.0) -> float:
     return pause.total_seconds()
 
 
-def test_a_batch_that_fails_again_with_the_same_error_is_tried_once_more_when_all_other_restarts_would_be_over() -> None:
+def test_a_batch_that_fails_again_with_the_same_error_is_tried_once_more_at_the_end_of_the_other_restarts() -> None:
     failures = Failures(POLICY)
     assert [failed(failures, "job.py:7 in f: KeyError: 'a'", now) for now in (0, 1)] == [1, 2 + 4 + 8 + 16]
     with pytest.raises(StageFailed) as raised:
@@ -130,7 +130,7 @@ def test_different_errors_are_tried_up_to_the_limit() -> None:
     assert not raised.value.repeated
 
 
-def test_a_machine_that_is_too_busy_to_start_a_python_worker_is_no_error_of_the_batch() -> None:
+def test_failing_to_start_a_python_worker_on_a_busy_machine_is_not_an_error_of_the_batch() -> None:
     failures, error = Failures(POLICY), "org.apache.spark.SparkException: Python worker failed to connect back."
     assert [failed(failures, error) for _ in range(5)] == [1, 2, 4, 8, 16]
     with pytest.raises(StageFailed) as raised:
@@ -138,19 +138,19 @@ def test_a_machine_that_is_too_busy_to_start_a_python_worker_is_no_error_of_the_
     assert not raised.value.repeated
 
 
-def test_a_batch_in_between_makes_it_an_error_of_another_batch() -> None:
+def test_after_a_successful_batch_the_same_error_counts_for_another_batch() -> None:
     failures = Failures(POLICY)
     for number in range(5):
         assert failed(failures, "no broker") == 2**number
         failures.committed()
 
 
-def test_the_same_error_once_a_day_is_a_new_one_each_time() -> None:
+def test_the_same_error_once_a_day_counts_as_new_each_time() -> None:
     failures = Failures(POLICY)
     assert [failed(failures, "no broker", day * 86_400) for day in range(9)] == [1] * 9
 
 
-def test_a_single_failure_is_not_a_repeated_one_whatever_the_limit() -> None:
+def test_a_single_failure_is_not_a_repeated_one_under_any_limit() -> None:
     with pytest.raises(StageFailed) as raised:
         Failures(RestartPolicy(0, timedelta(seconds=1))).failed("q", "boom", 0)
     assert not raised.value.repeated
@@ -193,6 +193,6 @@ def test_state_of_another_schema_is_answered_with_the_command_that_can_change_it
         check_state_fits(error)
 
 
-def test_any_other_error_is_not_taken_for_one_of_the_state() -> None:
+def test_any_other_error_is_not_reported_as_incompatible_state() -> None:
     check_state_fits(FOREACH_BATCH)
     check_state_fits("ValueError: STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE")

@@ -79,7 +79,7 @@ async def test_every_renewal_has_the_version_of_the_job_model() -> None:
     assert scene.versions == [1, 2]
 
 
-async def test_a_container_that_is_not_valid_any_more_stops_at_once() -> None:
+async def test_a_container_that_is_no_longer_valid_stops_immediately() -> None:
     scene = Scene(REPLACED)
     assert await scene.verdict() == Replaced()
     assert scene.sent == [5]
@@ -90,13 +90,13 @@ async def test_a_container_whose_run_has_ended_gets_the_reason(state: RunState) 
     assert await Scene(ALIVE, NotValid(ended=state)).verdict() == RunEnded(state)
 
 
-async def test_an_unreachable_coordinator_is_no_reason_to_stop() -> None:
+async def test_a_container_continues_while_the_coordinator_is_unreachable() -> None:
     scene = Scene(DOWN, DOWN, DOWN, ALIVE, REPLACED)
     assert await scene.verdict() == Replaced()
     assert scene.sent == [5, 6, 7, 8, 13]
 
 
-async def test_the_lease_runs_out_after_its_time_less_the_margin_and_not_before() -> None:
+async def test_the_lease_ends_after_its_duration_less_the_margin_and_not_before() -> None:
     scene = Scene(CoordinatorUnreachable("no route"))
     assert await scene.verdict() == LeaseExpired("no route")
     assert scene.clock.elapsed() == Instant(27)
@@ -107,7 +107,7 @@ async def test_the_last_error_is_shown_and_not_the_first() -> None:
     assert await Scene(CoordinatorUnreachable("503"), CoordinatorUnreachable("refused")).verdict() == LeaseExpired("refused")
 
 
-async def test_an_answer_shortly_before_the_end_saves_the_lease() -> None:
+async def test_an_answer_shortly_before_the_end_renews_the_lease() -> None:
     scene = Scene(*[DOWN] * 21, ALIVE, REPLACED)
     assert await scene.verdict() == Replaced()
     assert scene.sent[-2:] == [26, 31]
@@ -144,7 +144,7 @@ async def test_an_unanswered_heartbeat_renews_nothing() -> None:
     assert scene.clock.elapsed() >= 27
 
 
-async def test_no_answer_is_waited_for_longer_than_the_lease() -> None:
+async def test_a_heartbeat_waits_no_longer_than_the_lease_for_its_answer() -> None:
     scene = Scene(DOWN)
     await scene.verdict()
     assert all(sent + within <= 27 for sent, within in zip(scene.sent, scene.within, strict=True))
@@ -158,7 +158,7 @@ async def test_every_renewal_is_passed_on_the_registration_first() -> None:
     assert scene.renewed == [27, 32, 37]
 
 
-async def test_what_is_left_shrinks_to_nothing_and_not_below() -> None:
+async def test_the_remaining_lease_decreases_to_zero_and_not_below() -> None:
     scene = Scene(ALIVE)
     scene.clock.advance(20)
     assert scene.heart.left == timedelta(seconds=7)
@@ -166,7 +166,7 @@ async def test_what_is_left_shrinks_to_nothing_and_not_below() -> None:
     assert scene.heart.left == timedelta(0)
 
 
-async def test_terms_that_were_stretched_are_adopted_with_the_margin_kept() -> None:
+async def test_longer_terms_are_adopted_with_the_same_margin() -> None:
     scene = Scene(Alive(timedelta(seconds=90), timedelta(seconds=15), 2), ALIVE, REPLACED)
     await scene.verdict()
     assert scene.sent == [5, 20, 25]
@@ -182,14 +182,14 @@ def test_a_pause_is_never_longer_than_the_interval_and_at_most_a_tenth_shorter(s
     assert 0.9 * interval - timedelta(microseconds=1) <= next_heartbeat(interval, chance) <= interval
 
 
-async def test_each_pause_has_a_jitter_of_its_own() -> None:
+async def test_each_pause_has_its_own_jitter() -> None:
     chances = iter([0.0, 0.5, 1.0])
     scene = Scene(ALIVE, ALIVE, REPLACED, chance=lambda: next(chances))
     await scene.verdict()
     assert scene.sent == pytest.approx([5, 9.75, 14.25])
 
 
-async def test_a_lease_shorter_than_the_interval_is_not_slept_through() -> None:
+async def test_a_container_does_not_sleep_through_a_lease_that_is_shorter_than_the_interval() -> None:
     clock = FakeClock(elapsed=0.0)
     scene = Scene(ALIVE)
     slept: list[float] = []

@@ -47,11 +47,11 @@ async def test_spark_is_probed_again_and_again_while_it_answers() -> None:
     assert asked == 5
 
 
-async def test_a_question_that_stays_unanswered_is_the_end() -> None:
+async def test_an_unanswered_probe_ends_the_container() -> None:
     assert await soon(LivenessProbe(asyncio.Event().wait, SHORT).run()) == "Spark's JVM has not answered for 0.05 s"  # type: ignore[arg-type]
 
 
-async def test_an_answer_that_takes_most_of_the_time_is_an_answer() -> None:
+async def test_an_answer_within_the_time_limit_counts_however_late() -> None:
     asked = 0
 
     async def answers_late() -> None:
@@ -64,7 +64,7 @@ async def test_an_answer_that_takes_most_of_the_time_is_an_answer() -> None:
     assert await soon(LivenessProbe(answers_late, timedelta(seconds=10), AT_ONCE).run()) == "enough"
 
 
-def test_a_clock_that_jumps_by_hours_takes_one_turn_and_the_rest_is_still_waited() -> None:
+def test_a_clock_that_jumps_by_hours_uses_up_one_turn_and_the_others_are_still_waited() -> None:
     async def test(loop: JumpingLoop) -> None:
         answered = loop.create_future()
         pulse = asyncio.create_task(LivenessProbe(lambda: answered, timedelta(hours=2), NEVER).run())
@@ -81,7 +81,7 @@ def test_a_clock_that_jumps_by_hours_takes_one_turn_and_the_rest_is_still_waited
     on_a_jumping_loop(test)
 
 
-def test_turns_that_all_pass_are_the_end_however_fast_they_pass() -> None:
+def test_the_probe_fails_when_all_turns_have_passed_however_fast() -> None:
     async def test(loop: JumpingLoop) -> None:
         pulse = asyncio.create_task(LivenessProbe(loop.create_future, timedelta(hours=2), NEVER).run())
         for _ in range(SLICES):
@@ -93,7 +93,7 @@ def test_turns_that_all_pass_are_the_end_however_fast_they_pass() -> None:
     on_a_jumping_loop(test)
 
 
-async def test_a_pulse_that_is_not_felt_any_more_leaves_nothing_running() -> None:
+async def test_a_cancelled_probe_leaves_nothing_running() -> None:
     pulse = asyncio.create_task(LivenessProbe(asyncio.Event().wait, NEVER).run())  # type: ignore[arg-type]
     await asyncio.sleep(0)
     pulse.cancel()

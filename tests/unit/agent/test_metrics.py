@@ -73,7 +73,7 @@ def test_the_rate_of_a_long_batch_is_over_its_whole_length(meter: Meter) -> None
     assert meter.committed(batch(0, rows=6000, millis=60_000)).rows_per_second == 100
 
 
-def test_batches_without_rows_between_others_do_not_hide_the_rate(meter: Meter, clock: FakeClock) -> None:
+def test_batches_without_rows_do_not_hide_the_rate_of_the_others(meter: Meter, clock: FakeClock) -> None:
     for number in range(40):
         clock.advance(1)
         reported = meter.committed(batch(number, rows=100 if number % 2 else 0))
@@ -81,7 +81,7 @@ def test_batches_without_rows_between_others_do_not_hide_the_rate(meter: Meter, 
     assert reported.rows_per_second == pytest.approx(50, rel=0.1)
 
 
-def test_the_rate_forgets_what_was_ten_seconds_ago(meter: Meter, clock: FakeClock) -> None:
+def test_the_rate_covers_the_last_ten_seconds(meter: Meter, clock: FakeClock) -> None:
     meter.committed(batch(0, rows=1_000_000))
     clock.advance(11)
     assert meter.committed(batch(1, rows=10, millis=1000)).rows_per_second == 10
@@ -95,7 +95,7 @@ def test_an_idle_stage_reads_nothing_and_is_not_behind(meter: Meter, clock: Fake
     assert (reported.batch_millis, reported.event_time_max, reported.at) == (500, NOON, NOON + timedelta(seconds=10))
 
 
-def test_the_newest_event_time_outlasts_batches_that_have_none(meter: Meter) -> None:
+def test_the_newest_event_time_is_kept_over_batches_without_one(meter: Meter) -> None:
     meter.committed(batch(0, event_time_max=NOON))
     assert meter.committed(batch(1, rows=0)).event_time_max == NOON
 
@@ -124,7 +124,7 @@ def scraped(meter: Meter, clock: FakeClock, lease_left: timedelta | None = timed
 LABELS = "stage=hourly,task=Partition 0"
 
 
-def test_what_batches_have_done_adds_up(meter: Meter, clock: FakeClock) -> None:
+def test_counters_sum_over_batches(meter: Meter, clock: FakeClock) -> None:
     state = StateSize(rows=7, memory_bytes=1000, disk_bytes=50, dropped_late=2)
     for number in range(3):
         body = meter.committed(batch(number, millis=700, parts_ms={"addBatch": 600, "walCommit": 100}, state=state))
@@ -160,7 +160,7 @@ def test_what_a_stage_writes_is_reported_with_its_delivery_and_its_transactions(
     ]
 
 
-def test_how_a_stage_stands_is_as_after_its_last_batch(meter: Meter, clock: FakeClock) -> None:
+def test_gauges_show_the_state_after_the_last_batch(meter: Meter, clock: FakeClock) -> None:
     state = StateSize(rows=7, memory_bytes=1000, disk_bytes=50, dropped_late=0)
     meter.committed(batch(0, behind=12, state=state, watermark=NOON - timedelta(minutes=10), event_time_max=NOON - timedelta(minutes=1)))
     clock.advance(60)
@@ -174,7 +174,7 @@ def test_how_a_stage_stands_is_as_after_its_last_batch(meter: Meter, clock: Fake
     assert found[f"sluice_stage_last_progress_timestamp_seconds{{{LABELS}}}"] == NOON.timestamp()
 
 
-def test_what_a_stage_has_not_has_no_series(meter: Meter, clock: FakeClock) -> None:
+def test_unknown_values_have_no_series(meter: Meter, clock: FakeClock) -> None:
     meter.committed(batch(0))
     names = {name.partition("{")[0] for name in scraped(meter, clock)}
     assert not {name for name in names if name.startswith(("sluice_stage_state", "sluice_stage_watermark", "sluice_stage_offsets"))}

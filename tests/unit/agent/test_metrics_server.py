@@ -58,7 +58,7 @@ def scraped(server: MetricsServer) -> str:
     return answer.text
 
 
-def test_half_open_scrapes_have_few_threads_and_keep_no_other_out(server: MetricsServer) -> None:
+def test_half_open_scrapes_use_few_threads_and_do_not_block_others(server: MetricsServer) -> None:
     before = threading.active_count()
     with ExitStack() as stack:
         half_open = [stack.enter_context(connected(server)) for _ in range(100)]  # fewer than wait in the listen queue
@@ -76,7 +76,7 @@ def test_a_scrape_that_does_not_end_is_closed() -> None:
         assert connection.recv(1) == b""
 
 
-def test_an_answer_that_is_not_read_is_given_up() -> None:
+def test_an_answer_that_the_client_does_not_read_is_abandoned() -> None:
     before = set(threading.enumerate())
     sample = Sample(20_000_000)
     with serving(timedelta(milliseconds=100), sample) as server, connected(server) as connection:

@@ -80,7 +80,7 @@ def report(batch: int, stage: str = "hourly", task: str = "Partition 0") -> Prog
     return ProgressReport(TaskName(task), StageName(stage), Generation(2), Lineage("l"), batch, offsets)
 
 
-async def test_a_report_says_whose_batch_it_was_and_where_it_ended(there: Scripted, reports: ProgressReporter) -> None:
+async def test_a_report_names_the_task_the_stage_and_the_ends_of_its_batch(there: Scripted, reports: ProgressReporter) -> None:
     reports.put(report(7))
     await reports.flush()
     assert there.asked == [
@@ -105,14 +105,14 @@ async def test_of_many_batches_only_the_newest_is_sent(there: Scripted, reports:
     assert [body["batchId"] for _, body in there.asked] == [9]
 
 
-async def test_each_stage_of_each_task_has_a_newest_of_its_own(there: Scripted, reports: ProgressReporter) -> None:
+async def test_the_newest_report_is_kept_for_each_stage_of_each_task(there: Scripted, reports: ProgressReporter) -> None:
     for each in (report(1), report(2, stage="route"), report(3, task="Partition 1")):
         reports.put(each)
     await reports.flush()
     assert sorted(body["batchId"] for _, body in there.asked) == [1, 2, 3]
 
 
-async def test_what_was_sent_is_not_sent_again(there: Scripted, reports: ProgressReporter) -> None:
+async def test_a_report_that_was_sent_is_not_sent_again(there: Scripted, reports: ProgressReporter) -> None:
     reports.put(report(1))
     await reports.flush()
     await reports.flush()
@@ -137,7 +137,9 @@ async def test_a_report_that_comes_while_an_older_one_is_sent_is_sent_after_it(
     assert [await soon(there.got.get()) for _ in range(2)] == [("hourly", 1), ("hourly", 2)]
 
 
-async def test_reports_are_never_sent_twice_at_once(there: Scripted, reports: ProgressReporter, running: asyncio.Task[None]) -> None:
+async def test_a_report_is_never_sent_by_two_requests_concurrently(
+    there: Scripted, reports: ProgressReporter, running: asyncio.Task[None]
+) -> None:
     there.gate.clear()
     reports.put(report(1))
     await soon(there.waiting.wait())
@@ -149,7 +151,7 @@ async def test_reports_are_never_sent_twice_at_once(there: Scripted, reports: Pr
 
 
 @pytest.mark.parametrize("trouble", [unreachable, lambda: problem(503, "store-unavailable"), lambda: httpx.Response(502, text="proxy")])
-async def test_while_the_coordinator_is_away_the_newest_is_kept_and_sent_when_it_is_back(
+async def test_while_the_coordinator_is_unreachable_the_newest_report_is_kept_and_sent_later(
     there: Scripted, reports: ProgressReporter, running: asyncio.Task[None], trouble: Answer
 ) -> None:
     there.script = [trouble] * 5
@@ -160,7 +162,9 @@ async def test_while_the_coordinator_is_away_the_newest_is_kept_and_sent_when_it
     assert there.got.empty()
 
 
-async def test_a_last_flush_raises_when_the_coordinator_is_away_and_keeps_the_report(there: Scripted, reports: ProgressReporter) -> None:
+async def test_a_last_flush_raises_while_the_coordinator_is_unreachable_and_keeps_the_report(
+    there: Scripted, reports: ProgressReporter
+) -> None:
     there.script = [unreachable]
     reports.put(report(1))
     with pytest.raises(CoordinatorUnreachable):

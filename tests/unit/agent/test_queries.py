@@ -69,7 +69,7 @@ class SlowBackup:
 
 
 @dataclass
-class FakePacer:
+class FakeAligner:
     opened: bool = False
 
     async def run(self) -> None:
@@ -97,7 +97,7 @@ def two_starts() -> tuple[StageStart, StageStart]:
 async def opened(
     engine: FakeEngine,
     backup_of: Callable[[StageStart], SlowBackup | None] = lambda start: None,
-    pacer_of: Callable[[StageStart], FakePacer | None] = lambda start: None,
+    new_aligner: Callable[[StageStart], FakeAligner | None] = lambda start: None,
     reports: Reports | None = None,
 ) -> Queries:
     context = StageContext(
@@ -105,7 +105,7 @@ async def opened(
         trigger=timedelta(seconds=1),
         clock=FakeClock(),
         reporter=cast(ProgressReporter, reports or Reports()),
-        new_aligner=cast("Callable[[StageStart], Aligner | None]", pacer_of),
+        new_aligner=cast("Callable[[StageStart], Aligner | None]", new_aligner),
         new_backup=cast("Callable[[StageStart], Backup | None]", backup_of),
     )
     made = Queries(engine, context, lambda lost: None)
@@ -123,7 +123,7 @@ async def ended(task: asyncio.Task[Any]) -> None:
     await soon(asyncio.shield(task))
 
 
-async def test_a_stage_whose_store_was_made_ready_in_a_pause_starts_when_the_others_continue() -> None:
+async def test_a_stage_that_was_prepared_during_a_pause_starts_when_the_others_continue() -> None:
     quick, slow = two_starts()
     engine, backup = FakeEngine(), SlowBackup(slow)
     queries = await opened(engine, lambda start: backup if start == slow else None)
@@ -142,7 +142,7 @@ async def test_a_stage_whose_store_was_made_ready_in_a_pause_starts_when_the_oth
     assert engine.acting == []
 
 
-async def test_a_query_that_cannot_be_held_is_stopped_and_starts_again() -> None:
+async def test_a_query_that_cannot_be_paused_is_stopped_and_restarted() -> None:
     quick, _ = two_starts()
     engine = FakeEngine(on_pause=lambda query, forced: False)
     queries = await opened(engine)
@@ -157,7 +157,7 @@ async def test_a_query_that_cannot_be_held_is_stopped_and_starts_again() -> None
     await ended(running)
 
 
-async def test_a_held_query_that_is_stopped_does_not_continue() -> None:
+async def test_a_paused_query_that_is_stopped_does_not_continue() -> None:
     quick, _ = two_starts()
     engine = FakeEngine()
     queries = await opened(engine)
@@ -169,24 +169,24 @@ async def test_a_held_query_that_is_stopped_does_not_continue() -> None:
     assert (query.stopped, query.held) == (True, False)
 
 
-async def test_what_keeps_a_query_in_step_with_others_holds_it_again_when_it_continues() -> None:
+async def test_alignment_applies_again_when_a_query_continues() -> None:
     quick, _ = two_starts()
-    engine, pacers = FakeEngine(), list[FakePacer]()
+    engine, aligners = FakeEngine(), list[FakeAligner]()
 
-    def pacer_of(start: StageStart) -> FakePacer:
-        pacers.append(FakePacer())
-        return pacers[-1]
+    def new_aligner(start: StageStart) -> FakeAligner:
+        aligners.append(FakeAligner())
+        return aligners[-1]
 
-    queries = await opened(engine, pacer_of=pacer_of)
+    queries = await opened(engine, new_aligner=new_aligner)
     running = runs(queries, quick)
     await engine.started()
     await soon(queries.pause(LONG))
     await ended(running)
-    (pacer,) = pacers
-    assert pacer.opened
+    (aligner,) = aligners
+    assert aligner.opened
     running = runs(queries, quick)
     await engine.resumed()
-    assert (pacer.opened, len(pacers)) == (False, 1)
+    assert (aligner.opened, len(aligners)) == (False, 1)
     await soon(queries.stop(LONG))
     await ended(running)
 
@@ -210,7 +210,7 @@ async def test_a_stage_has_metrics_while_it_runs_and_its_progress_is_reported_wi
 # --- some of them ----------------------------------------------------------------------------------------------------
 
 
-async def test_some_queries_stop_and_start_again_with_more_to_read_while_the_others_continue() -> None:
+async def test_some_queries_restart_with_more_partitions_while_the_others_continue() -> None:
     quick, slow = two_starts()
     engine = FakeEngine()
     queries = await opened(engine)
@@ -229,7 +229,7 @@ async def test_some_queries_stop_and_start_again_with_more_to_read_while_the_oth
     await ended(others)
 
 
-async def test_a_query_whose_store_was_made_ready_before_starts_again_with_more_to_read() -> None:
+async def test_a_query_that_was_prepared_restarts_with_more_partitions() -> None:
     quick, _ = two_starts()
     engine, backup = FakeEngine(), SlowBackup(quick)
     backup.go.set()
@@ -246,7 +246,7 @@ async def test_a_query_whose_store_was_made_ready_before_starts_again_with_more_
     await ended(running)
 
 
-async def test_a_query_that_is_stopped_while_its_store_is_made_ready_does_not_start() -> None:
+async def test_a_query_that_is_stopped_during_its_preparation_does_not_start() -> None:
     _, slow = two_starts()
     engine, backup = FakeEngine(), SlowBackup(slow)
     queries = await opened(engine, lambda start: backup)
@@ -258,11 +258,11 @@ async def test_a_query_that_is_stopped_while_its_store_is_made_ready_does_not_st
 
 
 async def test_a_query_that_cannot_be_stopped_is_logged_every_time() -> None:
-    def mad(query: FakeQuery, forced: threading.Event) -> bool:
+    def fail(query: FakeQuery, forced: threading.Event) -> bool:
         raise RuntimeError("Py4J failed")
 
     quick, _ = two_starts()
-    engine = FakeEngine(on_stop=mad)
+    engine = FakeEngine(on_stop=fail)
     queries = await opened(engine)
     running = runs(queries, quick)
     await engine.started()
@@ -290,7 +290,7 @@ async def test_a_task_that_was_released_is_committed_and_starts_again_when_it_re
     assert [(each.finished, each.forgotten) for each in made] == [(1, True), (1, True)]
 
 
-async def test_what_was_abandoned_in_a_hurry_stays_abandoned_when_a_drain_begins_its_work() -> None:
+async def test_queries_that_were_abandoned_stay_abandoned_when_a_drain_begins() -> None:
     quick, _ = two_starts()
     backup = SlowBackup(quick)
     backup.go.set()
@@ -307,7 +307,7 @@ async def test_what_was_abandoned_in_a_hurry_stays_abandoned_when_a_drain_begins
     assert await queries.concurrently_with_commits([stage], abandoned())
 
 
-async def test_what_ends_just_when_all_stops_was_not_too_late() -> None:
+async def test_a_query_that_ends_during_a_stop_counts_as_stopped_in_time() -> None:
     """The end of a query is reported to several listeners one after the other, and the event loop may run a stop in between."""
     start = replace(two_starts()[0], reported=7)
     for turns in range(8):

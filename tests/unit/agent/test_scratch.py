@@ -43,7 +43,7 @@ def left(home: Path, temporary: Path) -> list[str]:
     return sorted(each.name for each in (*(home / "spark").iterdir(), *temporary.iterdir()))
 
 
-def test_what_a_killed_container_left_is_deleted(tmp_path: Path, temporary: Path) -> None:
+def test_directories_of_killed_containers_are_deleted(tmp_path: Path, temporary: Path) -> None:
     made = claimed(tmp_path)
     made.started(12345)
     killed(made)
@@ -51,7 +51,7 @@ def test_what_a_killed_container_left_is_deleted(tmp_path: Path, temporary: Path
     assert left(tmp_path, temporary) == []
 
 
-def test_what_a_living_container_uses_stays(tmp_path: Path) -> None:
+def test_directories_of_running_containers_are_kept(tmp_path: Path) -> None:
     made = claimed(tmp_path)
     made.started(12345)
     assert scratch.clear(tmp_path, nothing_lives) == []
@@ -60,7 +60,7 @@ def test_what_a_living_container_uses_stays(tmp_path: Path) -> None:
     assert (made.directory / "blockmgr" / "block").exists()
 
 
-def test_a_container_whose_jvm_lives_on_without_python_keeps_its_directories(tmp_path: Path) -> None:
+def test_a_container_whose_jvm_outlives_python_keeps_its_directories(tmp_path: Path) -> None:
     made = claimed(tmp_path)
     made.started(12345)
     killed(made)
@@ -75,7 +75,7 @@ def test_a_container_that_was_killed_before_its_driver_had_started_is_cleared(tm
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"session": "x", "sockets": 5}', '{"session": null, "sockets": "/etc"}'])
-def test_a_lock_file_that_was_not_completed_names_nothing_else(tmp_path: Path, text: str) -> None:
+def test_an_incomplete_lock_file_claims_nothing(tmp_path: Path, text: str) -> None:
     made = claimed(tmp_path)
     killed(made)
     made.directory.with_name("c1.lock").write_text(text)
@@ -97,12 +97,12 @@ def test_a_second_process_with_the_same_id_neither_claims_nor_deletes(tmp_path: 
     assert (made.directory / "blockmgr" / "block").exists()
 
 
-def test_an_orderly_end_leaves_nothing(tmp_path: Path, temporary: Path) -> None:
+def test_a_container_that_ends_in_order_leaves_no_directories(tmp_path: Path, temporary: Path) -> None:
     claimed(tmp_path).remove()
     assert left(tmp_path, temporary) == []
 
 
-def test_containers_that_start_at_once_clear_what_is_dead_and_never_each_other(tmp_path: Path, temporary: Path) -> None:
+def test_containers_that_start_concurrently_delete_only_directories_of_ended_ones(tmp_path: Path, temporary: Path) -> None:
     for each in range(20):
         killed(claimed(tmp_path, f"dead-{each}"))
 

@@ -34,7 +34,7 @@ def test_a_container_needs_a_run_id() -> None:
     assert refusal() == "SLUICE_RUN_ID: Field required"
 
 
-def test_a_run_and_nothing_else_is_enough(given: pytest.MonkeyPatch) -> None:
+def test_a_run_id_is_the_only_required_setting(given: pytest.MonkeyPatch) -> None:
     settings = read_container_settings()
     assert (settings.run, settings.processor, settings.coordinator_url) == ("r1", "0", "http://127.0.0.1:8180")
     assert settings.host == socket.gethostname()
@@ -93,7 +93,7 @@ def test_host_and_master_have_variables_of_their_own(given: pytest.MonkeyPatch) 
     assert (settings.host, settings.master) == ("node-3", "local[4]")
 
 
-def test_the_coordinator_s_host_is_not_taken_for_the_container_s(given: pytest.MonkeyPatch) -> None:
+def test_the_host_of_the_coordinator_is_not_used_for_the_container(given: pytest.MonkeyPatch) -> None:
     given.setenv("SLUICE_HOST", "0.0.0.0")
     assert read_container_settings().host == socket.gethostname()
 

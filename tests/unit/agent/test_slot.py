@@ -40,20 +40,20 @@ def test_a_version_that_does_not_affect_the_slot_is_only_acknowledged() -> None:
     assert str(found) == "version 2: nothing changes here"
 
 
-def test_a_task_that_another_slot_has_now_is_released_and_one_that_is_new_here_is_acquired() -> None:
+def test_a_task_that_moved_to_another_slot_is_released_and_a_new_one_is_acquired() -> None:
     found = plan(model(s0={TWO: ssps(2)}, s1={ZERO: ssps(0)}), 2, {ZERO: ssps(0)})
     assert [found.release, found.acquire, found.keep] == [{ZERO}, {TWO}, set()]
     assert str(found) == "version 2: release Partition 0; acquire Partition 2"
 
 
-def test_a_task_with_more_partitions_is_extended_by_those_that_are_new() -> None:
+def test_a_task_with_more_partitions_is_extended_by_the_new_ones() -> None:
     found = plan(model(s0={ZERO: ssps(0, 2, 4, 6), ONE: ssps(1)}), 1, {ZERO: ssps(0, 2), ONE: ssps(1)})
     assert found.extend == {ZERO: ssps(4, 6)}
     assert found.keep == {ONE}
     assert str(found) == "version 2: Partition 0 also reads log.in.4, log.in.6"
 
 
-def test_partitions_are_never_given_up_by_a_task_that_runs() -> None:
+def test_a_running_task_never_gives_up_partitions() -> None:
     found = plan(model(s0={ZERO: ssps(0)}), 1, {ZERO: ssps(0, 2)})
     assert found.nothing
     assert found.keep == {ZERO}
@@ -61,7 +61,7 @@ def test_partitions_are_never_given_up_by_a_task_that_runs() -> None:
     assert str(found) == "version 2: Partition 0 keeps reading log.in.2, which it cannot give up"
 
 
-def test_a_slot_that_is_no_more_gives_all_back_also_what_it_only_waits_for() -> None:
+def test_a_removed_slot_releases_its_tasks_and_stops_waiting_for_others() -> None:
     found = plan(model(s0={ZERO: ssps(0), ONE: ssps(1)}), 1, {ONE: ssps(1)}, frozenset({TWO}), ProcessorId("1"))
     assert found.slot_removed
     assert found.release == {ONE, TWO}
@@ -69,13 +69,13 @@ def test_a_slot_that_is_no_more_gives_all_back_also_what_it_only_waits_for() -> 
     assert str(found) == "version 2: the slot no longer exists; release Partition 1, Partition 2"
 
 
-def test_a_slot_whose_tasks_were_given_away_stays() -> None:
+def test_a_slot_whose_tasks_were_reassigned_continues_without_tasks() -> None:
     found = plan(model(s0={ZERO: ssps(0), ONE: ssps(1)}), 2, {ONE: ssps(1)}, slot=ProcessorId("1"))
     assert not found.slot_removed
     assert found.release == {ONE}
 
 
-def test_a_task_that_is_waited_for_stays_so_and_is_not_requested_twice() -> None:
+def test_a_task_that_the_slot_waits_for_is_not_requested_twice() -> None:
     found = plan(model(s0={ZERO: ssps(0), ONE: ssps(1, 3)}), 1, {ZERO: ssps(0)}, frozenset({ONE}))
     assert found.nothing
     assert found.keep == {ZERO, ONE}
@@ -92,7 +92,7 @@ partitions = st.frozensets(st.integers(0, 7), max_size=4).map(lambda numbers: ss
     st.integers(1, 3),
     st.integers(0, 2),
 )
-def test_after_an_adoption_the_slot_has_its_tasks_and_each_reads_at_least_what_it_is_to(
+def test_after_an_adoption_the_slot_has_its_tasks_and_each_reads_at_least_its_partitions(
     placed: dict[TaskName, tuple[frozenset[Ssp], int]],
     runs: dict[TaskName, frozenset[Ssp]],
     waits: frozenset[TaskName],

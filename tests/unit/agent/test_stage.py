@@ -85,7 +85,7 @@ def test_pauses_double_up_to_a_minute() -> None:
     assert [policy.pause_after(n).total_seconds() for n in range(1, 9)] == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-async def test_a_query_that_fails_is_started_again_under_the_same_grant() -> None:
+async def test_a_failed_query_is_restarted_under_the_same_generation() -> None:
     bench = Bench(RestartPolicy(5, TINY))
     run = bench.runs()
     await (await bench.engine.started()).ends("boom")
@@ -96,7 +96,7 @@ async def test_a_query_that_fails_is_started_again_under_the_same_grant() -> Non
 
 
 @pytest.mark.parametrize("limit", [0, 3])
-async def test_a_query_that_fails_beyond_the_limit_is_given_up_with_its_last_error(limit: int) -> None:
+async def test_a_query_that_fails_more_often_than_the_limit_ends_with_its_last_error(limit: int) -> None:
     bench = Bench(RestartPolicy(limit, TINY))
     failing = asyncio.create_task(fail_for_ever(bench.engine))
     reported = f"failure {limit + 1}\nPartition 0/hourly failed {limit + 1} times within .*; this is the last error"
@@ -134,7 +134,7 @@ async def test_the_same_error_in_another_batch_is_counted_from_one() -> None:
     await soon(run)
 
 
-async def test_state_that_another_version_of_the_stage_has_written_ends_the_stage_at_the_first_time() -> None:
+async def test_state_of_another_version_of_the_stage_ends_it_at_the_first_failure() -> None:
     bench = Bench(RestartPolicy(5, TINY))
     run = bench.runs()
     await (await bench.engine.started()).ends("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match")
@@ -166,7 +166,7 @@ async def test_an_error_of_a_stage_function_begins_with_its_line_of_the_job_file
         await soon(bench.runs())
 
 
-async def test_a_query_that_ends_without_an_error_is_started_again_too() -> None:
+async def test_a_query_that_ends_without_an_error_is_restarted_too() -> None:
     bench = Bench(RestartPolicy(0, TINY))
     run = bench.runs()
     await (await bench.engine.started()).ends(None)
@@ -174,7 +174,7 @@ async def test_a_query_that_ends_without_an_error_is_started_again_too() -> None
         await soon(run)
 
 
-async def test_a_failure_now_and_then_is_restarted_for_ever() -> None:
+async def test_occasional_failures_are_restarted_without_limit() -> None:
     bench = Bench(RestartPolicy(1, TINY))
     run = bench.runs()
     for _ in range(8):
@@ -186,7 +186,7 @@ async def test_a_failure_now_and_then_is_restarted_for_ever() -> None:
     await soon(run)
 
 
-async def test_each_pause_is_twice_the_last_and_short_again_after_a_quiet_time(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_pause_is_twice_the_last_and_short_again_after_a_time_without_failures(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(RestartPolicy(5, TINY))
 
     async def quiet_before_the_fourth(number: int) -> None:
@@ -201,7 +201,7 @@ async def test_each_pause_is_twice_the_last_and_short_again_after_a_quiet_time(c
 
 
 @pytest.mark.parametrize("error", [LeaseLost, StateNotLocal, BadJobFile, CheckpointUnreadable, OffsetsTrimmed])
-async def test_what_no_restart_can_mend_is_raised_at_once(error: type[SluiceError]) -> None:
+async def test_an_error_that_no_restart_can_fix_is_raised_immediately(error: type[SluiceError]) -> None:
     def refuses(start: StageStart) -> None:
         raise error("a reason")
 
@@ -262,7 +262,7 @@ async def starting() -> tuple[Bench, asyncio.Task[None], threading.Event]:
     return bench, run, go_on
 
 
-async def test_a_query_that_is_just_starting_is_stopped_when_it_has_started() -> None:
+async def test_a_query_that_is_starting_is_stopped_once_it_has_started() -> None:
     bench, run, go_on = await starting()
     stop = asyncio.create_task(bench.stop())
     await asyncio.sleep(0)
@@ -274,7 +274,7 @@ async def test_a_query_that_is_just_starting_is_stopped_when_it_has_started() ->
     assert len(bench.engine.queries) == 1
 
 
-async def test_a_stop_ends_the_pause_before_a_restart_and_starts_nothing_more() -> None:
+async def test_a_stop_ends_the_pause_before_a_restart_and_prevents_the_restart() -> None:
     bench = Bench(RestartPolicy(5, timedelta(minutes=1)))
     run = bench.runs()
     await (await bench.engine.started()).ends("boom")
@@ -283,7 +283,7 @@ async def test_a_stop_ends_the_pause_before_a_restart_and_starts_nothing_more() 
     assert len(bench.engine.tries) == 1
 
 
-async def test_a_stop_after_a_restart_that_did_not_start_leaves_the_dead_query_alone() -> None:
+async def test_a_stop_after_a_failed_restart_does_not_touch_the_ended_query() -> None:
     def only_once(start: StageStart) -> None:
         if len(bench.engine.tries) > 1:
             failed.set()
@@ -318,7 +318,7 @@ async def test_a_stop_may_be_requested_twice() -> None:
 # --- holding ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_held_query_continues_when_its_runner_runs_again() -> None:
+async def test_a_paused_query_continues_when_its_runner_runs_again() -> None:
     bench = Bench(RestartPolicy(5, TINY))
     run = bench.runs()
     query = await bench.engine.started()
@@ -333,7 +333,7 @@ async def test_a_held_query_continues_when_its_runner_runs_again() -> None:
     assert len(bench.engine.tries) == 1
 
 
-async def test_a_query_that_ended_while_it_was_held_counts_as_failed_when_it_is_to_continue() -> None:
+async def test_a_query_that_ended_while_paused_counts_as_failed_when_it_would_continue() -> None:
     bench = Bench(RestartPolicy(1, TINY))
     run = bench.runs()
     query = await bench.engine.started()
@@ -348,7 +348,7 @@ async def test_a_query_that_ended_while_it_was_held_counts_as_failed_when_it_is_
         await soon(run)
 
 
-async def test_a_query_that_cannot_be_held_is_stopped_instead() -> None:
+async def test_a_query_that_cannot_be_paused_is_stopped_instead() -> None:
     bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_pause=lambda query, forced: False))
     run = bench.runs()
     query = await bench.engine.started()
@@ -357,7 +357,7 @@ async def test_a_query_that_cannot_be_held_is_stopped_instead() -> None:
     assert (bench.runner.paused, query.stopped) == (False, True)
 
 
-async def test_a_query_that_is_just_starting_is_held_when_it_has_started() -> None:
+async def test_a_query_that_is_starting_is_paused_once_it_has_started() -> None:
     bench, run, go_on = await starting()
     pause = asyncio.create_task(bench.pause())
     await asyncio.sleep(0)
@@ -367,7 +367,7 @@ async def test_a_query_that_is_just_starting_is_held_when_it_has_started() -> No
     assert [query.held for query in bench.engine.queries] == [True]
 
 
-async def test_a_stop_that_comes_while_a_held_query_is_about_to_continue_is_not_lost() -> None:
+async def test_a_stop_while_a_paused_query_is_about_to_continue_is_not_lost() -> None:
     bench = Bench(RestartPolicy(5, TINY))
     run = bench.runs()
     query = await bench.engine.started()

@@ -75,7 +75,7 @@ def test_the_blobs_of_a_memory_url_end_with_the_process() -> None:
         "s3://[bucket/x",
     ],
 )
-def test_a_url_that_names_no_place_is_refused_and_nothing_is_made(url: str) -> None:
+def test_a_url_without_a_location_is_refused_and_nothing_is_created(url: str) -> None:
     with pytest.raises(BadSettings):
         open_blob_store(url)
 

@@ -56,14 +56,14 @@ def stage() -> Stage:
     return Stage()
 
 
-async def test_what_fails_runs_again_after_pauses_that_double_up_to_a_bound(stage: Stage) -> None:
+async def test_failures_are_retried_after_pauses_that_double_up_to_a_bound(stage: Stage) -> None:
     stage.first(*[Fault.FAIL] * 6)
     await put(stage.store, "a", b"x")
     assert await bytes_of(stage.faulty.inner, "a") == b"x"
     assert stage.pauses == [0.5, 1, 2, 4, 4, 4]
 
 
-async def test_it_is_given_up_when_its_budget_is_spent(stage: Stage) -> None:
+async def test_retries_end_when_their_budget_is_spent(stage: Stage) -> None:
     stage.faulty.plan = every("put", Fault.FAIL)
     with pytest.raises(BlobUnavailable, match="given up after 10 attempts in 27"):
         await put(stage.store, "a")
@@ -129,7 +129,7 @@ async def test_a_put_that_came_second_at_once_does_not_read_the_first_one_s_byte
     assert stage.names == ["put_if_absent"]
 
 
-async def test_only_what_may_pass_is_tried_again(stage: Stage) -> None:
+async def test_only_temporary_errors_are_retried(stage: Stage) -> None:
     stage.first(Fault.REFUSED)
     with pytest.raises(BlobStoreUnusable):
         await put(stage.store, "a")
@@ -154,7 +154,7 @@ def patient(plan: Plan, patience: float = 0.01) -> tuple[FaultyBlobs, BlobStore]
 
 
 @pytest.mark.parametrize("name", ["open", "put", "put_if_absent", "get", "delete", "remove_ttl", "list"])
-async def test_a_request_that_hangs_is_given_up(name: str) -> None:
+async def test_a_request_that_hangs_is_abandoned(name: str) -> None:
     faulty, store = patient(healthy)
     await put(store, "a")
     faulty.plan = every(name, Fault.HANG)
@@ -188,12 +188,12 @@ class Slow(MemoryBlobs):
             await asyncio.Event().wait()
 
 
-async def test_a_body_that_comes_slowly_is_no_hang() -> None:
+async def test_a_slow_body_is_not_a_hang() -> None:
     store = TimeoutBlobs(Slow(hangs=False), timedelta(seconds=0.05))
     assert await bytes_of(store, "a") == b"xxxxx"
 
 
-async def test_a_sink_gets_nothing_any_more_from_a_request_that_was_given_up() -> None:
+async def test_a_sink_gets_nothing_more_from_an_abandoned_request() -> None:
     slow = Slow(hangs=True)
     sink = BytesIO()
     with pytest.raises(BlobUnavailable, match="no progress"):

@@ -18,7 +18,7 @@ def test_the_job_has_the_name_of_the_directory(tmp_path: Path) -> None:
     assert f"sluice run {tmp_path}/my orders/job.py" in done.output
 
 
-def test_no_file_is_replaced_and_none_is_written_if_one_is_there(tmp_path: Path) -> None:
+def test_no_file_is_replaced_and_none_is_written_if_one_exists(tmp_path: Path) -> None:
     (tmp_path / "test_job.py").write_text("mine")
     with pytest.raises(BadSettings, match=r"test_job.py: is there already"):
         write(tmp_path, "orders")

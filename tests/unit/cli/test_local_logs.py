@@ -78,7 +78,7 @@ def test_fewer_rotated_files_than_before_are_kept_from_the_next_rotation_on(tmp_
     assert contents(tmp_path) == {"c.log": "", "c.log.1": "0" * 101, "c.log.2": "1"}
 
 
-def test_without_room_for_a_copy_old_logs_are_deleted_and_the_log_is_emptied_last(tmp_path: Path) -> None:
+def test_without_space_for_a_copy_old_logs_are_deleted_and_the_log_is_emptied_last(tmp_path: Path) -> None:
     file = tmp_path / "c.log"
     (tmp_path / "c.log.1").write_text("old")
     (tmp_path / "c.log.copy").symlink_to("/dev/full")

@@ -51,7 +51,7 @@ async def test_a_run_that_is_scaled_up_gets_containers_for_its_new_slots(contain
     assert {slot.environment["SLUICE_PROCESSOR_ID"] for slot in containers.slots} == {"0", "1", "2", "3"}
 
 
-async def test_the_container_of_a_slot_that_is_no_more_ends_by_itself_and_stays_away(containers: LocalContainers) -> None:
+async def test_the_container_of_a_removed_slot_ends_by_itself_and_is_not_restarted(containers: LocalContainers) -> None:
     await containers.keep_up()
     containers.scale(slots(1))
     await containers.keep_up()
@@ -72,7 +72,7 @@ async def test_a_run_that_keeps_its_highest_slot_keeps_the_container_of_that_slo
     assert up(containers) == ["container-1"]
 
 
-async def test_the_container_of_a_slot_that_there_still_is_starts_again(containers: LocalContainers) -> None:
+async def test_the_container_of_a_remaining_slot_is_restarted(containers: LocalContainers) -> None:
     await containers.keep_up()
     ends(containers, "container-1", 1)
     await containers.keep_up()

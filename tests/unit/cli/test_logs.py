@@ -40,7 +40,7 @@ def test_a_run_a_job_a_slot_or_the_coordinator_can_be_named(home: Path) -> None:
     assert printed("--coordinator") == "started\n"
 
 
-def test_what_is_not_there_is_named_with_what_is(home: Path, tmp_path: Path) -> None:
+def test_the_error_about_a_missing_log_lists_the_existing_ones(home: Path, tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match=f"no logs of flights; runs that have logs: .*{NEW}"):
         run_directory(home / "logs", "flights")
     with pytest.raises(BadSettings, match="runs that have logs: none"):

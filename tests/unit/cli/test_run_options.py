@@ -71,7 +71,7 @@ def test_paths_stay_right_for_processes_that_start_elsewhere(job_file: Path, mon
     assert (made.job_file, made.home) == (job_file, job_file.parent / "home")
 
 
-def test_port_0_is_any_free_one(job_file: Path) -> None:
+def test_port_0_means_any_free_port(job_file: Path) -> None:
     made = options(job_file, port=0)
     assert made.port > 0
     assert made.url == f"http://127.0.0.1:{made.port}"
@@ -97,7 +97,7 @@ def test_a_run_without_containers_is_refused(job_file: Path, count: int) -> None
         options(job_file, containers=count)
 
 
-def test_more_containers_than_there_can_be_are_refused(job_file: Path) -> None:
+def test_more_containers_than_allowed_are_refused(job_file: Path) -> None:
     with pytest.raises(BadSettings, match=r"containers: .* less than or equal to 100000"):
         options(job_file, containers=100_001)
 
@@ -117,12 +117,12 @@ def test_the_refusal_of_a_bad_start_names_the_valid_ones(job_file: Path, start: 
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
-def test_a_port_that_cannot_be_is_refused(job_file: Path, port: int) -> None:
+def test_an_invalid_port_is_refused(job_file: Path, port: int) -> None:
     with pytest.raises(BadSettings, match=f"--port takes 0 to 65535, not {port}"):
         options(job_file, port=port)
 
 
-def test_a_system_that_cannot_be_is_named(job_file: Path) -> None:
+def test_an_invalid_system_is_named(job_file: Path) -> None:
     with pytest.raises(BadSettings, match=r"inputs\.0\.system"):
         options(job_file, system="../log")
 
@@ -132,7 +132,7 @@ def test_a_bad_job_file_is_refused_first(tmp_path: Path) -> None:
         options(tmp_path / "lost.py", containers=0)
 
 
-def test_nothing_is_made_on_the_disk_by_the_checks(job_file: Path, tmp_path: Path) -> None:
+def test_the_checks_create_nothing_on_the_disk(job_file: Path, tmp_path: Path) -> None:
     before = sorted(each.name for each in tmp_path.iterdir() if each.name != "__pycache__")
     options(job_file, home=tmp_path / "home")
     assert sorted(each.name for each in tmp_path.iterdir() if each.name != "__pycache__") == before

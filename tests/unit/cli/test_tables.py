@@ -71,18 +71,18 @@ def test_the_duration_of_a_batch_is_shown_in_milliseconds_or_seconds(value: floa
 
 
 @pytest.mark.parametrize(("value", "said"), [(None, "-"), (0.0, "0"), (0.25, "0.2"), (12_345.6, "12,346")])
-def test_a_rate_has_as_many_digits_as_say_something(value: float | None, said: str) -> None:
+def test_a_rate_is_shown_with_its_significant_digits(value: float | None, said: str) -> None:
     assert rate(value) == said
 
 
-def test_text_of_others_is_one_line_that_a_terminal_does_not_obey() -> None:
+def test_external_text_is_shown_on_one_line_without_control_characters() -> None:
     assert shown("a\n b\t\x1b[31mred\x07") == "a b \ufffd[31mred\ufffd"
 
 
 # --- tables ---
 
 
-def test_elsewhere_than_on_a_terminal_everything_is_whole_and_plain() -> None:
+def test_output_to_a_file_is_complete_and_plain() -> None:
     lines = plain(containers_table(detail(incarnations=LATE), None)).splitlines()
     assert len(lines) == 3
     assert lines[1].split() == [
@@ -127,7 +127,7 @@ def test_free_text_folds_and_loses_nothing() -> None:
     assert RUN in output
 
 
-def test_where_room_is_scarce_an_id_leaves_out_the_run_that_it_begins_with() -> None:
+def test_in_a_narrow_column_an_id_is_shown_without_its_run() -> None:
     assert "container-0-0a1b2c3d" in on_terminal(tasks_table(detail(), NOON, 80), 80)
     assert RUN not in on_terminal(tasks_table(detail(), NOON, 80), 80)
     assert execution_id(0) in plain(tasks_table(detail(), NOON, None))
@@ -218,13 +218,13 @@ def test_the_run_of_this_machine_shows_processes_with_their_tasks_and_the_totals
     assert output[7][0] == "STAGE"
 
 
-def test_before_there_is_a_run_its_processes_are_shown_and_what_is_amiss() -> None:
+def test_before_the_deployment_processes_and_problems_are_shown() -> None:
     output = plain(local_page(PROCESSES, None, None, NOON, "the coordinator does not answer", None)).splitlines()
     assert output[-1] == "the coordinator does not answer"
     assert len([line for line in output if line]) == 5
 
 
-def test_of_very_many_tasks_some_are_named_and_the_rest_is_counted() -> None:
+def test_of_many_tasks_some_are_named_and_the_others_counted() -> None:
     run = detail(tasks=tuple(task(n, execution_id(0)) for n in range(100)))
     assert "Partition 15 (1), and 84 more" in plain(local_page(PROCESSES, run, overview(run, NOON), NOON, "", None))
 
@@ -264,7 +264,7 @@ def test_a_file_gets_no_colours_even_with_force_color(monkeypatch: pytest.Monkey
     assert "\x1b" not in out.getvalue()
 
 
-def test_what_an_old_terminal_cannot_spell_is_escaped() -> None:
+def test_characters_that_a_terminal_cannot_show_are_escaped() -> None:
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding="ascii")
     Screen(out).say("é")

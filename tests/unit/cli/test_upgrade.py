@@ -62,8 +62,8 @@ def drain(run_id: str, phase: str, seq: int = 1, reason: str = "") -> DrainSumma
     )
 
 
-def step(*, is_new: bool = False, drains: tuple[DrainSummary, ...] = (), back: bool = True, anew: bool = False, **run: Any) -> Step:
-    return next_step(UpgradeStatus(detail(**run), is_new, drains), rollback=back, force=anew)
+def step(*, is_new: bool = False, drains: tuple[DrainSummary, ...] = (), back: bool = True, force: bool = False, **run: Any) -> Step:
+    return next_step(UpgradeStatus(detail(**run), is_new, drains), rollback=back, force=force)
 
 
 def of_new(**changes: Any) -> dict[str, Any]:
@@ -102,25 +102,25 @@ def test_a_run_of_the_new_version_is_only_watched() -> None:
 
 def test_a_run_of_another_version_or_one_upgraded_with_force_is_drained() -> None:
     assert step(**of_new()) == Drain(NEW)
-    assert step(**of_new(is_new=True, anew=True)) == Drain(NEW)
+    assert step(**of_new(is_new=True, force=True)) == Drain(NEW)
 
 
 def given_up(**changes: Any) -> dict[str, Any]:
     return of_new(reason=f"{GIVEN_UP}boom", **{"state": "FAILED", "ended_at": NOON, **changes})
 
 
-def test_a_version_that_was_given_up_leads_back() -> None:
+def test_a_version_that_was_given_up_is_rolled_back() -> None:
     assert step(**given_up(is_new=True)) == RollBack(NEW, OLD)
     assert step(**given_up(is_new=True, state="RUNNING", ended_at=None, stop_requested_at=NOON)) == RollBack(NEW, OLD)
 
 
 @pytest.mark.parametrize("changes", [{"is_new": False}, {"is_new": True, "back": False}])
-def test_another_version_follows_one_that_was_given_up_where_that_began(changes: dict[str, Any]) -> None:
+def test_another_version_begins_where_the_one_that_was_given_up_began(changes: dict[str, Any]) -> None:
     assert step(**given_up(**changes)) == Deploy(OLD)
     assert step(**given_up(state="RUNNING", ended_at=None, stop_requested_at=NOON, **changes)) == AwaitEnd(NEW)
 
 
-def test_there_is_no_way_back_behind_a_later_drain() -> None:
+def test_there_is_no_rollback_across_a_later_drain() -> None:
     later = (drain(NEW, "DRAINED", 2), drain(OLD, "DRAINED"))
     found = step(**given_up(is_new=True, drains=later))
     assert found == Refuse("run new failed as an upgrade of run old, but the job's last drain is now that of run new")
@@ -132,7 +132,7 @@ def test_a_drain_that_was_cancelled_later_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("state", ["STOPPED", "FAILED"])
-def test_an_ordinary_stop_is_no_drain(state: str) -> None:
+def test_an_ordinary_stop_does_not_count_as_a_drain(state: str) -> None:
     found = step(run_id=OLD, state=state, reason="on request", ended_at=NOON)
     assert isinstance(found, Refuse)
     assert found.why.startswith(f"run old has ended as {state} without a drain, so its state is not empty: deploy the old version again")
@@ -167,7 +167,7 @@ def present(**bindings: dict[str, str]) -> wire_runs.RunRequest:
     return deploy_request(job("out"), 3, "log", "checkpoint", {"backup.stores": "s3", FORMER: "before"}, bindings)
 
 
-def test_what_is_left_open_is_as_the_present_run_has_it() -> None:
+def test_options_that_are_not_given_keep_the_values_of_the_current_run() -> None:
     made = new_request(job("out", "more"), Settings(config=["a=b"]), present(out={"system": "log", "stream": "elsewhere"}))
     assert (made.containers, made.start, made.config) == (3, "drained", {"backup.stores": "s3", "a": "b"})
     assert [(each.name, each.system, each.stream) for each in made.streams] == [
@@ -192,7 +192,7 @@ def test_a_new_stream_beside_several_systems_has_to_be_placed() -> None:
     assert [each.system for each in made.outputs] == ["kafka", "kafka"]
 
 
-def test_an_upgraded_run_knows_itself_again_and_no_other() -> None:
+def test_an_upgraded_run_is_recognised_and_others_are_not() -> None:
     new = new_request(job("out"), Settings(), present())
     made = upgrade_request(new, OLD, "c1")
     assert (made.start, made.config[FORMER], made.config[CODE]) == ("drained", OLD, "c1")

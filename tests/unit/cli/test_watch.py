@@ -23,29 +23,29 @@ def at(batch: int | None, behind: int | None = 100) -> wire_runs.StageProgress:
     return stage("hourly", batch_id=batch, lag=behind, metrics=None)
 
 
-def test_batches_enough_of_every_stage_are_well() -> None:
+def test_a_version_with_enough_batches_of_every_stage_is_healthy() -> None:
     assert assess(of_stages(at(1), at(5)), 2) == assess(of_stages(at(1), at(1)), 2)
     found = assess(of_stages(at(1), at(1)), 2)
     assert (found.how, found.done, found.total) == (HealthState.HEALTHY, 2, 2)
 
 
 @pytest.mark.parametrize("waiting", [at(None), at(None, 0), at(0), at(0, None)])
-def test_a_stage_with_too_few_batches_and_something_to_read_is_not_yet(waiting: wire_runs.StageProgress) -> None:
+def test_a_stage_with_too_few_batches_and_something_to_read_is_not_healthy_yet(waiting: wire_runs.StageProgress) -> None:
     found = assess(of_stages(at(1), waiting), 2)
     assert (found.how, found.done, found.total) == (HealthState.PENDING, 1, 2)
     assert found.reason == "1 stages have not committed 2 batches and are not idle"
 
 
-def test_a_stage_whose_first_batch_left_nothing_to_read_speaks_for_itself_after_a_while() -> None:
+def test_a_stage_that_has_read_everything_is_healthy_after_a_while() -> None:
     assert assess(of_stages(at(1), at(0, 0)), 2).how is HealthState.SETTLING
 
 
-def test_what_a_container_measured_counts_where_the_coordinator_sees_no_ends() -> None:
+def test_the_lag_that_a_container_measured_counts_if_the_coordinator_cannot_read_the_ends() -> None:
     idle = stage("hourly", batch_id=0, metrics=stage_metrics(lag=0))
     assert assess(of_stages(idle), 2).how is HealthState.SETTLING
 
 
-def test_on_state_that_was_kept_only_batches_of_the_new_version_count() -> None:
+def test_with_kept_state_only_batches_of_the_new_version_count() -> None:
     before = {("Partition 0", "hourly"): 57}
     assert assess(of_stages(at(57)), 2, before=before).how is HealthState.PENDING
     assert assess(of_stages(at(58)), 2, before=before).how is HealthState.PENDING
@@ -65,7 +65,7 @@ def test_empty_slots_and_free_tasks_are_named() -> None:
 
 
 @pytest.mark.parametrize("code", [1, -9, 137])
-def test_a_container_that_ended_with_an_error_is_bad_whatever_the_batches_say(code: int) -> None:
+def test_a_container_that_ended_with_an_error_is_bad_in_spite_of_good_batches(code: int) -> None:
     gone = container(0, state="EXITED", exit_code=code, reason="boom", execution_container_id="c-7")
     found = assess(detail(incarnations=(gone, container(0), container(1))), 2)
     assert (found.how, found.reason) == (HealthState.FAILED, f"container c-7 ended with exit code {code}: boom")
@@ -79,7 +79,7 @@ def test_a_reason_is_shown_without_stack_frames() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"state": "EXITED", "exit_code": 0}, {"state": "EXITED", "exit_code": 3}, {"state": "LOST"}])
-def test_a_container_that_ended_otherwise_and_is_back_says_nothing(changes: dict[str, Any]) -> None:
+def test_a_container_that_ended_without_an_error_and_was_replaced_does_not_count(changes: dict[str, Any]) -> None:
     assert assess(detail(incarnations=(container(0, **changes), container(0), container(1))), 2).how is HealthState.HEALTHY
 
 
@@ -94,7 +94,7 @@ def test_a_failed_run_is_bad_and_one_that_another_client_drained_or_stopped_is_s
         assert assess(detail(state=state), 2).how is HealthState.SUPERSEDED
 
 
-def test_a_run_that_is_being_stopped_is_not_well() -> None:
+def test_a_run_that_is_being_stopped_is_not_healthy() -> None:
     assert assess(detail(stop_requested_at=NOON, reason="night"), 2).reason == "it is being stopped: night"
 
 
@@ -118,7 +118,7 @@ class Trial:
         return self.assess(*stages, after=after, jumped=jumped).how
 
 
-def test_an_idle_stage_must_stay_idle_until_the_coordinator_would_have_seen_otherwise() -> None:
+def test_an_idle_stage_must_stay_idle_until_the_coordinator_has_looked_again() -> None:
     trial, settled = Trial(), SETTLED.total_seconds()
     assert trial.seen(at(0, 0), after=1) is HealthState.SETTLING
     assert trial.seen(at(0, 0), after=settled) is HealthState.SETTLING

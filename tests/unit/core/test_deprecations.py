@@ -28,7 +28,7 @@ def test_an_entry_is_found_by_its_old_name_and_place() -> None:
         find(Kind.FIELD, "rowsLeft", "RunDetail")
 
 
-def test_a_message_says_what_to_use_instead_and_when_the_name_goes() -> None:
+def test_a_message_names_the_replacement_and_the_release_that_removes_the_old_name() -> None:
     assert ENTRY.message == "setting old_seconds is deprecated and will be removed in 0.3.0: use new_seconds"
     option = Deprecation(Kind.OPTION, "--local", None, "sluice upgrade", advice="run the new job file with sluice run")
     assert option.message == (

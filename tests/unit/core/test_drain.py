@@ -86,7 +86,7 @@ def test_a_request_for_a_run_that_a_drain_has_is_that_drain(state: RunState, sto
     ("state", "stopping"), [(RunState.CREATED, True), (RunState.RUNNING, True), (RunState.STOPPED, True), (RunState.FAILED, True)]
 )
 @pytest.mark.parametrize("newest", [None, Phase.CANCELLED, Phase.FAILED])
-def test_a_run_that_stops_or_has_ended_otherwise_is_not_drained(state: RunState, stopping: bool, newest: Phase | None) -> None:
+def test_a_run_that_is_stopping_or_has_ended_is_not_drained(state: RunState, stopping: bool, newest: Phase | None) -> None:
     with pytest.raises(StaleRun):
         begins(state, stopping=stopping, newest=newest, flushed=False)
 
@@ -108,7 +108,7 @@ def test_a_drain_that_keeps_the_state_is_cancelled_in_every_phase(phase: Phase) 
 
 
 @pytest.mark.parametrize("phase", [Phase.DRAINED, Phase.FAILED])
-def test_a_drain_that_is_over_is_not_cancelled_even_if_it_kept_the_state(phase: Phase) -> None:
+def test_a_drain_that_has_ended_is_not_cancelled_even_if_it_kept_the_state(phase: Phase) -> None:
     with pytest.raises(NotCancellable, match=phase):
         cancelled(phase, Mode.KEEP_STATE)
 
@@ -124,7 +124,7 @@ def test_a_drain_answers_requests_of_its_own_mode_only(phase: Phase) -> None:
 
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(Phase, Phase)))
-def test_a_drain_moves_along_the_arrows_and_nowhere_else(source: Phase, target: Phase) -> None:
+def test_a_drain_takes_only_the_transitions_of_its_life_cycle(source: Phase, target: Phase) -> None:
     if (source.value, target.value) in MOVES:
         assert moved(source, target) is target
     else:
@@ -173,7 +173,7 @@ def at(steps: dict[tuple[TaskName, StageName], Step]) -> list[StageAt]:
 
 @pytest.mark.parametrize("phase", [Phase.DRAINED, Phase.CANCELLED, Phase.FAILED])
 @pytest.mark.parametrize("step", list(Step)[1:])
-def test_a_report_to_a_drain_that_is_over_changes_nothing(phase: Phase, step: Step) -> None:
+def test_a_report_to_a_drain_that_has_ended_changes_nothing(phase: Phase, step: Step) -> None:
     assert not counts(phase, Step.NONE, step)
     assert advanced(phase, Step.COMMITTED) is phase
 

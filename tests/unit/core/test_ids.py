@@ -7,7 +7,7 @@ from sluice.core.ids import Ssp, StreamId, checked_name
 
 
 @pytest.mark.parametrize("name", ["a", "0", "page-views", "ads.clicks", "a..b", "A_b-c.9", "x" * 249])
-def test_a_name_that_kafka_would_take_is_accepted(name: str) -> None:
+def test_a_name_that_kafka_accepts_is_accepted(name: str) -> None:
     assert checked_name("stream", name) == name
 
 
@@ -20,7 +20,7 @@ def test_a_name_that_is_unsafe_in_a_path_or_on_a_command_line_is_refused(name: s
         checked_name("stream", name)
 
 
-def test_the_refusal_says_what_the_name_was_for_and_what_it_may_hold() -> None:
+def test_the_refusal_says_what_is_named_and_which_characters_are_allowed() -> None:
     with pytest.raises(BadName, match=r"invalid stage name '\.\./x': use 1 to 249 letters, digits"):
         checked_name("stage", "../x")
 

@@ -89,12 +89,12 @@ def test_there_is_no_step_while_a_feeder_has_records_to_read_and_no_progress_yet
     assert decide_step({A: busy(5), B: starting}).step is NoCap.HOLD
 
 
-def test_a_feeder_that_has_read_everything_holds_nothing() -> None:
+def test_a_feeder_that_has_read_everything_does_not_hold_the_watermark() -> None:
     assert decide_step({A: busy(5), B: idle(2)}).step == bound(5)
     assert decide_step({A: busy(5), B: idle(None)}).step == bound(5)
 
 
-def test_a_feeder_whose_windows_are_still_open_holds_though_it_has_read_everything() -> None:
+def test_a_feeder_with_open_windows_holds_the_watermark_after_it_has_read_everything() -> None:
     windows = FeederState(reported=True, progress=progress_of(2, delay=1, source=ProgressSource.WATERMARK, pending=True), unread=False)
     assert decide_step({A: busy(5), B: windows}).step == bound(2, delay=1)
 
@@ -107,7 +107,7 @@ def test_when_the_progress_of_idle_feeders_is_unknown_readers_are_free_up_to_the
     assert decide_step({A: idle(5), B: idle(None)}) == StepDecision(NoCap.FREE, exact=True, newest=at(5))
 
 
-def test_nothing_moves_before_anything_was_written() -> None:
+def test_there_is_no_step_before_the_first_record() -> None:
     new = FeederState(reported=True, progress=None, unread=False, started=False)
     assert decide_step({A: new, B: new}) == StepDecision(NoCap.HOLD)
 
@@ -184,7 +184,7 @@ def test_a_step_that_allows_the_same_is_left_out() -> None:
     assert with_step(steps, StepDecision(bound(3)), {P0: 9}) == steps
 
 
-def test_no_reader_is_free_any_more_once_a_feeder_holds() -> None:
+def test_readers_are_no_longer_free_once_a_feeder_holds_the_watermark() -> None:
     free = [step(1, {P0: 1}), step(None, {P0: 2})]
     assert with_step(free, StepDecision(NoCap.HOLD), {P0: 3}) == [step(1, {P0: 1})]
     assert with_step(free, StepDecision(bound(4)), {P0: 3}) == [step(1, {P0: 1}), step(4, {P0: 3})]

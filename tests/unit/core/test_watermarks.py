@@ -34,7 +34,7 @@ def test_a_task_that_waits_continues_only_when_its_lead_has_halved() -> None:
     assert not decide_alignment(A, {A: at(2.5), B: at(1)}, 3 * HOUR, waiting=True).wait
 
 
-def test_no_task_waits_for_one_that_has_read_all_there_is() -> None:
+def test_no_task_waits_for_one_that_has_read_everything() -> None:
     assert not decide_alignment(A, {A: at(50), B: at(1, idle=True)}, 3 * HOUR, waiting=False).wait
     assert not decide_alignment(A, {A: at(50), B: TaskEventTime(None, reported=False, idle=True)}, 3 * HOUR, waiting=False).wait
 
@@ -43,16 +43,16 @@ def test_all_wait_for_a_task_with_something_to_read_that_has_never_reported() ->
     assert decide_alignment(A, {A: BEGINNING, B: SILENT, C: at(1)}, 3 * HOUR, waiting=False) == AlignmentDecision(True, None, (B,))
 
 
-def test_all_wait_for_a_task_that_has_reported_once_and_reports_no_more() -> None:
+def test_all_wait_for_a_task_that_no_longer_reports() -> None:
     gone = TaskEventTime(NOON, reported=False, idle=False)
     assert decide_alignment(A, {A: at(1), B: gone}, 3 * HOUR, waiting=False) == AlignmentDecision(True, None, (B,))
 
 
-def test_tasks_that_have_all_just_begun_begin_together() -> None:
+def test_tasks_that_all_just_started_do_not_wait() -> None:
     assert not decide_alignment(A, {A: BEGINNING, B: BEGINNING}, 3 * HOUR, waiting=True).wait
 
 
-def test_one_with_a_batch_behind_it_waits_for_one_without() -> None:
+def test_a_task_with_a_batch_waits_for_one_without() -> None:
     assert decide_alignment(A, {A: at(0), B: BEGINNING}, 3 * HOUR, waiting=False) == AlignmentDecision(True, None, (B,))
     assert not decide_alignment(B, {A: at(0), B: BEGINNING}, 3 * HOUR, waiting=False).wait
 

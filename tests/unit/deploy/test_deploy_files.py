@@ -53,7 +53,7 @@ def environment(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, str(value))
 
 
-def test_each_way_to_deploy_launches_what_it_is_for() -> None:
+def test_each_deployment_launches_its_command() -> None:
     assert sorted((each.file, each.name) for each in launches() if each.is_coordinator) == [
         ("coordinator.yaml", "sluice-coordinator"),
         ("docker-compose.yml", "coordinator"),
@@ -112,7 +112,7 @@ def test_its_settings_are_accepted(launch: Launch) -> None:
         assert launch.stops_within is None or launch.stops_within > settings.stop_timeout_seconds
 
 
-def test_the_image_runs_the_install_script_and_nothing_of_its_own() -> None:
+def test_the_image_installs_with_the_install_script_only() -> None:
     steps = [rest for word, rest in dockerfile() if word == "RUN" and "install-image" in rest]
     assert [step for rest in steps for step in re.findall(r"\b(system|dependencies|sluice|jars)\b", rest.split("/opt/sluice", 1)[1])] == [
         "system",
@@ -124,7 +124,7 @@ def test_the_image_runs_the_install_script_and_nothing_of_its_own() -> None:
     assert all(re.match(r"groupadd ", rest) for rest in others)
 
 
-def test_what_the_image_copies_is_there_and_not_ignored() -> None:
+def test_files_that_the_image_copies_exist_and_are_not_ignored() -> None:
     wanted = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     assert all((ROOT / each).exists() for each in wanted)
     copied = [each for word, rest in dockerfile() if word == "COPY" for each in rest.split()[:-1]]
@@ -156,7 +156,7 @@ def test_every_port_is_published_on_this_machine_alone() -> None:
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 
-def test_no_password_is_written_down_but_as_a_default() -> None:
+def test_passwords_appear_only_as_defaults() -> None:
     lines = [line for line in (ROOT / "docker-compose.yml").read_text().splitlines() if re.search(r"PASSWORD|SECRET|://\w+:[^/]*@", line)]
     reported = [line for line in lines if not line.startswith("#")]
     assert len(reported) == 5
@@ -185,7 +185,7 @@ def test_a_manifest_fits_the_schema(manifest: dict[str, Any], version: str) -> N
     kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def test_the_schema_refuses_what_it_should() -> None:
+def test_the_schema_refuses_invalid_manifests() -> None:
     manifest = yaml.safe_load((ROOT / "deploy/kubernetes/containers.yaml").read_text().split("---\n")[1])
     manifest["spec"]["template"]["spec"]["containers"][0]["envFrome"] = []
     with pytest.raises(kubernetes_validate.ValidationError, match="envFrome"):
@@ -212,7 +212,7 @@ def test_selectors_select_the_pods_of_the_manifests(manifest: dict[str, Any]) ->
 
 
 @every_manifest
-def test_what_a_pod_mounts_it_has(manifest: dict[str, Any]) -> None:
+def test_a_pod_declares_the_volumes_that_it_mounts(manifest: dict[str, Any]) -> None:
     pod = manifest["spec"].get("template", {}).get("spec", {"containers": []})
     claimed = {each["metadata"]["name"] for each in manifest["spec"].get("volumeClaimTemplates", [])}
     had = claimed | {each["name"] for each in pod.get("volumes", [])}

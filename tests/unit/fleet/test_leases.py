@@ -78,7 +78,7 @@ def test_the_answer_has_epoch_lease_interval_and_model(leases: Leases) -> None:
     }
 
 
-def test_a_condemned_container_is_invalid_but_not_yet_free(leases: Leases, clock: FakeClock) -> None:
+def test_a_superseded_container_is_invalid_but_its_tasks_are_not_yet_free(leases: Leases, clock: FakeClock) -> None:
     leases.grant(C1, Epoch(1), 1)
     clock.advance(10)
     leases.supersede(C1)
@@ -119,7 +119,7 @@ def test_overdue_containers_come_in_bounded_portions(leases: Leases, clock: Fake
     assert len(leases.overdue(3)) == 3
 
 
-def test_a_container_that_has_ended_is_forgotten(leases: Leases, clock: FakeClock) -> None:
+def test_a_container_that_has_ended_is_removed(leases: Leases, clock: FakeClock) -> None:
     leases.grant(C1, Epoch(1), 1)
     leases.grant(C2, Epoch(1), 1)
     leases.supersede(C2)
@@ -130,9 +130,7 @@ def test_a_container_that_has_ended_is_forgotten(leases: Leases, clock: FakeCloc
     assert (leases.free_at(C1), leases.free_at(C2), leases.overdue(10), len(leases)) == (None, None, [], 0)
 
 
-def test_a_condemned_container_remembered_after_a_restart_keeps_its_tasks_for_the_longest_time_it_can_have(
-    leases: Leases, clock: FakeClock
-) -> None:
+def test_a_superseded_container_keeps_its_tasks_after_a_restart_for_the_longest_possible_lease(leases: Leases, clock: FakeClock) -> None:
     leases.remember_superseded(C1)
     assert leases.beat(C1, Epoch(1)) is None
     assert leases.free_at(C1) == clock.elapsed() + 35

@@ -337,11 +337,11 @@ def test_only_after_an_orderly_end_the_successor_waits_for_no_former_coordinator
     assert longest <= given_away_after(*HELD, step(end), step("exit"), step("start"), step("register")) <= longest + 2
 
 
-def test_an_orderly_end_says_nothing_of_a_coordinator_before_it() -> None:
+def test_an_orderly_end_does_not_cover_an_earlier_coordinator() -> None:
     assert given_away_after(*HELD, *REPLACED, step("reach", age=1), step("stop"), step("start"), *UNREACHED[:-1]) >= LONGEST
 
 
-def test_ninety_seconds_without_the_database_lose_no_container() -> None:
+def test_no_container_is_lost_in_ninety_seconds_without_the_database() -> None:
     world = happened([*HELD, step("cut"), step("advance", seconds=90), step("mend"), step("advance", seconds=60)])
     (container,), (coordinator,) = world.containers.values(), world.coordinators.values()
     assert container.acts

@@ -66,11 +66,11 @@ def test_an_allowed_class_groups(allowed: str) -> None:
     assert tasks("grouping_of_mine:Mine", "elsewhere:Other", allowed) == {"mine"}
 
 
-def test_one_allowed_class_does_not_allow_its_neighbour() -> None:
+def test_an_allowed_class_does_not_allow_another_of_its_module() -> None:
     assert "does not load" in refusal("grouping_of_mine:Sub", "grouping_of_mine:Mine")
 
 
-def test_a_star_allows_what_is_written_in_the_module_and_not_what_it_imports() -> None:
+def test_a_star_allows_classes_defined_in_the_module_and_not_those_it_imports() -> None:
     output = refusal("tests.support.custom_groupers:TaskName", "tests.support.custom_groupers:*")
     assert "it is not a class with a method group" in output
     (Path(sys.path[0]) / "importing_grouping.py").write_text("from grouping_of_mine import Mine\n")
@@ -171,7 +171,7 @@ def test_sluice_run_allows_its_coordinator_the_jobs_own_grouper(tmp_path: Path, 
 # --- isolation ---
 
 
-async def test_what_works_apart_leaves_the_loop_free() -> None:
+async def test_work_in_another_process_does_not_block_the_event_loop() -> None:
     go_on = threading.Event()
     work = asyncio.create_task(run_in_thread(go_on.wait, timedelta(seconds=30)))
     await asyncio.sleep(0)
@@ -180,7 +180,7 @@ async def test_what_works_apart_leaves_the_loop_free() -> None:
     assert await work
 
 
-async def test_what_takes_too_long_is_given_up() -> None:
+async def test_work_that_takes_too_long_is_abandoned() -> None:
     go_on = threading.Event()
     with pytest.raises(TimeoutError):
         await run_in_thread(go_on.wait, timedelta(seconds=0.01))
@@ -188,7 +188,7 @@ async def test_what_takes_too_long_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("x"), BadGrouping("y")])
-async def test_what_fails_apart_fails_here(error: Exception) -> None:
+async def test_an_error_in_the_other_process_is_raised_here(error: Exception) -> None:
     def fail() -> None:
         raise error
 

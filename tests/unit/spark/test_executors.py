@@ -12,7 +12,7 @@ import pytest
 
 from containers.spark.executors import NONCE, Probe, check_probe, this_machine
 
-NOBODY = 65534
+OTHER_USER = 65534
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_a_process_that_finds_the_nonce_leaves_a_file_with_it(probe: Probe) -> N
     assert (Path(probe.directory) / name).read_text() == "4711"
 
 
-def test_every_look_leaves_a_file_of_its_own(probe: Probe) -> None:
+def test_every_probe_leaves_its_own_file(probe: Probe) -> None:
     assert len({check_probe(probe)[0] for _ in range(3)}) == 3
 
 
@@ -38,7 +38,7 @@ def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     )
 
 
-def test_a_directory_with_another_nonce_is_another_one(probe: Probe) -> None:
+def test_a_directory_with_another_nonce_is_a_different_one(probe: Probe) -> None:
     assert check_probe(Probe(probe.directory, "4712", None)) == ("", "sees another directory there than the driver")
 
 
@@ -48,7 +48,7 @@ def another_user() -> Iterator[None]:
     if os.geteuid() != 0:
         yield
         return
-    os.seteuid(NOBODY)
+    os.seteuid(OTHER_USER)
     try:
         yield
     finally:

@@ -55,7 +55,7 @@ def dependencies(wanted: JarSet) -> dict[str, Xml.Element]:
     return {each.attrib["name"]: each for each in root.findall("dependencies/dependency")}
 
 
-def test_the_connector_comes_with_a_token_provider_that_mirrors_have() -> None:
+def test_the_connector_is_requested_with_a_token_provider_that_mirrors_have() -> None:
     connector, provider = dependencies(CONNECTOR).values()
     assert connector.attrib["rev"] == "4.2.0"
     assert {each.attrib["module"] for each in connector.findall("exclude")} == {"spark-token-provider-kafka-0-10_2.13", "spark-tags_2.13"}
@@ -63,13 +63,13 @@ def test_the_connector_comes_with_a_token_provider_that_mirrors_have() -> None:
     assert provider.attrib["transitive"] == "false"
 
 
-def test_what_spark_has_itself_does_not_come_a_second_time() -> None:
+def test_jars_that_spark_has_are_not_requested() -> None:
     without = {each.attrib["org"] for each in Xml.fromstring(CONNECTOR.ivy_xml()).findall("dependencies/exclude")}
     assert {"org.scala-lang", "org.slf4j"} <= without
     assert not {each.organisation for each in CONNECTOR.artefacts} & without
 
 
-def test_a_broker_can_say_why_it_ends() -> None:
+def test_a_broker_can_log_why_it_ends() -> None:
     assert set(dependencies(BROKER)) == {"kafka_2.13", "log4j-slf4j-impl"}
 
 
@@ -93,7 +93,7 @@ def test_jars_are_in_the_users_cache_by_default(tmp_path: Path) -> None:
         assert jars_directory(relative_or_none) == Path.home() / ".cache" / "sluice" / "jars"
 
 
-def test_nothing_is_put_into_ivys_directory_in_the_home(environment: Mapping[str, str]) -> None:
+def test_nothing_is_written_to_the_ivy_directory_in_the_home(environment: Mapping[str, str]) -> None:
     ivy = FakeIvy(*GOOD)
     ensure_jars(ONE, environment, ivy)
     (command,) = ivy.commands
@@ -120,7 +120,7 @@ def test_a_complete_set_needs_neither_java_nor_a_directory_that_can_be_written(e
     assert not (jars[0].parent.parent / "lock").exists()
 
 
-def test_jars_put_there_by_hand_will_do(environment: Mapping[str, str]) -> None:
+def test_jars_that_were_copied_by_hand_are_used(environment: Mapping[str, str]) -> None:
     by_hand = Path(environment["SLUICE_JARS_DIR"]) / ONE.directory_name
     by_hand.mkdir(parents=True)
     (by_hand / GOOD[0]).touch()
@@ -161,14 +161,14 @@ def test_a_failed_fetch_says_what_is_missing_and_what_to_do(environment: Mapping
 
 
 @pytest.mark.parametrize("ivy", [FakeIvy(*GOOD, says=SAID), FakeIvy(GOOD[1])], ids=["Ivy fails", "Ivy downloads half and reports success"])
-def test_a_failed_fetch_leaves_nothing_that_the_next_would_take_for_jars(environment: Mapping[str, str], ivy: FakeIvy) -> None:
+def test_a_failed_fetch_leaves_no_incomplete_jars(environment: Mapping[str, str], ivy: FakeIvy) -> None:
     with pytest.raises(JarsUnavailable):
         ensure_jars(ONE, environment, ivy)
     assert {each.name for each in Path(environment["SLUICE_JARS_DIR"]).iterdir()} <= {"lock", "ivy"}
     assert [jar.name for jar in ensure_jars(ONE, environment, FakeIvy(*GOOD))] == sorted(GOOD)
 
 
-def test_what_a_killed_fetch_left_is_removed_by_the_next(environment: Mapping[str, str]) -> None:
+def test_leftovers_of_a_killed_fetch_are_removed_by_the_next_one(environment: Mapping[str, str]) -> None:
     directory = Path(environment["SLUICE_JARS_DIR"])
     left = directory / "building-left"
     left.mkdir(parents=True)

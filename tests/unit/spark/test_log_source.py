@@ -56,7 +56,7 @@ def test_a_batch_stays_between_where_it_starts_and_what_is_there(start: dict[int
 
 
 @given(positions, positions, budgets)
-def test_a_batch_uses_the_whole_of_its_budget_or_takes_all_there_is(start: dict[int, int], latest: dict[int, int], budget: int) -> None:
+def test_a_batch_uses_all_of_its_budget_or_reads_everything(start: dict[int, int], latest: dict[int, int], budget: int) -> None:
     waiting = sum(max(0, latest.get(p, low) - low) for p, low in start.items())
     assert sum(advance(start, latest, budget).values()) - sum(start.values()) == min(budget, waiting)
 
@@ -71,7 +71,7 @@ def test_every_partition_gets_its_even_share_however_long_the_queue_of_another(
 
 
 @given(positions, positions)
-def test_without_a_budget_a_batch_takes_all_there_is(start: dict[int, int], latest: dict[int, int]) -> None:
+def test_without_a_budget_a_batch_reads_everything(start: dict[int, int], latest: dict[int, int]) -> None:
     assert advance(start, latest, None) == {p: max(low, latest.get(p, low)) for p, low in start.items()}
 
 

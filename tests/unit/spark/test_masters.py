@@ -54,6 +54,6 @@ def test_a_session_requests_executors(master: str, conf: dict[str, str], asked: 
     assert executors_requested(master, conf) == asked
 
 
-def test_a_number_of_executors_that_is_none_is_named() -> None:
+def test_an_invalid_number_of_executors_is_named() -> None:
     with pytest.raises(BadSettings, match=r"spark\.executor\.instances must be a whole number, not 'many'"):
         executors_requested("yarn", {"spark.executor.instances": "many"})

@@ -56,7 +56,7 @@ def everything(root: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("task", "name"), [("Partition 0", "Partition_0"), ("Partition 12", "Partition_12"), ("all", "all")])
-def test_ordinary_tasks_have_names_that_people_recognise(task: str, name: str) -> None:
+def test_directories_of_ordinary_tasks_have_recognisable_names(task: str, name: str) -> None:
     assert directory_name(task) == name
 
 
@@ -69,12 +69,12 @@ def test_the_task_of_a_partition_of_a_system_can_be_recognised_too() -> None:
 @example("a.b", "a b")
 @example(".", "..")
 @example("", ".")
-def test_no_two_names_meet(one: str, other: str) -> None:
+def test_different_names_have_different_directories(one: str, other: str) -> None:
     assert (directory_name(one) == directory_name(other)) == (one == other)
 
 
 @given(st.one_of(texts, look_alikes))
-def test_no_name_meets_one_that_was_made_to_look_like_its_directory(task: str) -> None:
+def test_no_name_has_the_directory_of_a_name_that_imitates_it(task: str) -> None:
     taken = directory_name(task)
     assert task in (taken, taken.replace("_", " ")) or taken not in (directory_name(taken), directory_name(taken.replace("_", " ")))
 
@@ -86,7 +86,7 @@ def test_no_name_meets_one_that_was_made_to_look_like_its_directory(task: str) -
 @example("../../etc/passwd")
 @example("SystemStreamPartition [kafka, " + "x" * 249 + ", 0]")
 @example("\u00e4\u0000\n")
-def test_a_name_is_one_part_of_a_path_that_every_file_system_takes(task: str) -> None:
+def test_a_directory_name_is_valid_on_every_file_system(task: str) -> None:
     name = directory_name(task)
     assert len(PurePath(name).parts) == 1
     assert name.isascii()
@@ -110,13 +110,13 @@ def test_stores_of_tasks_and_stages_are_apart(stores: Checkpoints) -> None:
     assert len(places) == 4
 
 
-def test_the_longest_names_have_room(stores: Checkpoints) -> None:
+def test_the_longest_names_fit(stores: Checkpoints) -> None:
     task, stage = "SystemStreamPartition [kafka, " + "x" * 249 + ", 0]", "s" * 249
     stores.prepare(task, stage, OTHERS, None)
     assert inspect(stores.prepare(task, stage, OURS, None)) == CheckpointInfo(OURS, -1, -1)
 
 
-def test_reported_batches_on_a_disk_without_the_store_are_elsewhere(stores: Checkpoints, tmp_path: Path) -> None:
+def test_a_disk_without_the_checkpoint_of_reported_batches_needs_a_restore(stores: Checkpoints, tmp_path: Path) -> None:
     with pytest.raises(StateNotLocal, match=r"is at batch 3, but .*hourly does not exist: start this container on the disk that has it"):
         stores.prepare(TASK, STAGE, OURS, 3)
     assert list(tmp_path.iterdir()) == []
@@ -153,7 +153,7 @@ def test_a_store_older_than_reported_is_refused_and_kept(
 # --- a checkpoint of another lineage --------------------------------------------------------------------------------------
 
 
-def test_a_history_that_was_given_up_makes_room(stores: Checkpoints, directory: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_history_that_was_given_up_is_replaced(stores: Checkpoints, directory: Path, tmp_path: Path) -> None:
     stores.prepare(TASK, STAGE, OTHERS, None)
     spark_ran(directory, committed=7)
     stores.prepare(TASK, STAGE, OURS, None)
@@ -161,7 +161,9 @@ def test_a_history_that_was_given_up_makes_room(stores: Checkpoints, directory: 
     assert list(everything(tmp_path)) == [str((directory / "metadata").relative_to(tmp_path))]
 
 
-def test_another_lineage_is_no_place_for_reported_batches_and_is_kept(stores: Checkpoints, directory: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_lineage_is_not_used_for_reported_batches_and_is_kept(
+    stores: Checkpoints, directory: Path, tmp_path: Path
+) -> None:
     stores.prepare(TASK, STAGE, OTHERS, None)
     spark_ran(directory, committed=7)
     before = everything(tmp_path)
@@ -268,12 +270,12 @@ def test_a_crash_before_the_given_up_history_was_deleted_costs_no_batch(stores: 
 # --- a disk that cannot be written ---------------------------------------------------------------------------------------
 
 
-def test_a_directory_that_is_not_there_is_made_and_nothing_stays_in_it(tmp_path: Path) -> None:
+def test_a_missing_directory_is_created_and_left_empty(tmp_path: Path) -> None:
     check_writable(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
-def test_a_place_where_no_directory_can_be_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_a_directory_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DiskUnwritable, match=r"/file: File exists: .*SLUICE_STATE_DIR"):
         check_writable(tmp_path / "file")

@@ -62,12 +62,12 @@ def test_a_file_that_was_not_read_counts_as_changed() -> None:
     assert found.added == (local("a"),)
 
 
-def test_a_file_of_which_samza_knows_no_sha256_counts_as_changed() -> None:
+def test_a_file_without_a_sha256_in_the_index_of_samza_counts_as_changed() -> None:
     found = diff(LocalDir("", (local("a"),)), DirIndex("", (replace(indexed("a"), digest=None),)), known(i1="x"))
     assert found.added == (local("a"),)
 
 
-def test_owner_mode_and_times_alone_upload_nothing_and_are_the_new_ones() -> None:
+def test_a_change_of_owner_mode_or_times_uploads_nothing_and_is_recorded() -> None:
     mine = local("a", mode=0o600)
     mine = mine._replace(metadata=mine.metadata._replace(owner="other", modified_millis=9))
     found = diff(LocalDir("", (mine,)), DirIndex("", (indexed("a"),)), known(i1="x"))
@@ -91,7 +91,7 @@ def test_a_file_that_became_a_directory_is_removed_and_added() -> None:
     assert (found.removed, [path for path, _ in found.walk_added()]) == ((indexed("a"),), ["a/b"])
 
 
-def test_what_a_removed_directory_had_removed_earlier_is_forgotten() -> None:
+def test_removals_in_a_removed_directory_are_dropped_from_the_index() -> None:
     before = DirIndex("", dirs=(DirIndex("d", (indexed("a"),), (indexed("long-gone"),), (), (DirIndex("older"),)),))
     assert diff(LocalDir(""), before, {}).dirs_removed == (DirIndex("d", (indexed("a"),)),)
 
@@ -156,7 +156,7 @@ def test_the_next_index_has_the_local_files_and_only_changed_ones_have_new_blobs
 
 
 @given(bodies, bodies)
-def test_what_was_there_before_is_retained_or_removed_and_never_both(first: Bodies, second: Bodies) -> None:
+def test_earlier_files_are_either_retained_or_removed(first: Bodies, second: Bodies) -> None:
     _, before = snapshot(first, None, "old")
     found, after = snapshot(second, before, "new")
 

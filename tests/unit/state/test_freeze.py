@@ -77,7 +77,7 @@ def test_a_commit_without_state_needs_nothing(commit: str) -> None:
 
 
 @pytest.mark.parametrize("commit", ["", "v2", "v2\n[]", 'v2\n{"stateUniqueIds":7}', 'v2\n{"stateUniqueIds":{"0":[7]}}', "v2\n{"])
-def test_what_is_no_commit_is_refused(commit: str) -> None:
+def test_text_that_is_not_a_commit_is_refused(commit: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         needed(7, commit)
 
@@ -107,7 +107,7 @@ def test_a_changelog_whose_beginning_takes_several_blocks_is_read() -> None:
         b"(\xb5/\xfd zstd",
     ],
 )
-def test_a_changelog_that_cannot_be_read_says_so(wrong: bytes) -> None:
+def test_an_unreadable_changelog_is_an_error(wrong: bytes) -> None:
     with pytest.raises(Unreadable):
         changelog_chain_of(wrong)
 
@@ -117,7 +117,7 @@ def test_a_block_of_literals_is_unpacked(body: bytes) -> None:
     assert lz4_block(literals(body), len(body)) == body
 
 
-def test_a_block_repeats_what_it_has_said_also_overlapping() -> None:
+def test_a_block_may_repeat_earlier_bytes_with_overlap() -> None:
     assert lz4_block(b"\x32abc\x03\x00\x10!", 10) == b"abcabcabc!"
     assert lz4_block(b"\x1fx\x01\x00\x05\x10!", 26) == b"x" * 25 + b"!"
 
@@ -186,7 +186,7 @@ def paths(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
-def test_a_cut_ends_with_the_last_committed_batch(tmp_path: Path) -> None:
+def test_a_frozen_copy_ends_with_the_last_committed_batch(tmp_path: Path) -> None:
     store = checkpoint(tmp_path / "store")
     cut = freeze(store, tmp_path / "cut")
     assert (cut.directory, cut.lineage, cut.batch) == (tmp_path / "cut", "lineage", 2)
@@ -194,7 +194,7 @@ def test_a_cut_ends_with_the_last_committed_batch(tmp_path: Path) -> None:
     assert (store / "offsets/3").exists()
 
 
-def test_a_cut_is_hard_links_of_all_but_hadoops_checksums_and_drafts(tmp_path: Path) -> None:
+def test_a_frozen_copy_has_hard_links_of_all_files_but_checksums_and_drafts_of_hadoop(tmp_path: Path) -> None:
     store = checkpoint(tmp_path / "store")
     (store / "drain.json").touch()
     (store / ".metadata.sluice").touch()
@@ -205,13 +205,13 @@ def test_a_cut_is_hard_links_of_all_but_hadoops_checksums_and_drafts(tmp_path: P
     assert all((store / path).samefile(tmp_path / "cut" / path) for path in expected)
 
 
-def test_before_the_first_batch_a_cut_has_none(tmp_path: Path) -> None:
+def test_a_frozen_copy_made_before_the_first_batch_has_no_batch(tmp_path: Path) -> None:
     cut = freeze(checkpoint(tmp_path / "store", batches=0), tmp_path / "cut")
     assert cut.batch is None
     assert not (tmp_path / "cut/offsets/0").exists()
 
 
-def test_empty_directories_are_in_the_cut(tmp_path: Path) -> None:
+def test_empty_directories_are_in_the_frozen_copy(tmp_path: Path) -> None:
     store = checkpoint(tmp_path / "store")
     (store / "state/0/1").mkdir()
     freeze(store, tmp_path / "cut")
@@ -219,7 +219,7 @@ def test_empty_directories_are_in_the_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", ["state/0/0/1_id-1.changelog", "state/0/0/3_id-3.changelog", "offsets/2", "offsets/1"])
-def test_a_cut_without_something_that_its_last_batch_needs_is_refused(tmp_path: Path, gone: str) -> None:
+def test_a_frozen_copy_without_a_file_that_its_last_batch_needs_is_refused(tmp_path: Path, gone: str) -> None:
     store = checkpoint(tmp_path / "store")
     (store / gone).unlink()
     with pytest.raises(FreezeFailed, match=Path(gone).name.partition(".")[0].partition("_")[2] or Path(gone).name):
@@ -227,7 +227,7 @@ def test_a_cut_without_something_that_its_last_batch_needs_is_refused(tmp_path: 
     assert not (tmp_path / "cut").exists()
 
 
-def test_what_is_older_than_the_zip_that_is_loaded_is_not_needed(tmp_path: Path) -> None:
+def test_files_older_than_the_loaded_zip_are_not_needed(tmp_path: Path) -> None:
     store = checkpoint(tmp_path / "store", batches=5, zip_of=3)
     for version in (1, 2):
         (store / f"state/0/0/{version}_id-{version}.changelog").unlink()
@@ -253,7 +253,7 @@ def test_changelogs_of_another_compression_are_judged_by_their_names(tmp_path: P
         freeze(store, tmp_path / "cut")
 
 
-def test_a_cut_is_made_again_when_spark_drops_something_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_freezing_starts_again_if_spark_deletes_a_file_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark commits batches 3 to 5, writes a zip and deletes old state between the linking of commits and of state."""
     store = checkpoint(tmp_path / "store")
     later = checkpoint(tmp_path / "later", batches=6, zip_of=5)
@@ -287,7 +287,7 @@ def test_a_directory_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no second file system")
-def test_a_cut_on_another_file_system_is_refused(tmp_path: Path) -> None:
+def test_a_frozen_copy_on_another_file_system_is_refused(tmp_path: Path) -> None:
     into = Path("/dev/shm") / f"sluice-{os.getpid()}"
     with pytest.raises(BadSettings, match="hard links"):
         freeze(checkpoint(tmp_path / "store"), into)

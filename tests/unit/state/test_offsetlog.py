@@ -58,7 +58,7 @@ def test_another_version_of_the_format_is_refused_and_named(version: str) -> Non
 @pytest.mark.parametrize(
     "text", ["v1", "v1\n[]\n{}", "v1\n{}\n{}", 'v1\n{"batchWatermarkMs":"x","batchTimestampMs":1}\n{}', "v1\nnot json\n{}"]
 )
-def test_what_is_no_plan_is_refused(text: str) -> None:
+def test_text_that_is_not_an_offset_log_entry_is_refused(text: str) -> None:
     with pytest.raises(CheckpointUnreadable, match="offsets/4"):
         parse(text, "offsets/4")
 
@@ -76,7 +76,7 @@ def test_a_flush_reads_nothing_and_is_late_enough_for_all_windows() -> None:
     assert made.metadata["later"] == "unknown"
 
 
-def test_time_never_goes_back() -> None:
+def test_the_watermark_never_decreases() -> None:
     assert flush_entry(plan().at(NOON), NOON - timedelta(days=1)).timestamp == NOON
 
 
@@ -92,7 +92,7 @@ def test_the_rest_of_a_stream_that_the_plan_does_not_know_is_refused() -> None:
         list(entries_up_to(plan(), {Ssp("log", "fares", 0): 5}, READS, 100, NOON))
 
 
-def test_there_is_no_rest_where_all_was_read() -> None:
+def test_nothing_remains_once_everything_was_read() -> None:
     assert list(entries_up_to(plan(), {orders(0): 3, orders(1): 2, prices(0): 10}, READS, 100, NOON)) == []
 
 
@@ -129,7 +129,7 @@ def test_a_timer_whose_state_has_expired_already_fires_by_itself() -> None:
     assert next_batch_time(PendingTimers(NOON, NOON, None, NOON, NOON)) == NOON + timedelta(milliseconds=1)
 
 
-def test_state_without_timers_is_let_expire() -> None:
+def test_state_without_timers_expires() -> None:
     assert next_batch_time(PendingTimers(expires_first=NOON, expires_last=NOON)) == NOON + timedelta(milliseconds=1)
     assert next_batch_time(PendingTimers()) is None
 

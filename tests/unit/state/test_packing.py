@@ -18,7 +18,7 @@ def packed(path: str, blob: str, length: int, at: int, blob_size: int | None = 8
     return path, FileIndex(path, (part,), FileMetadata(0, 0, length, "app", "app", 0o644), 0, "")
 
 
-def test_small_files_go_together_into_packs_and_large_ones_into_chunks() -> None:
+def test_small_files_are_packed_together_and_large_ones_divided_into_chunks() -> None:
     assert plan_puts([("a", 49), ("b", 50), ("c", 30), ("d", 250), ("e", 30)], SIZES) == [
         PutPack((Packed("a", 49, 0), Packed("c", 30, 49))),
         PutPack((Packed("e", 30, 0),)),
@@ -50,7 +50,7 @@ def test_a_change_of_one_percent_of_two_thousand_files_is_one_pack_and_the_chunk
 
 
 @pytest.mark.parametrize(("chunk", "pack", "small"), [(0, 80, 50), (100, 40, 50), (100, 80, 0)])
-def test_sizes_that_cannot_work_are_refused(chunk: int, pack: int, small: int) -> None:
+def test_invalid_sizes_are_refused(chunk: int, pack: int, small: int) -> None:
     with pytest.raises(BadSettings):
         Packing(chunk, pack, small)
 
@@ -74,16 +74,16 @@ def test_every_byte_of_every_file_is_put_once(files: dict[str, int], packs: bool
 # --- packs that are rewritten ---------------------------------------------------------------------------------------------------
 
 
-def test_a_pack_of_which_less_than_half_lives_is_put_again() -> None:
+def test_a_pack_of_which_less_than_half_is_used_is_uploaded_again() -> None:
     assert files_to_repack([packed("a", "p", 20, 0), packed("b", "p", 19, 20)], SIZES) == {"a", "b"}
     assert files_to_repack([packed("a", "p", 20, 0), packed("b", "p", 20, 20)], SIZES) == frozenset()
 
 
-def test_a_pack_whose_dead_files_were_behind_the_living_ones_is_put_again_too() -> None:
+def test_a_pack_with_unused_files_at_its_end_is_uploaded_again_too() -> None:
     assert files_to_repack([packed("a", "p", 10, 0)], SIZES) == {"a"}
 
 
-def test_a_pack_of_unknown_size_reaches_as_far_as_its_last_living_file() -> None:
+def test_a_pack_of_unknown_size_ends_with_its_last_used_file() -> None:
     assert files_to_repack([packed("a", "p", 10, 30, None)], SIZES) == {"a"}
     assert files_to_repack([packed("a", "p", 10, 10, None)], SIZES) == frozenset()
 

@@ -23,7 +23,7 @@ async def test_a_long_transfer_is_logged_and_counts_only_its_own_bytes(caplog: p
     assert caplog.messages[-1] == "x is restored: 25 %, 1 files, 2.0 of 8.0 MB"
 
 
-async def test_what_is_over_at_once_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_short_transfer_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with log_progress("x is restored", Transfers()):
         pass

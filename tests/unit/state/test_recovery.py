@@ -69,7 +69,7 @@ def test_a_disk_that_was_lost_before_the_first_snapshot_begins_empty_and_runs_ev
     assert batches(found) == [0, 1, 2]
 
 
-def test_a_disk_that_was_set_back_catches_up_by_the_plans() -> None:
+def test_a_disk_with_an_older_copy_catches_up_by_the_recorded_offsets() -> None:
     found = recovery(OURS, 9, local(6), plans(6, 7, 8, 9), snapshot(5), CODE)
     assert isinstance(found, Resume)
     assert batches(found) == [7, 8, 9]

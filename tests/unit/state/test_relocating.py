@@ -26,7 +26,7 @@ def test_schemas_that_were_written_elsewhere_are_named_where_they_are_now() -> N
 
 
 @pytest.mark.parametrize("text", [metadata(), metadata(f"file:{OPERATOR}/_stateSchema/default/0_a"), metadata("hdfs:/schemas/0_a")])
-def test_what_is_not_elsewhere_is_left_as_it_is_spelled(text: str) -> None:
+def test_other_paths_are_left_unchanged(text: str) -> None:
     assert relocated(text, OPERATOR) == text
 
 
@@ -53,7 +53,7 @@ def test_a_store_that_is_made_ready_names_its_own_files_and_has_no_checksums_of_
         assert [each.name for each in file.parent.iterdir()] == ["3"]
 
 
-def test_one_that_names_its_own_files_is_not_touched(tmp_path: Path) -> None:
+def test_a_checkpoint_that_names_its_own_files_is_left_unchanged(tmp_path: Path) -> None:
     _, file = store(tmp_path, "")
     file.write_text(metadata(f"file:{file.parents[2]}/_stateSchema/default/0_a"))
     before = file.stat().st_mtime_ns

@@ -94,7 +94,7 @@ async def test_the_parts_of_a_large_file_come_back_in_their_order(tmp_path: Path
     assert read(tmp_path / "other") == plain({"letters": letters})
 
 
-async def test_what_small_files_there_are_comes_in_one_request_for_a_pack(place: Place, blobs: FaultyBlobs) -> None:
+async def test_small_files_are_fetched_with_one_request_for_their_pack(place: Place, blobs: FaultyBlobs) -> None:
     await place.restore()
     assert len(gets(blobs)) == 1 + 1 + 4  # index, pack, chunks of the large file
 
@@ -321,7 +321,7 @@ async def test_a_full_disk_is_an_error_and_the_old_directory_and_what_was_fetche
     assert room < 50 or restored.reused_files > 1
 
 
-def test_a_swap_that_was_interrupted_is_mended(tmp_path: Path) -> None:
+def test_an_interrupted_swap_is_completed(tmp_path: Path) -> None:
     store, replaced = tmp_path / "hourly", tmp_path / ".replaced/hourly"
     make(replaced, plain({"a": b"old"}))
     finish_swap(store)

@@ -100,7 +100,7 @@ def test_a_staged_file_that_others_share_is_not_given_another_mode_but_brought_a
     assert (plan[0], len(fetches(plan))) == (Remove("a"), 1)
 
 
-def test_what_is_staged_and_in_the_way_goes_first_and_by_its_topmost_path() -> None:
+def test_obstructing_staged_files_are_removed_first_by_their_topmost_path() -> None:
     root = DirIndex("", (packed("a", 5, 0),), dirs=(DirIndex("d"),))
     staged = LocalDir("", (local("d", 1), local("x", 1)), (LocalDir("a", (local("b", 1),), (LocalDir("c"),)),))
     plan = plan_restore(root, Staged(staged, ("a/link", "l")), None, {}, CHUNK)

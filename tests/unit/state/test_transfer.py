@@ -9,7 +9,7 @@ import pytest
 from containers.state.transfer import InOrder, in_parallel, run_to_completion
 
 
-async def test_works_begin_in_their_order_and_so_many_at_a_time() -> None:
+async def test_work_starts_in_order_with_a_limit_on_concurrency() -> None:
     begun: list[int] = []
     running = most = 0
 
@@ -25,11 +25,11 @@ async def test_works_begin_in_their_order_and_so_many_at_a_time() -> None:
     assert (begun, most) == (list(range(10)), 3)
 
 
-async def test_no_works_are_done_at_once() -> None:
+async def test_without_work_the_call_returns_immediately() -> None:
     await in_parallel((), 3)
 
 
-async def test_the_first_failure_ends_the_others_and_is_raised_as_it_is() -> None:
+async def test_the_first_failure_cancels_the_others_and_is_raised_unchanged() -> None:
     ended: list[str] = []
 
     async def fails() -> None:

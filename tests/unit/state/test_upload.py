@@ -77,7 +77,7 @@ async def test_nothing_changed_costs_one_put(place: Place, blobs: FaultyBlobs) -
     assert [operation.name for operation in blobs.operations] == ["put"]
 
 
-async def test_every_request_says_whose_it_is_and_what_for(place: Place, blobs: FaultyBlobs) -> None:
+async def test_every_request_names_its_container_and_purpose(place: Place, blobs: FaultyBlobs) -> None:
     place.make(plain({"a": b"1"}))
     await place.commit()
     assert {(op.about.job, op.about.task, op.about.store) for op in blobs.operations if op.about} == {("delays", "Partition 0", "hourly")}
@@ -246,7 +246,7 @@ async def test_a_file_that_changes_or_vanishes_while_it_is_read_fails_the_commit
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOST])
-async def test_the_commit_fails_when_any_put_fails_and_the_next_one_makes_it_good(place: Place, blobs: FaultyBlobs, fault: Fault) -> None:
+async def test_the_commit_fails_if_any_upload_fails_and_the_next_one_succeeds(place: Place, blobs: FaultyBlobs, fault: Fault) -> None:
     tree = plain({"a": b"1", "d/large": b"x" * 150, "e": b"2"})
     place.make(tree)
     for number in range(1, 6):
@@ -339,7 +339,7 @@ async def test_without_packing_samza_finds_a_blob_for_every_file_or_chunk(tmp_pa
     assert read(tmp_path / "other") == tree
 
 
-def test_settings_that_cannot_work_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(BadSettings):
         CommitSettings(chunk_bytes=0)
     with pytest.raises(BadSettings):

@@ -70,7 +70,7 @@ async def test_two_blob_stores_that_disagree_are_logged(blobs: MemoryBlobs) -> N
         await put_in_all([log_in(blobs), log_in(second)], plan(3))
 
 
-async def test_a_plan_that_is_not_there_is_missing(blobs: MemoryBlobs) -> None:
+async def test_a_missing_entry_is_reported_as_missing(blobs: MemoryBlobs) -> None:
     with pytest.raises(BlobMissing):
         await log_in(blobs).read(3)
 
@@ -80,13 +80,13 @@ NESTED = b"[" * 100_000
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"version":1}', encoded(plan(4)), encoded(plan(3))[:-2], b"\xff", ENDLESS, NESTED])
-async def test_what_is_not_the_plan_of_that_batch_is_corrupted(blobs: MemoryBlobs, body: bytes) -> None:
+async def test_an_entry_of_another_batch_is_reported_as_corrupted(blobs: MemoryBlobs, body: bytes) -> None:
     await blobs.put(offsets_blob_id(KEY, LINEAGE, 3), body, RequestContext(Purpose.OFFSETS))
     with pytest.raises(BlobCorrupted, match="offsets/one/000000000003"):
         await log_in(blobs).read(3)
 
 
-async def test_a_plan_that_a_newer_version_wrote_is_not_guessed_at(blobs: MemoryBlobs) -> None:
+async def test_an_entry_of_a_newer_version_is_refused(blobs: MemoryBlobs) -> None:
     body = json.dumps(json.loads(encoded(plan(3))) | {"version": 2}).encode()
     await blobs.put(offsets_blob_id(KEY, LINEAGE, 3), body, RequestContext(Purpose.OFFSETS))
     with pytest.raises(BlobUnavailable, match="newer version"):
@@ -101,7 +101,7 @@ async def test_the_bytes_name_the_batch_and_hold_sparks_own_text(blobs: MemoryBl
 
 
 @pytest.mark.parametrize("body", [ENDLESS, NESTED, b'{"sluice-blobs": [' + NESTED])
-def test_numbers_and_nesting_without_end_are_named_as_what_they_damage(tmp_path: Path, body: bytes) -> None:
+def test_an_entry_with_huge_numbers_or_deep_nesting_is_reported_as_corrupted(tmp_path: Path, body: bytes) -> None:
     with pytest.raises(BlobStoreUnusable, match="not written by Sluice"):
         check_marker(body, "the bucket")
     with pytest.raises(CorruptData, match="has not written"):

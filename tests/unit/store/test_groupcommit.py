@@ -62,7 +62,7 @@ async def test_a_batch_that_raises_fails_each_of_its_requests_and_later_ones_run
     assert await commits.submit(6) == 12
 
 
-async def test_a_cancelled_request_keeps_no_other_from_its_result() -> None:
+async def test_a_cancelled_request_does_not_affect_the_others() -> None:
     doubling = Doubling()
     commits = GroupCommit(doubling.run_batch)
     submitted = [asyncio.create_task(commits.submit(n)) for n in (2, 4, 6)]

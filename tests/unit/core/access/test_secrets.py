@@ -36,7 +36,7 @@ def test_references_are_read(value: str, reference: SecretReference | None) -> N
         "secret:vault:a",
     ],
 )
-def test_a_malformed_reference_is_refused_with_the_forms_that_there_are(value: str) -> None:
+def test_a_malformed_reference_is_refused_with_the_accepted_forms(value: str) -> None:
     with pytest.raises(BadConfig, match="config db: a reference to a secret is secret:env:NAME"):
         check_secrets({"db": value})
 

@@ -31,12 +31,12 @@ def test_amounts_and_the_jobs_own_config_do_not(name: str) -> None:
     assert not not_allowed({name: "1"}, {})
 
 
-def test_a_setting_of_the_present_run_may_stay_as_it_is() -> None:
+def test_a_setting_of_the_current_run_may_be_kept() -> None:
     present = {"spark.jars": "/opt/a.jar"}
     assert not not_allowed({"spark.jars": "/opt/a.jar"}, present)
     assert not_allowed({"spark.jars": "/opt/b.jar"}, present) == ["spark.jars"]
 
 
-def test_the_list_can_be_another() -> None:
+def test_the_list_of_allowed_settings_can_be_configured() -> None:
     assert not not_allowed({"spark.jars": "/opt/a.jar"}, {}, ("spark.jars",))
     assert not_allowed({"spark.executor.memory": "1g"}, {}, ()) == ["spark.executor.memory"]

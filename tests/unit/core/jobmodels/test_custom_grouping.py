@@ -32,7 +32,7 @@ def test_a_custom_grouper_names_the_tasks_and_what_they_read() -> None:
     assert owners(made(custom_groupers.ByParity)) == ["even", "odd", "even", "odd"]
 
 
-def test_names_that_are_plain_strings_and_groups_that_are_lists_will_do() -> None:
+def test_plain_strings_are_accepted_as_names_and_lists_as_groups() -> None:
     assignment = made(custom_groupers.InBlocks, 5)
     assert owners(assignment) == ["block 0", "block 1", "block 2", "block 3", "block 0"]
     assert assignment.tasks[TaskName("block 0")] == {Ssp("log", "flights", 0), Ssp("log", "flights", 4)}
@@ -59,7 +59,7 @@ def test_names_that_are_plain_strings_and_groups_that_are_lists_will_do() -> Non
         (custom_groupers.Remembers, "returned two different results"),
     ],
 )
-def test_an_answer_that_cannot_be_used_is_refused_by_what_is_wrong_with_it(grouper: type, expected: str) -> None:
+def test_an_unusable_answer_of_a_grouper_is_refused_with_the_reason(grouper: type, expected: str) -> None:
     with pytest.raises(BadGrouping, match=f"^mine:Grouper {expected}"):
         made(grouper)
 
@@ -93,7 +93,7 @@ def test_a_grown_stream_folds_by_its_first_count_with_any_grouper() -> None:
     assert owners(made(custom_groupers.InBlocks, 6, before)) == ["block 0", "block 1", "block 2"] * 2
 
 
-def test_growth_to_no_multiple_is_refused_for_a_custom_grouper_too() -> None:
+def test_growth_to_a_count_that_is_not_a_multiple_is_refused_for_custom_groupers_too() -> None:
     before = stored(made(custom_groupers.ByParity, 4))
     with pytest.raises(IncompatibleExpansion, match="grow it to 8"):
         made(custom_groupers.ByParity, 6, before)
@@ -122,7 +122,7 @@ def test_a_class_is_named_with_its_module(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["m:", ":C", "m:a.C", "m:C:D", "m/n:C", "m..n:C", "1m:C", "m:C()", "m: C", "m:*", "../m:C", "m:Ç", "m:C\n"]
 )
-def test_what_is_no_module_and_class_names_no_grouper(name: str) -> None:
+def test_text_that_is_not_module_and_class_names_no_grouper(name: str) -> None:
     with pytest.raises(BadGrouping, match="as module:Class"):
         GrouperName.parse(name)
 

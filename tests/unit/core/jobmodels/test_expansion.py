@@ -55,7 +55,7 @@ def test_growth_of_ssp_grouped_tasks_makes_no_new_task() -> None:
     ("chain", "expected"),
     [([2, 3], "began with 2.*had 2.*now has 3.*grow it to 4"), ([2, 4, 7], "began with 2.*had 4.*now has 7.*grow it to 8")],
 )
-def test_growth_to_a_count_that_is_no_multiple_names_stream_and_both_counts(chain: list[int], expected: str) -> None:
+def test_the_refusal_of_a_count_that_is_not_a_multiple_names_the_stream_and_both_counts(chain: list[int], expected: str) -> None:
     with pytest.raises(IncompatibleExpansion, match=rf"kafka\.page-views {expected}"):
         grown(chain)
 
@@ -66,13 +66,13 @@ def test_a_contraction_is_refused_even_down_to_the_first_count() -> None:
 
 
 @pytest.mark.parametrize("chain", [[2, 3], [4, 2], [2, 4, 3]])
-def test_a_stateless_job_just_regroups(chain: list[int]) -> None:
+def test_a_stateless_job_is_simply_regrouped(chain: list[int]) -> None:
     last = grown(chain, stateful=False)[-1]
     assert owners(last) == [f"Partition {p}" for p in range(chain[-1])]
     assert last.baselines == {VIEWS: chain[-1]}
 
 
-def test_a_stream_that_a_model_leaves_out_is_no_part_of_it_and_is_remembered() -> None:
+def test_a_stream_that_a_model_leaves_out_keeps_its_baseline() -> None:
     grouper = grouper_named("GroupByPartition", None)
     first = assign(grouper, PreviousAssignment(), {VIEWS: 2, CLICKS: 2}, frozenset(), grouping="g", stateful=True)
     before = PreviousAssignment().updated(first, "g")
@@ -85,7 +85,7 @@ def test_a_stream_that_a_model_leaves_out_is_no_part_of_it_and_is_remembered() -
     assert after.without([CLICKS]) == PreviousAssignment(second.owners, second.baselines, "h")
 
 
-def test_a_stream_that_joins_a_job_begins_with_a_baseline_of_its_own() -> None:
+def test_a_stream_that_is_added_to_a_job_gets_its_own_baseline() -> None:
     first = grown([2, 4])[-1]
     counts = {VIEWS: 4, CLICKS: 4}
     joined = assign(grouper_named("GroupByPartition", None), stored(first, "g"), counts, frozenset(), grouping="g", stateful=True)
@@ -130,7 +130,7 @@ def test_the_task_that_has_a_keys_state_gets_its_records_after_any_expansion(
     steps=st.lists(st.tuples(st.sampled_from([[VIEWS], [CLICKS], [VIEWS, CLICKS]]), st.sampled_from([1, 2, 3])), max_size=6),
     keys=st.lists(st.binary(max_size=8), min_size=1, max_size=8),
 )
-def test_a_key_keeps_its_task_whichever_streams_grow_are_left_out_and_come_back(
+def test_a_key_keeps_its_task_while_streams_grow_are_removed_and_return(
     first: dict[StreamId, int], steps: list[tuple[list[StreamId], int]], keys: list[bytes]
 ) -> None:
     counts, previous = dict(first), PreviousAssignment()
@@ -153,7 +153,7 @@ def co_partitioned(counts: dict[StreamId, int], grouper: str = "GroupByPartition
     check_co_partitioned("join", reads or list(counts), made.baselines, made.owners)
 
 
-def test_a_join_of_equally_partitioned_streams_is_fine() -> None:
+def test_a_join_of_equally_partitioned_streams_is_accepted() -> None:
     co_partitioned({VIEWS: 4, CLICKS: 4})
     co_partitioned({VIEWS: 4, CLICKS: 4}, "AllSspToSingleTask")
 
@@ -168,7 +168,7 @@ def test_a_join_whose_partitions_meet_in_no_task_is_refused() -> None:
         co_partitioned({VIEWS: 2, CLICKS: 2}, "GroupBySystemStreamPartition")
 
 
-def test_streams_that_stand_beside_each_other_in_no_stage_may_differ() -> None:
+def test_streams_that_no_stage_reads_together_may_differ() -> None:
     co_partitioned({VIEWS: 4, CLICKS: 2}, reads=[VIEWS])
 
 

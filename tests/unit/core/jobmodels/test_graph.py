@@ -67,7 +67,7 @@ def test_a_stage_may_write_no_stream_of_sluice() -> None:
         (graph(stage("s", "a in", "a"), intermediates="a", outputs=""), "stages s form a cycle"),
     ],
 )
-def test_a_graph_that_cannot_run_is_refused_naming_what_is_at_fault(made: Graph, expected: str) -> None:
+def test_a_graph_that_cannot_run_is_refused_with_the_reason(made: Graph, expected: str) -> None:
     with pytest.raises(BadGraph, match=expected):
         chain(made)
 
@@ -78,7 +78,7 @@ def test_a_stream_declared_twice_is_refused(inputs: str, intermediates: str, out
         graph(stage("s", "x"), inputs=inputs, intermediates=intermediates, outputs=outputs)
 
 
-def test_a_stage_needs_a_name_that_can_name_a_directory() -> None:
+def test_the_name_of_a_stage_must_be_valid_as_the_name_of_a_directory() -> None:
     with pytest.raises(BadName):
         chain(graph(stage("../s", "in", "out")))
 

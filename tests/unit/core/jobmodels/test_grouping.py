@@ -59,7 +59,7 @@ def test_all_ssp_to_single_task_makes_one_task_of_everything() -> None:
 
 
 @pytest.mark.parametrize("grouper", ["GroupByPartition", "GroupBySystemStreamPartition", "AllSspToSingleTask"])
-def test_a_broadcast_stream_goes_whole_to_every_task_and_makes_none(grouper: str) -> None:
+def test_every_task_reads_all_of_a_broadcast_stream_and_none_is_created_for_it(grouper: str) -> None:
     alone = made({VIEWS: 2}, grouper)
     both = made({VIEWS: 2, RULES: 3}, grouper, broadcast=frozenset({RULES}))
     assert both.tasks.keys() == alone.tasks.keys()
@@ -81,7 +81,7 @@ def with_singles(
     return assign(grouper, kept, counts, frozenset(), grouping="g", stateful=stateful, broadcast_partitions=singles)
 
 
-def test_single_partitions_go_to_every_task_and_the_others_to_one() -> None:
+def test_every_task_reads_the_broadcast_partitions_and_one_task_each_other() -> None:
     assert spelled(with_singles({VIEWS: 2, RULES: 3}, {RULES: (0, 2)})) == {
         "Partition 0": ["kafka.page-views.0", "kafka.rules.0", "kafka.rules.2"],
         "Partition 1": ["kafka.page-views.1", "kafka.rules.0", "kafka.rules.1", "kafka.rules.2"],

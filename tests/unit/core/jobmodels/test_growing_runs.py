@@ -81,7 +81,7 @@ def verdicts(streams: Sequence[StreamVerdict]) -> dict[str, Verdict]:
     return {each.count.name: each.verdict for each in streams}
 
 
-def test_counts_that_have_not_changed_change_nothing() -> None:
+def test_unchanged_counts_change_nothing() -> None:
     running = Running(FLIGHTS_ALONE, {"flights": 2})
     before = running.model
     streams = running.at(flights=2)
@@ -125,7 +125,7 @@ def test_an_unsafe_change_is_refused_with_what_to_do_and_nothing_changes(now: in
     assert running.model == before
 
 
-def test_a_stream_that_cannot_grow_keeps_no_other_back() -> None:
+def test_a_stream_that_cannot_grow_does_not_block_others() -> None:
     running = Running(BESIDE, {"flights": 2, "weather": 2})
     streams = running.at(flights=4, weather=3)
     assert verdicts(streams) == {"flights": Verdict.SAFE, "weather": Verdict.REFUSED}
@@ -133,7 +133,7 @@ def test_a_stream_that_cannot_grow_keeps_no_other_back() -> None:
     assert running.counts == {"flights": 4, "weather": 2}
 
 
-def test_a_stream_of_unknown_count_holds_no_other_back() -> None:
+def test_a_stream_of_unknown_count_does_not_block_others() -> None:
     running = Running(BESIDE, {"flights": 2, "weather": 2})
     streams = running.at(flights=4, weather=None)
     assert verdicts(streams) == {"flights": Verdict.SAFE, "weather": Verdict.UNKNOWN}
@@ -146,7 +146,7 @@ def test_a_stream_that_was_created_again_is_refused_with_any_count() -> None:
     assert (stream.verdict, stream.reason) == (Verdict.REFUSED, "created again")
 
 
-def test_both_sides_of_a_stateless_join_grow_together_and_neither_alone() -> None:
+def test_both_sides_of_a_stateless_join_grow_together_only() -> None:
     together = Running(JOIN, {"flights": 2, "weather": 2}, stateful=False)
     assert verdicts(together.at(flights=4, weather=4)) == {"flights": Verdict.SAFE, "weather": Verdict.SAFE}
     alone = Running(JOIN, {"flights": 2, "weather": 2}, stateful=False)
@@ -209,7 +209,7 @@ def test_a_grouper_that_would_take_partitions_from_a_running_task_is_refused() -
     assert "task high would lose kafka.flights.1, and a running query cannot give partitions up" in stream.reason
 
 
-def test_a_model_without_a_task_of_the_former_one_takes_all_from_it() -> None:
+def test_a_model_without_a_task_of_the_former_one_takes_all_of_its_partitions() -> None:
     with pytest.raises(IncompatibleExpansion, match=r"Partition 1 would lose kafka\.flights\.1"):
         check_nothing_is_taken(Running(FLIGHTS_ALONE, {"flights": 2}).model, Running(FLIGHTS_ALONE, {"flights": 1}).model)
 

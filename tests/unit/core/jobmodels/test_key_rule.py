@@ -82,9 +82,7 @@ def test_the_task_of_a_key_never_changes(
     multiples=st.lists(st.integers(1, 20), min_size=1, max_size=6),
     keys=st.sets(st.binary(max_size=20), min_size=1, max_size=30),
 )
-def test_only_the_first_count_must_divide_the_next_not_each_the_one_after(
-    place: Partitioner, first: int, multiples: list[int], keys: set[bytes]
-) -> None:
+def test_only_the_first_count_must_divide_each_later_one(place: Partitioner, first: int, multiples: list[int], keys: set[bytes]) -> None:
     """4 -> 8 -> 12 is allowed although 8 does not divide 12: state is assigned by the first count only."""
     known = owners(PreviousAssignment(), first, "GroupByPartition", None)
     at_first = homes(known, sorted(keys), first, place)

@@ -44,7 +44,7 @@ def test_known_tasks_keep_their_changelog_number_and_new_ones_take_the_next() ->
     assert {name: task.changelog_partition for name, task in made.tasks.items()} == {T0: 5, T1: 0, T2: 4}
 
 
-def test_a_number_that_was_given_before_is_not_given_again() -> None:
+def test_a_changelog_number_is_never_used_twice() -> None:
     made = job_model({}, {T2: frozenset()}, {T2: ProcessorId("0")}, {}, 7)
     assert (made.tasks[T2].changelog_partition, made.changelog_partitions) == (7, 8)
     assert job_model({}, {T2: frozenset()}, {T2: ProcessorId("0")}, {T2: 9}, 7).changelog_partitions == 10

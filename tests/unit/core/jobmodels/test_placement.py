@@ -59,7 +59,7 @@ def test_a_run_that_is_scaled_keeps_its_lowest_slots_and_one_that_runs_tasks(pre
 
 
 @given(st.sets(st.integers(0, 20), min_size=1), st.integers(1, 30), st.data())
-def test_a_scaled_run_has_as_many_slots_as_it_shall_and_one_of_them_runs_tasks(numbers: set[int], count: int, data: st.DataObject) -> None:
+def test_a_scaled_run_has_the_requested_slots_and_one_of_them_runs_tasks(numbers: set[int], count: int, data: st.DataObject) -> None:
     present = [ProcessorId(str(number)) for number in sorted(numbers)]
     away = data.draw(st.sets(st.sampled_from(present), max_size=len(present) - 1))
     found = scaled(present, count, away)
@@ -88,14 +88,14 @@ def test_one_more_container_takes_only_its_share() -> None:
     assert moves(before, place(names(6), slots(3), before)) == 2
 
 
-def test_tasks_of_a_container_that_is_no_more_are_spread_over_the_rest() -> None:
+def test_tasks_of_a_removed_container_are_distributed_over_the_others() -> None:
     before = place(names(6), slots(3), {})
     after = place(names(6), slots(2), before)
     assert moves(before, after) == 2
     assert sorted(Counter(after.values()).values()) == [3, 3]
 
 
-def test_a_placement_of_former_tasks_only_is_no_better_than_none() -> None:
+def test_a_former_placement_of_removed_tasks_only_has_no_effect() -> None:
     assert place(names(4), slots(2), {TaskName("old"): ProcessorId("1")}) == place(names(4), slots(2), {})
 
 
@@ -105,7 +105,7 @@ def test_a_container_with_all_tasks_gives_up_as_many_as_balance_requires() -> No
     assert Counter(after.values()) == {"1": 3, "0": 2}
 
 
-def test_tasks_that_move_go_home_where_there_is_room_and_those_at_home_move_last() -> None:
+def test_moved_tasks_prefer_their_former_slots_and_tasks_there_move_last() -> None:
     before = {task: ProcessorId("0") for task in names(4)}
     homes = {TaskName("Partition 0"): {ProcessorId("1")}, TaskName("Partition 2"): {ProcessorId("0")}}
     after = place(names(4), slots(2), before, homes)

@@ -74,16 +74,16 @@ def test_the_tasks_of_a_slot_are_dealt_to_the_slots_after_it_that_are_on_other_h
     assert standbys(placement, where) == expected
 
 
-def test_a_slot_whose_container_has_not_come_yet_neither_has_nor_keeps_copies() -> None:
+def test_a_slot_without_a_first_container_neither_has_nor_keeps_copies() -> None:
     placement = placed(4, 2)
     assert standbys(placement, {ProcessorId("0"): "a"}) == {}
 
 
-def test_a_job_says_whether_it_wants_copies() -> None:
+def test_the_config_of_a_job_sets_the_number_of_copies() -> None:
     assert (replicas_of({}), replicas_of({REPLICAS: "0"}), replicas_of({REPLICAS: "1"})) == (0, 0, 1)
 
 
 @pytest.mark.parametrize("text", ["2", "-1", "yes", "", "1.0"])
-def test_what_is_no_number_of_copies_is_refused(text: str) -> None:
+def test_an_invalid_number_of_copies_is_refused(text: str) -> None:
     with pytest.raises(BadConfig, match=r"standby\.replicas"):
         replicas_of({REPLICAS: text})

@@ -12,7 +12,7 @@ from sluice.core.leases.failover import BackoffUntil, CrashLoopPolicy, FailOver,
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RULE = FailOver(after=timedelta(minutes=5), give_back=True)
-NOBODY: frozenset[ProcessorId] = frozenset()
+NO_SLOT: frozenset[ProcessorId] = frozenset()
 ONE = frozenset({ProcessorId("1")})
 
 
@@ -25,34 +25,34 @@ def slots(**since: float) -> dict[ProcessorId, Slot]:
     return {ProcessorId(name[1:]): Slot(live=each >= 0, since=NOON - seconds(abs(each))) for name, each in since.items()}
 
 
-def test_a_slot_without_a_container_for_long_enough_gives_its_tasks_away_and_not_a_moment_earlier() -> None:
-    assert slots_to_reassign(slots(s0=900, s1=-299), NOBODY, RULE, NOON) == NOBODY
-    assert slots_to_reassign(slots(s0=900, s1=-300), NOBODY, RULE, NOON) == ONE
+def test_tasks_are_reassigned_when_their_slot_was_without_a_container_for_the_time_limit_and_not_earlier() -> None:
+    assert slots_to_reassign(slots(s0=900, s1=-299), NO_SLOT, RULE, NOON) == NO_SLOT
+    assert slots_to_reassign(slots(s0=900, s1=-300), NO_SLOT, RULE, NOON) == ONE
     assert slots_to_reassign(slots(s0=900, s1=-301), ONE, RULE, NOON) == ONE
 
 
-def test_without_a_slot_that_can_take_tasks_nothing_moves() -> None:
-    assert slots_to_reassign(slots(s0=-400, s1=-400), NOBODY, RULE, NOON) == NOBODY
-    assert slots_to_reassign(slots(s0=-10, s1=-400), NOBODY, RULE, NOON) == NOBODY
+def test_no_task_moves_if_no_slot_can_take_it() -> None:
+    assert slots_to_reassign(slots(s0=-400, s1=-400), NO_SLOT, RULE, NOON) == NO_SLOT
+    assert slots_to_reassign(slots(s0=-10, s1=-400), NO_SLOT, RULE, NOON) == NO_SLOT
     assert slots_to_reassign(slots(s0=-400, s1=-400), ONE, RULE, NOON) == ONE
 
 
-def test_a_slot_that_has_returned_for_a_while_gets_tasks_again_unless_the_rule_says_not() -> None:
+def test_a_slot_that_returned_gets_tasks_again_after_a_while_unless_the_rule_forbids_it() -> None:
     assert slots_to_reassign(slots(s0=900, s1=29), ONE, RULE, NOON) == ONE
-    assert slots_to_reassign(slots(s0=900, s1=30), ONE, RULE, NOON) == NOBODY
+    assert slots_to_reassign(slots(s0=900, s1=30), ONE, RULE, NOON) == NO_SLOT
     assert slots_to_reassign(slots(s0=900, s1=30), ONE, FailOver(RULE.after, give_back=False), NOON) == ONE
 
 
-def test_the_returned_slot_can_take_over_from_one_that_went_meanwhile() -> None:
+def test_a_returned_slot_can_take_over_from_one_that_was_lost_meanwhile() -> None:
     assert slots_to_reassign(slots(s0=-400, s1=60), ONE, RULE, NOON) == frozenset({ProcessorId("0")})
 
 
-def test_a_slot_that_the_run_has_not_any_more_is_no_matter() -> None:
-    assert slots_to_reassign(slots(s0=900), ONE, RULE, NOON) == NOBODY
+def test_a_slot_that_the_run_no_longer_has_is_ignored() -> None:
+    assert slots_to_reassign(slots(s0=900), ONE, RULE, NOON) == NO_SLOT
 
 
 def test_without_a_time_limit_no_task_is_reassigned() -> None:
-    assert slots_to_reassign(slots(s0=900, s1=-(10**6)), NOBODY, FailOver(None, give_back=True), NOON) == NOBODY
+    assert slots_to_reassign(slots(s0=900, s1=-(10**6)), NO_SLOT, FailOver(None, give_back=True), NOON) == NO_SLOT
 
 
 def test_a_jobs_configuration_takes_precedence() -> None:
@@ -62,12 +62,12 @@ def test_a_jobs_configuration_takes_precedence() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "nan", "inf", "soon", "1e10"])
-def test_a_time_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(BadConfig, match=r"failover\.after\.seconds"):
         RULE.of_config({"failover.after.seconds": text})
 
 
-def test_a_wish_that_is_neither_true_nor_false_is_refused() -> None:
+def test_a_value_that_is_neither_true_nor_false_is_refused() -> None:
     with pytest.raises(BadConfig, match="use true or false"):
         RULE.of_config({"failover.give.back": "yes"})
 
@@ -84,7 +84,7 @@ def lives(*each: tuple[float, bool]) -> list[Incarnation]:
     return found
 
 
-def test_the_first_failures_cost_nothing_and_each_further_one_double() -> None:
+def test_the_first_failures_have_no_delay_and_each_further_one_doubles_it() -> None:
     rule = CrashLoopPolicy()
     for failures, delay in ((0, None), (3, None), (4, 5), (5, 10), (6, 20), (9, 160), (10, 300), (60, 300), (1000, 300)):
         found = backoff_until(lives(*[(1, True)] * failures), rule, NOON + seconds(failures))

@@ -30,7 +30,7 @@ def test_numbers_are_issued_above_the_floor() -> None:
     assert replace(FRESH, floor=BLOCK).after(3) == BLOCK + 1
 
 
-def test_no_number_is_issued_that_is_not_reserved() -> None:
+def test_only_reserved_numbers_are_issued() -> None:
     with pytest.raises(NumbersNotReserved):
         replace(FRESH, reserved=7).after(7)
 
@@ -76,7 +76,7 @@ def test_a_database_that_is_known_to_be_restored_skips_many_numbers_without_a_le
     assert compare(FRESH, [], fences={}, holds={}, known="by command").floor == UNSEEN
 
 
-def test_after_an_end_out_of_order_the_reserved_numbers_are_skipped_and_nobody_is_waited_for() -> None:
+def test_after_a_crash_the_reserved_numbers_are_skipped_without_waiting() -> None:
     found = compare(replace(FRESH, sequence=9, reserved=BLOCK), [entry()], fences={}, holds={}, interrupted=True)
     assert (found.floor, found.restored, found.strangers) == (BLOCK, False, False)
 

@@ -71,11 +71,11 @@ def test_a_small_fleet_gets_the_terms_as_they_are_set() -> None:
     assert policy().terms(25_000) == Terms(seconds(30), seconds(5))
 
 
-def test_a_large_fleet_beats_more_slowly_and_gets_a_lease_longer_in_proportion() -> None:
+def test_a_large_fleet_sends_heartbeats_less_often_and_gets_proportionally_longer_leases() -> None:
     assert policy().terms(50_000) == Terms(seconds(60), seconds(10))
 
 
-def test_the_stretch_goes_up_in_quarters() -> None:
+def test_terms_grow_in_steps_of_a_quarter() -> None:
     assert {policy(max_rate=100).terms(n).interval for n in range(501, 626)} == {seconds(6.25)}
 
 
@@ -92,7 +92,7 @@ def test_stretched_terms_that_exceed_margin_and_grace_are_reported_as_an_overlap
     assert tight.overlap(Terms(seconds(300), seconds(50))) == KILL_TIME + MAX_DRIFT * seconds(300) - seconds(1.5)
 
 
-def test_a_lease_ends_after_its_time_and_its_tasks_are_free_after_grace() -> None:
+def test_a_lease_ends_after_its_duration_and_its_tasks_are_free_after_the_grace_period() -> None:
     lease = granted(Epoch(4), Instant(100.0), Terms(seconds(30), seconds(5)))
     assert lease == Lease(Epoch(4), Instant(130.0), bare=False)
     assert lease.free_at(policy().bounds(policy().terms(0))) == 135.0

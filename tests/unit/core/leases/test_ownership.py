@@ -17,7 +17,7 @@ def held(generation: int = 3, holder: ExecutionContainerId = OLD, *, released: b
     return TaskOwner(Generation(generation), holder, released)
 
 
-def test_the_first_holder_has_generation_one() -> None:
+def test_the_first_owner_has_generation_one() -> None:
     assert acquire(None, NEW, None, NOW) == Granted(Generation(1))
 
 
@@ -33,19 +33,19 @@ def test_a_released_task_is_free_at_once() -> None:
     assert acquire(held(released=True), NEW, Instant(130.0), NOW) == Granted(Generation(4))
 
 
-def test_another_asker_waits_until_lease_and_grace_have_passed() -> None:
+def test_another_container_waits_until_lease_and_grace_have_passed() -> None:
     assert acquire(held(), NEW, Instant(135.0), NOW) == Wait(OLD, timedelta(seconds=35))
 
 
-def test_the_task_is_free_in_the_moment_that_lease_and_grace_end() -> None:
+def test_the_task_is_free_as_soon_as_lease_and_grace_end() -> None:
     assert acquire(held(), NEW, Instant(100.0), NOW) == Granted(Generation(4))
 
 
-def test_a_holder_without_a_lease_is_not_waited_for() -> None:
+def test_a_container_does_not_wait_for_an_owner_without_a_lease() -> None:
     assert acquire(held(), NEW, None, NOW) == Granted(Generation(4))
 
 
-def test_only_the_present_generation_pauses() -> None:
+def test_only_the_current_generation_is_accepted() -> None:
     assert holds(held(3), Generation(3))
     assert not holds(held(3), Generation(2))
     assert not holds(held(3), Generation(4))
@@ -54,7 +54,7 @@ def test_only_the_present_generation_pauses() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([OLD, NEW]), st.booleans(), st.floats(0, 50), st.floats(0, 50))))
-def test_generations_never_fall_and_never_belong_to_two_holders(steps: list[tuple[ExecutionContainerId, bool, float, float]]) -> None:
+def test_generations_never_decrease_and_never_belong_to_two_owners(steps: list[tuple[ExecutionContainerId, bool, float, float]]) -> None:
     hold: TaskOwner | None = None
     owner_of: dict[int, str] = {}
     for asker, release_first, free_at, now in steps:

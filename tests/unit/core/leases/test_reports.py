@@ -79,7 +79,7 @@ readers = st.builds(
 
 
 @given(st.lists(readers, min_size=1, max_size=4), st.integers(0, 40))
-def test_a_trim_waits_for_every_reader_and_for_its_snapshots_and_goes_beyond_no_end(found: list[PartitionReader], end: int) -> None:
+def test_a_trim_waits_for_every_reader_and_its_snapshots_and_never_passes_an_end(found: list[PartitionReader], end: int) -> None:
     at = unread_from(found, end)
     for reader in found:
         confirmed = reader.reported is not None and reader.reported <= end
@@ -89,7 +89,7 @@ def test_a_trim_waits_for_every_reader_and_for_its_snapshots_and_goes_beyond_no_
     assert at <= max(end, *(reader.start for reader in found))
 
 
-def test_a_reader_without_a_report_holds_the_partition_where_it_began() -> None:
+def test_a_partition_is_not_trimmed_beyond_the_start_of_a_reader_without_a_report() -> None:
     assert unread_from([PartitionReader(3, 9), PartitionReader(5, None)], 10) == 5
     assert unread_from([PartitionReader(3, 9, [7]), PartitionReader(5, 8)], 10) == 7
     assert unread_from([PartitionReader(3, 11)], 10) == 3
@@ -114,7 +114,7 @@ def test_a_task_that_gives_partitions_up_begins_a_new_lineage_where_it_was() -> 
     assert (found.begin, found.extend, found.gone) == ({A: {P0: 10}, B: {P1: 20}}, {}, frozenset())
 
 
-def test_of_two_tasks_that_have_read_a_partition_the_one_that_reported_last_counts() -> None:
+def test_if_two_tasks_have_read_a_partition_the_last_report_counts() -> None:
     before = {A: StagePosition({P0: 10, P1: 20}, NOON), B: StagePosition({P1: 25}, NOON + timedelta(seconds=1)), C: StagePosition({P1: 99})}
     assert regrouped(before, {A: frozenset({P0, P1})}, ()).begin == {A: {P0: 10, P1: 25}}
 

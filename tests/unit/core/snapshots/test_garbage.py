@@ -24,14 +24,14 @@ def test_a_blob_is_of_a_job_and_a_store() -> None:
     assert split(BlobId("registries/000000-x")) == ("", "", "registries/000000-x")
 
 
-def test_what_is_added_is_referred_to_and_nothing_else_of_its_kind_is() -> None:
+def test_only_added_blobs_are_referenced() -> None:
     references = References({}, None)
     references.add([blob("data/1-a"), blob("snapshots/2-b")])
     wanted = {"data/1-a": True, "data/1-b": False, "snapshots/2-b": True, "snapshots/1-a": False}
     assert {rest: references.refer_to(blob(rest)) for rest in wanted} == wanted
 
 
-def test_what_this_version_does_not_know_is_not_garbage() -> None:
+def test_blobs_of_unknown_kinds_are_not_garbage() -> None:
     references = References({}, None)
     assert references.refer_to(blob("future/1-a"))
     assert references.refer_to(blob("offsets/l/not-a-batch"))
@@ -48,7 +48,7 @@ def test_plans_are_referred_to_by_their_lineage() -> None:
     assert {rest: references.refer_to(blob(rest)) for rest in wanted} == wanted
 
 
-def test_garbage_is_condemned_and_deleted_only_when_it_is_found_again_after_the_grace() -> None:
+def test_garbage_is_marked_and_deleted_only_if_it_is_found_again_after_the_grace_period() -> None:
     found = [BlobSize(blob("data/1"), 7)]
     first = decide(found, {}, lambda _: False, NOON, GRACE)
     assert (first.condemn, first.delete) == (found, [])
@@ -58,7 +58,7 @@ def test_garbage_is_condemned_and_deleted_only_when_it_is_found_again_after_the_
     assert decide(found, since, lambda _: False, NOON + GRACE, GRACE).delete == found
 
 
-def test_a_condemned_blob_that_is_used_again_or_was_deleted_is_unmarked() -> None:
+def test_a_marked_blob_that_is_used_again_or_was_deleted_is_unmarked() -> None:
     since = {blob("data/1"): NOON, blob("data/2"): NOON}
     decision = decide([BlobSize(blob("data/1"), 7)], since, lambda _: True, NOON + 9 * GRACE, GRACE)
     assert (decision.referenced, decision.delete, set(decision.pardon)) == (1, [], set(since))
@@ -68,7 +68,7 @@ ids = st.sets(st.integers(0, 12).map(lambda n: blob(f"data/{n}")))
 
 
 @given(there=ids, condemned=st.dictionaries(st.integers(0, 12).map(lambda n: blob(f"data/{n}")), st.integers(0, 48)), used=ids)
-def test_nothing_that_is_used_is_ever_condemned_or_deleted(there: set[BlobId], condemned: dict[BlobId, int], used: set[BlobId]) -> None:
+def test_blobs_in_use_are_never_marked_or_deleted(there: set[BlobId], condemned: dict[BlobId, int], used: set[BlobId]) -> None:
     since = {each: NOON - timedelta(hours=hours) for each, hours in condemned.items()}
     decision = decide([BlobSize(each, 1) for each in sorted(there)], since, used.__contains__, NOON, GRACE)
     harmed = {each.blob for each in (*decision.condemn, *decision.delete, *decision.wait)}

@@ -105,7 +105,7 @@ def test_the_same_index_always_gives_the_same_bytes() -> None:
     assert encoded(index(file(), file("LOCK", 0))) == encoded(index(file("LOCK", 0), file()))
 
 
-def test_the_spelling_is_samzas_with_our_keys_added() -> None:
+def test_the_format_is_that_of_samza_with_additional_keys() -> None:
     packed = file("000012.sst", 16, FileBlob(BlobId("data/p"), 0, 16, 32, 100))
     document = json.loads(encoded(index(file(), packed)))
     ours = {key: document.pop(key) for key in ("schema-version", "generation", "lineage", "batch-id", "index-sha256")}
@@ -149,7 +149,7 @@ def test_a_part_three_gigabytes_into_a_file_is_read_although_samza_refuses_it() 
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_an_index_of_a_newer_version_says_to_run_that_version() -> None:
+def test_the_refusal_of_an_index_of_a_newer_version_names_that_version() -> None:
     assert "run that version" in refusal(samza(samza_dir(), **{"schema-version": 2, "index-sha256": ""}))
 
 
@@ -166,7 +166,7 @@ def test_an_index_with_a_flipped_bit_is_refused(bit: int) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"PK\x03\x04", b"[]", b"null", b"{}", b'{"a": 1}', b"\xff\xfe", b"[" * 100_000, b"1" * 10_000])
-def test_what_is_no_index_is_refused(body: bytes) -> None:
+def test_other_files_are_refused(body: bytes) -> None:
     refusal(body)
 
 
@@ -176,7 +176,7 @@ def test_a_name_that_would_leave_its_directory_is_refused(name: object) -> None:
     refusal(samza(samza_dir(dirs=[{**samza_dir(), "dir-name": name}])))
 
 
-def test_a_name_that_is_there_twice_is_refused() -> None:
+def test_a_duplicate_name_is_refused() -> None:
     assert "twice" in refusal(samza(samza_dir(files=[samza_file(), samza_file()])))
     assert "twice" in refusal(samza(samza_dir(files=[samza_file("a")], dirs=[samza_dir("a")])))
     assert "twice" in refusal(samza(samza_dir(dirs=[samza_dir("a"), samza_dir("a")])))

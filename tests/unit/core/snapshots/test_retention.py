@@ -15,7 +15,7 @@ def taken(*minutes: int) -> list[SnapshotTime]:
     return [SnapshotTime(CommitId(str(each)), NOON + timedelta(minutes=each)) for each in minutes]
 
 
-def test_the_last_few_and_the_head_stay() -> None:
+def test_the_newest_snapshots_and_the_head_are_retained() -> None:
     found = retained(taken(40, 30, 20, 10), Retention(2), CommitId("10"), {})
     assert found == {"40": ["last"], "30": ["last"], "10": ["head"]}
 
@@ -29,11 +29,11 @@ def test_a_pinned_snapshot_stays_for_each_of_its_pins() -> None:
     assert found == {"40": ["last"], "20": ["pin p1", "pin p2"]}
 
 
-def test_a_pin_on_what_is_not_there_keeps_nothing() -> None:
+def test_a_pin_on_a_missing_snapshot_has_no_effect() -> None:
     assert retained(taken(40), Retention(1), CommitId("gone"), {CommitId("gone"): ["p"]}) == {"40": ["last"]}
 
 
-def test_the_last_of_each_hour_and_day_that_has_any_stays() -> None:
+def test_the_newest_snapshot_of_each_hour_and_day_is_retained() -> None:
     day = 24 * 60
     found = retained(taken(2 * day, day + 59, day + 1, 130, 61, 60, 5), Retention(1, hourly=3, daily=2), None, {})
     assert found == {
@@ -47,7 +47,7 @@ def test_a_clock_that_was_put_back_does_not_change_the_order_of_reports() -> Non
     assert list(retained(taken(-300, 40, 30), Retention(2), None, {})) == ["-300", "40"]
 
 
-def test_no_snapshots_are_no_error() -> None:
+def test_a_list_without_snapshots_is_accepted() -> None:
     assert retained([], Retention(3, 1, 1), CommitId("x"), {}) == {}
 
 
