@@ -79,8 +79,8 @@ class Settings(BaseSettings):
     )
     metrics_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="addresses, networks and names (with * as in *.example.org) at which containers may serve their metrics, in addition to "
-        "the address from which they register",
+        description="addresses, networks and names (with * as in *.example.org) at which containers may serve their metrics, in addition "
+        "to the address from which they register",
     )
     deployer_spark_settings: Annotated[tuple[str, ...], NoDecode] = Field(
         ALLOWED, description="Spark settings, with * as in spark.sql.*, that the role deployer may put into a run's config"
