@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 from collections.abc import Mapping
@@ -16,9 +15,10 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from sluice.core import deprecations
+from sluice.core.access.browsers import LOCALHOST
 from sluice.core.access.credentials import without_credentials
 from sluice.core.access.metrics_address import parse_scrape_hosts
-from sluice.core.access.networks import parse_networks
+from sluice.core.access.networks import parse_address, parse_networks
 from sluice.core.access.spark_settings import ALLOWED
 from sluice.core.deprecations import Kind, of_kind
 from sluice.core.errors import BadName, BadSettings
@@ -286,7 +286,7 @@ class Settings(BaseSettings):
         """The names that the Host header may have; None: any."""
         if self.insecure and not self.allowed_hosts:
             return None
-        return self.allowed_hosts if _is_address(self.host) else (*self.allowed_hosts, self.host)
+        return self.allowed_hosts if parse_address(self.host) is not None else (*self.allowed_hosts, self.host)
 
     @property
     def database(self) -> str:
@@ -401,13 +401,6 @@ def _message(error: Exception) -> str:
     return "; ".join(shown)
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
 def _is_loopback(host: str) -> bool:
-    return ipaddress.ip_address(host).is_loopback if _is_address(host) else host == "localhost"
+    address = parse_address(host)
+    return host == LOCALHOST if address is None else address.is_loopback

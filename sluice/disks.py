@@ -58,14 +58,13 @@ def shortages(found: Mapping[str, DiskSpace], thresholds: Thresholds) -> str:
     return "; ".join(f"{name}: {space}" for name, space in found.items() if thresholds.judge(space) is not Room.ENOUGH)
 
 
-def readable(count: int) -> str:
-    """A size as text, such as "1.5 GiB"."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+def readable(size: float) -> str:
+    """A size in bytes as text, such as "1.5 GiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
         size /= 1024
-    return f"{size:.1f} TiB"
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
 
 
 NO_ROOM = frozenset({ENOSPC, EDQUOT})

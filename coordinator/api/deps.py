@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any
@@ -58,6 +58,17 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         503: "Try again",
     }.items()
 }
+
+
+def _state(name: str) -> Callable[[Request], Awaitable[Any]]:
+    """A dependency that returns this attribute of the application's state. It is asynchronous, because FastAPI runs synchronous
+    dependencies in threads, where requests could overtake one another."""
+
+    async def get(request: Request) -> Any:
+        return getattr(request.app.state, name)
+
+    return get
+
 
 ACTOR_PATTERN = r"^[\x20-\x7e]*$"
 
@@ -115,13 +126,7 @@ class Parts:
         return {name: dict(system.connection()) for name, system in self.systems.items()}
 
 
-async def get_parts(request: Request) -> Parts:
-    """Asynchronous, because FastAPI runs synchronous dependencies in threads, where requests could overtake one another."""
-    parts: Parts = request.app.state.parts
-    return parts
-
-
-PartsDep = Annotated[Parts, Depends(get_parts)]
+PartsDep = Annotated[Parts, Depends(_state("parts"))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +143,7 @@ class JobModelParts:
     watermarks: WatermarkCoordinator
 
 
-async def get_versioning(request: Request) -> JobModelParts:
-    versioning: JobModelParts = request.app.state.versioning
-    return versioning
-
-
-JobModelsDep = Annotated[JobModelParts, Depends(get_versioning)]
+JobModelsDep = Annotated[JobModelParts, Depends(_state("versioning"))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +154,7 @@ class DrainParts:
     times: DrainTimeLimits
 
 
-async def get_draining(request: Request) -> DrainParts:
-    draining: DrainParts = request.app.state.draining
-    return draining
-
-
-DrainsDep = Annotated[DrainParts, Depends(get_draining)]
+DrainsDep = Annotated[DrainParts, Depends(_state("draining"))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +169,4 @@ class SnapshotParts:
     operations: Operations
 
 
-async def get_backups(request: Request) -> SnapshotParts:
-    backups: SnapshotParts = request.app.state.backups
-    return backups
-
-
-SnapshotsDep = Annotated[SnapshotParts, Depends(get_backups)]
+SnapshotsDep = Annotated[SnapshotParts, Depends(_state("backups"))]

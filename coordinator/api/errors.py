@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from sluice.core.errors import Bug, NotAuthenticated, SluiceError, TooManyBadTokens, Unavailable
+from sluice.core.errors import Bug, NotAuthenticated, RetryAfter, SluiceError
 from sluice.wire import body as wire_body
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def problem(
 
 def problem_of(error: SluiceError, instance: str | None = None) -> JSONResponse:
     headers = None
-    if isinstance(error, Unavailable | TooManyBadTokens):
+    if isinstance(error, RetryAfter):
         headers = {"Retry-After": str(ceil(error.retry_after))}
     elif isinstance(error, NotAuthenticated):
         headers = {"WWW-Authenticate": "Bearer"}

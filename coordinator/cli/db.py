@@ -16,6 +16,12 @@ from coordinator.store.sql import open_store
 
 db = typer.Typer(no_args_is_help=True, help="Migrate, back up and restore the coordinator's database.")
 
+
+def _file(home: Path | None, database_url: str | None) -> Path:
+    """The file of the SQLite database. Raises NotASqliteDatabase."""
+    return copies.database_file(read_settings(home=home, database_url=database_url).database)
+
+
 Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
 
 
@@ -46,8 +52,7 @@ def db_backup(
 
     Use pg_dump for PostgreSQL.
     """
-    database = copies.database_file(read_settings(home=home, database_url=database_url).database)
-    done = copies.backup(database, file.absolute(), force=force)
+    done = copies.backup(_file(home, database_url), file.absolute(), force=force)
     typer.echo(f"{done.file}: {done.size} bytes, schema {done.revision}, integrity checked")
 
 
@@ -62,6 +67,5 @@ def db_restore(
 
     Use pg_restore for PostgreSQL.
     """
-    database = copies.database_file(read_settings(home=home, database_url=database_url).database)
-    done = copies.restore(file.absolute(), database, force=force)
+    done = copies.restore(file.absolute(), _file(home, database_url), force=force)
     typer.echo(f"{done.file} is restored: {done.size} bytes, schema {done.revision}. Start the coordinator: it completes the catalog.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from sqlalchemy import (
@@ -51,6 +52,25 @@ metadata = MetaData(
 _NOT_ENDED = text("ended_at IS NULL")
 """Partial indexes for the few active rows, in tables that keep rows for months."""
 
+NAME = String(249)
+"""The name of a job, stage, system, stream or blob store."""
+TASK = String(600)
+RUN_ID = String(300)
+EXECUTION_ID = String(300)
+"""The id of a container."""
+COMMIT_ID = String(64)
+LINEAGE = String(100)
+DIGEST = String(64)
+"""A SHA-256 in hexadecimal digits."""
+
+
+def _key(*names: str) -> Iterator[Column[str]]:
+    """Columns of a primary key that other tables have, too."""
+    for name in names:
+        kind = {"task": TASK, "run_id": RUN_ID}.get(name, NAME)
+        yield Column(name, kind, primary_key=True)
+
+
 claims = Table(
     "claims",
     metadata,
@@ -94,18 +114,18 @@ issued = Table(
 jobs = Table(
     "jobs",
     metadata,
-    Column("job", String(249), primary_key=True),
-    Column("current_run", String(300), nullable=False),
+    *_key("job"),
+    Column("current_run", RUN_ID, nullable=False),
     Column("grouping", Text, nullable=False),
 )
 
 runs = Table(
     "runs",
     metadata,
-    Column("run_id", String(300), primary_key=True),
-    Column("job", String(249), nullable=False),
+    *_key("run_id"),
+    Column("job", NAME, nullable=False),
     Column("state", String(16), nullable=False),
-    Column("origin", String(300), nullable=False),
+    Column("origin", RUN_ID, nullable=False),
     Column("spec", JSON, nullable=False),
     Column("streams", JSON, nullable=False),
     Column("model_version", Integer, nullable=False),
@@ -125,11 +145,11 @@ runs = Table(
 job_models = Table(
     "job_models",
     metadata,
-    Column("job", String(249), primary_key=True),
+    *_key("job"),
     Column("version", Integer, primary_key=True),
-    Column("run_id", String(300), nullable=False),
+    Column("run_id", RUN_ID, nullable=False),
     Column("document", Text, nullable=False),
-    Column("content_hash", String(64), nullable=False),
+    Column("content_hash", DIGEST, nullable=False),
     Column("created_at", Utc, nullable=False),
     Column("why", Text, nullable=False),
     Column("who", String(200), nullable=False, server_default=""),
@@ -138,9 +158,7 @@ job_models = Table(
 assignments = Table(
     "assignments",
     metadata,
-    Column("job", String(249), primary_key=True),
-    Column("system", String(249), primary_key=True),
-    Column("stream", String(249), primary_key=True),
+    *_key("job", "system", "stream"),
     Column("partition", Integer, primary_key=True),
     Column("task", Text, nullable=False),
 )
@@ -148,20 +166,16 @@ assignments = Table(
 baselines = Table(
     "baselines",
     metadata,
-    Column("job", String(249), primary_key=True),
-    Column("system", String(249), primary_key=True),
-    Column("stream", String(249), primary_key=True),
+    *_key("job", "system", "stream"),
     Column("partitions", Integer, nullable=False),
 )
 
 watched_streams = Table(
     "watched_streams",
     metadata,
-    Column("job", String(249), primary_key=True),
-    Column("system", String(249), primary_key=True),
-    Column("stream", String(249), primary_key=True),
-    Column("run_id", String(300), nullable=False),
-    Column("name", String(249), nullable=False),
+    *_key("job", "system", "stream"),
+    Column("run_id", RUN_ID, nullable=False),
+    Column("name", NAME, nullable=False),
     Column("known", Integer, nullable=False),
     Column("seen", Integer),
     Column("verdict", String(16), nullable=False),
@@ -174,9 +188,7 @@ watched_streams = Table(
 starts = Table(
     "starts",
     metadata,
-    Column("run_id", String(300), primary_key=True),
-    Column("system", String(249), primary_key=True),
-    Column("stream", String(249), primary_key=True),
+    *_key("run_id", "system", "stream"),
     Column("partition", Integer, primary_key=True),
     Column("offset", BigInteger, nullable=False),
 )
@@ -184,9 +196,9 @@ starts = Table(
 containers = Table(
     "containers",
     metadata,
-    Column("execution_id", String(300), primary_key=True),
-    Column("run_id", String(300), nullable=False),
-    Column("job", String(249), nullable=False),
+    Column("execution_id", EXECUTION_ID, primary_key=True),
+    Column("run_id", RUN_ID, nullable=False),
+    Column("job", NAME, nullable=False),
     Column("processor_id", String(100), nullable=False),
     Column("epoch", Integer, nullable=False),
     Column("host", String(300), nullable=False),
@@ -201,7 +213,7 @@ containers = Table(
     Column("model_version", Integer, nullable=False, server_default=text("0")),
     Column("adopted_at", Utc),
     Column("can_keep_state", Boolean, nullable=False, server_default=text("false")),
-    Column("token", String(64)),
+    Column("token", DIGEST),
     Column("principal", String(200), nullable=False, server_default=""),
     Index("uq_containers_slot_epoch", "run_id", "processor_id", "epoch", unique=True),
     Index("ix_containers_standing", "run_id", "execution_id", sqlite_where=_NOT_ENDED, postgresql_where=_NOT_ENDED),
@@ -210,7 +222,7 @@ containers = Table(
 localities = Table(
     "localities",
     metadata,
-    Column("job", String(249), primary_key=True),
+    *_key("job"),
     Column("processor_id", String(100), primary_key=True),
     Column("host", String(300), nullable=False),
 )
@@ -219,9 +231,8 @@ localities = Table(
 holds = Table(
     "holds",
     metadata,
-    Column("job", String(249), primary_key=True),
-    Column("task", String(600), primary_key=True),
-    Column("run_id", String(300), nullable=False),
+    *_key("job", "task"),
+    Column("run_id", RUN_ID, nullable=False),
     Column("generation", Integer, nullable=False),
     Column("holder", String(300), nullable=False, index=True),
     Column("released", Boolean, nullable=False),
@@ -232,17 +243,15 @@ holds = Table(
 stores = Table(
     "stores",
     metadata,
-    Column("job", String(249), primary_key=True),
-    Column("task", String(600), primary_key=True),
-    Column("stage", String(249), primary_key=True),
-    Column("lineage", String(100), nullable=False),
+    *_key("job", "task", "stage"),
+    Column("lineage", LINEAGE, nullable=False),
     Column("batch_id", BigInteger),
     Column("offsets", JSON, nullable=False),
     Column("generation", Integer),
     Column("reported_at", Utc),
-    Column("head", String(64)),
+    Column("head", COMMIT_ID),
     Column("chosen", Boolean, nullable=False, server_default=text("false")),
-    Column("former", String(100)),
+    Column("former", LINEAGE),
     Column("starts", JSON, nullable=False, server_default=text("'[]'")),
     Column("late_rows", JSON(none_as_null=True)),
 )
@@ -253,15 +262,15 @@ BYTEWISE = String(1000).with_variant(String(1000, collation="C"), "postgresql")
 snapshots = Table(
     "snapshots",
     metadata,
-    Column("job", String(249), primary_key=True),
+    *_key("job"),
     Column("seq", BigInteger, primary_key=True),
-    Column("task", String(600), nullable=False),
-    Column("stage", String(249), nullable=False),
-    Column("checkpoint", String(64), nullable=False),
-    Column("lineage", String(100), nullable=False),
+    Column("task", TASK, nullable=False),
+    Column("stage", NAME, nullable=False),
+    Column("checkpoint", COMMIT_ID, nullable=False),
+    Column("lineage", LINEAGE, nullable=False),
     Column("batch_id", BigInteger),
     Column("generation", Integer, nullable=False),
-    Column("run_id", String(300), nullable=False),
+    Column("run_id", RUN_ID, nullable=False),
     Column("reported_at", Utc, nullable=False),
     Column("offsets", JSON, nullable=False),
     Column("markers", JSON, nullable=False),
@@ -274,10 +283,8 @@ pins = Table(
     "pins",
     metadata,
     Column("pin_id", String(100), primary_key=True),
-    Column("job", String(249), primary_key=True),
-    Column("task", String(600), primary_key=True),
-    Column("stage", String(249), primary_key=True),
-    Column("checkpoint", String(64), nullable=False),
+    *_key("job", "task", "stage"),
+    Column("checkpoint", COMMIT_ID, nullable=False),
     Column("reason", Text, nullable=False),
     Column("created_at", Utc, nullable=False),
     Column("expires_at", Utc),
@@ -288,11 +295,11 @@ cleanups = Table(
     "cleanups",
     metadata,
     Column("kind", String(16), primary_key=True),
-    Column("blob_store", String(249), primary_key=True),
+    *_key("blob_store"),
     Column("subject", String(1000), primary_key=True),
-    Column("job", String(249), nullable=False),
-    Column("task", String(600), nullable=False),
-    Column("stage", String(249), nullable=False),
+    Column("job", NAME, nullable=False),
+    Column("task", TASK, nullable=False),
+    Column("stage", NAME, nullable=False),
     Column("queued_at", Utc, nullable=False),
     Column("due_at", Utc, nullable=False),
     Column("tries", Integer, nullable=False),
@@ -303,7 +310,7 @@ cleanups = Table(
 condemned = Table(
     "condemned",
     metadata,
-    Column("blob_store", String(249), primary_key=True),
+    *_key("blob_store"),
     Column("blob", BYTEWISE, primary_key=True),
     Column("size", BigInteger, nullable=False),
     Column("condemned_at", Utc, nullable=False),
@@ -312,7 +319,7 @@ condemned = Table(
 registries = Table(
     "registries",
     metadata,
-    Column("blob_store", String(249), primary_key=True),
+    *_key("blob_store"),
     Column("registry", String(64), nullable=False),
 )
 """The id that this database wrote to each blob store; see `coordinator/snapshots/inventory.py`."""
@@ -321,8 +328,8 @@ drains = Table(
     "drains",
     metadata,
     Column("drain_id", String(64), primary_key=True),
-    Column("run_id", String(300), nullable=False),
-    Column("job", String(249), nullable=False),
+    Column("run_id", RUN_ID, nullable=False),
+    Column("job", NAME, nullable=False),
     Column("seq", Integer, nullable=False),
     Column("mode", String(16), nullable=False),
     Column("phase", String(16), nullable=False, index=True),
@@ -349,20 +356,19 @@ drain_stages = Table(
     "drain_stages",
     metadata,
     Column("drain_id", String(64), primary_key=True),
-    Column("task", String(600), primary_key=True),
-    Column("stage", String(249), primary_key=True),
+    *_key("task", "stage"),
     Column("step", Integer, nullable=False),
     Column("generation", Integer),
     Column("batch_id", BigInteger),
     Column("offsets", JSON, nullable=False),
-    Column("pinned", String(64)),
-    Column("committed", String(64)),
+    Column("pinned", COMMIT_ID),
+    Column("committed", COMMIT_ID),
     Column("began_empty", Boolean, nullable=False),
     Column("rows_left", BigInteger),
     Column("operators_left", JSON, nullable=False),
     Column("note", Text, nullable=False),
     Column("reported_at", Utc),
-    Column("lineage", String(100)),
+    Column("lineage", LINEAGE),
     Column("operators", JSON),
     Index("ix_drain_stages_step", "drain_id", "step"),
 )
@@ -372,7 +378,7 @@ tokens = Table(
     metadata,
     Column("token_id", String(32), primary_key=True),
     Column("name", String(200), nullable=False),
-    Column("digest", String(64), nullable=False),
+    Column("digest", DIGEST, nullable=False),
     Column("roles", JSON, nullable=False),
     Column("jobs", JSON, nullable=False),
     Column("created_at", Utc, nullable=False),
@@ -403,7 +409,7 @@ audit_events = Table(
 browser_sessions = Table(
     "browser_sessions",
     metadata,
-    Column("digest", String(64), primary_key=True),
+    Column("digest", DIGEST, primary_key=True),
     Column("token_id", String(32), nullable=False),
     Column("created_at", Utc, nullable=False),
     Column("expires_at", Utc, nullable=False),
@@ -413,7 +419,7 @@ browser_sessions = Table(
 notices = Table(
     "notices",
     metadata,
-    Column("run_id", String(300), primary_key=True),
+    *_key("run_id"),
     Column("seq", Integer, primary_key=True),
     Column("kind", String(32), nullable=False),
     Column("at", Utc, nullable=False),

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from coordinator.ui.pieces import Fragment
+from sluice.disks import readable
 
 NONE = "–"
 
@@ -75,13 +76,7 @@ def rate(value: float | None) -> str:
 
 def size(value: float | None) -> str:
     """Bytes, in binary units."""
-    if value is None:
-        return NONE
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+    return NONE if value is None else readable(value)
 
 
 def duration(seconds: float | None) -> str:

@@ -39,6 +39,15 @@ class SluiceError(Exception):
         return (cls.__doc__ or cls.__name__).strip().splitlines()[0]
 
 
+class RetryAfter(SluiceError):
+    """The caller may repeat the request after a pause."""
+
+    def __init__(self, detail: str = "", retry_after: float = 1) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
+        """Seconds; the `Retry-After` header of the response."""
+
+
 # --- the caller must change the request ------------------------------------------------------------------------------
 
 
@@ -265,15 +274,10 @@ class TokenInUrl(ClientError):
     status = 400
 
 
-class TooManyBadTokens(ClientError):
+class TooManyBadTokens(RetryAfter, ClientError):
     """Too many invalid tokens were sent."""
 
     status = 429
-
-    def __init__(self, detail: str, retry_after: float) -> None:
-        super().__init__(detail)
-        self.retry_after = retry_after
-        """Seconds; the `Retry-After` header of the response."""
 
 
 class UnknownToken(NotFound):
@@ -387,22 +391,16 @@ class LeaseLost(SluiceError):
 # --- the caller retries later ----------------------------------------------------------------------------------------
 
 
-class Unavailable(SluiceError):
+class Unavailable(RetryAfter):
     """A part of Sluice is not available."""
 
     status = 503
-    retry_after: float = 1
-    """Seconds; the `Retry-After` header of the response."""
 
 
 class CrashLoopBackoff(Unavailable):
     """The slot's containers failed repeatedly right after starting."""
 
     slug = "held-back"
-
-    def __init__(self, detail: str, retry_after: float) -> None:
-        super().__init__(detail)
-        self.retry_after = retry_after
 
 
 class StoreUnavailable(Unavailable):

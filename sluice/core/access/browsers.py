@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from ipaddress import ip_address
+
+from sluice.core.access.networks import parse_address
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -31,15 +32,7 @@ def is_host_allowed(authority: str, names: Collection[str]) -> bool:
     if found is None:
         return False
     host = found[1].removesuffix(".")
-    return host == LOCALHOST or host in names or _is_address(host.strip("[]"))
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return host == LOCALHOST or host in names or parse_address(host.strip("[]")) is not None
 
 
 def is_cross_site(method: str, authority: str, origin: str | None, fetch_site: str | None, fetch_mode: str | None) -> bool:

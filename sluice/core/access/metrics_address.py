@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from sluice.core.access.networks import Network, is_in, parse_networks
+from sluice.core.access.networks import Network, is_in, parse_address, parse_networks
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class ScrapeHosts:
 
 def parse_scrape_hosts(given: Sequence[str]) -> ScrapeHosts:
     """Addresses, networks such as "10.0.0.0/8", and patterns of names. Raises BadSettings."""
-    numeric = [each for each in given if "/" in each or _is_address(each)]
+    numeric = [each for each in given if "/" in each or parse_address(each) is not None]
     return ScrapeHosts(parse_networks(numeric), tuple(each.lower() for each in given if each not in numeric))
 
 
@@ -37,23 +36,9 @@ def scrape_address(given: str, peer: str, hosts: ScrapeHosts) -> str | None:
     is not an address, as with a Unix socket, and the host is not listed. IPv6 addresses are in brackets."""
     name, _, port = given.rpartition(":")
     host = name.strip("[]")
-    if hosts.allow(host) or (_is_address(host) and _is_address(peer) and ip_address(host) == _plain(peer)):
+    own = parse_address(peer)
+    if hosts.allow(host) or (own is not None and own == parse_address(host)):
         return given
-    if not _is_address(peer):
+    if own is None:
         return None
-    own = _plain(peer)
     return f"[{own}]:{port}" if own.version == 6 else f"{own}:{port}"
-
-
-def _plain(address: str) -> IPv6Address | IPv4Address:
-    """The address; an IPv4-mapped IPv6 address such as ::ffff:10.1.2.3 becomes 10.1.2.3."""
-    found = ip_address(address)
-    return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True

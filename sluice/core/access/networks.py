@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from sluice.core.errors import BadSettings
 
@@ -18,13 +18,17 @@ def parse_networks(given: Iterable[str]) -> tuple[Network, ...]:
         raise BadSettings(f"{error}: write networks as 10.0.0.0/8, and addresses as 10.1.2.3") from error
 
 
-def is_in(address: str, networks: Iterable[Network]) -> bool:
-    """Whether the address is in one of the networks. An IPv4-mapped IPv6 address such as ::ffff:10.1.2.3 counts as 10.1.2.3. False
-    for other text, such as the path of a Unix socket."""
+def parse_address(text: str) -> IPv4Address | IPv6Address | None:
+    """The address; None for other text, such as a name or the path of a Unix socket. An IPv4-mapped IPv6 address such as ::ffff:10.1.2.3
+    becomes 10.1.2.3."""
     try:
-        found = ip_address(address)
+        found = ip_address(text)
     except ValueError:
-        return False
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    return any(found in each for each in networks)
+        return None
+    return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found
+
+
+def is_in(address: str, networks: Iterable[Network]) -> bool:
+    """Whether the address is in one of the networks. False for text that is not an address."""
+    found = parse_address(address)
+    return found is not None and any(found in each for each in networks)

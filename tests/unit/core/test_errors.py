@@ -124,6 +124,7 @@ CONTAINER = {
 }
 
 FAMILIES = {
+    ("retry-after", 500, "The caller may repeat the request after a pause."),
     ("not-found", 404, "The requested object does not exist."),
     ("conflict", 409, "The current state of the object does not allow the request."),
 }
