@@ -26,6 +26,9 @@ LATE_ROWS_FOR = timedelta(hours=1)
 NAMED = 5
 """How many tasks a problem lists; further ones are counted."""
 
+PORTION = 100
+"""The number of tasks for which a step of an overview computes ages and rates. Simple searches look at all tasks in one step."""
+
 
 class StageOverview(wire_body.RenamedReply):
     """A stage over all its tasks: rates and lags are summed, times are the worst ones. `delivery`: how its tasks write; usually one value,
@@ -76,7 +79,7 @@ class RecentExit(wire_body.Reply):
 
 
 class RunOverview(wire_body.RenamedReply):
-    """`since`: when the run came into its state. `lease_seconds_left`: of the container whose lease ends first. `containers_silent`: live
+    """`since`: when the run entered its state. `lease_seconds_left`: of the container whose lease ends first. `containers_silent`: live
     ones of which three heartbeats are missing; `heartbeat_age_seconds`: the longest time since a live container was last seen. `failing`:
     stages whose batches fail; `restarted`: those that failed within the last ten minutes and have made progress since. `exits`: newest
     first. `problems`: what is wrong, a sentence each; none means healthy. `remedies`: what to do about each of them."""
@@ -150,7 +153,7 @@ def overview(run: wire_runs.RunDetail, received_at: datetime, old_report: timede
 def overview_steps(
     run: wire_runs.RunDetail, received_at: datetime, old_report: timedelta = OLD_REPORT
 ) -> Generator[None, None, RunOverview]:
-    """The same in steps: each looks at all tasks or containers of the run at most once. The coordinator answers others between them."""
+    """The same in short steps. The coordinator answers other requests between them."""
     at = run.server_time or received_at
     live = live_containers(run)
     found = []
@@ -161,10 +164,11 @@ def overview_steps(
             found.append(each)
     stages = []
     for stage in run.stages:
-        progress = _progress(run, stage.name)
-        yield
-        stages.append(_stage(stage.name, progress, at))
-        yield
+        parts = []
+        for tasks in _portions(run.tasks):
+            parts.append(_stage(stage.name, _progress(tasks, stage.name), at))
+            yield
+        stages.append(_of_all_tasks(stage.name, parts))
     failing = () if run.state.ended else tuple(failing_stages(run, at, over=False))
     yield
     restarted = () if run.state.ended else tuple(failing_stages(run, at, over=True))
@@ -204,8 +208,28 @@ def _since(run: wire_runs.RunSummary) -> datetime:
     return (run.started_at if run.state is not RunState.CREATED else None) or run.created_at
 
 
-def _progress(run: wire_runs.RunDetail, stage: str) -> Sequence[wire_runs.StageProgress]:
-    return [each for task in run.tasks for each in task.stages if each.stage == stage]
+def _portions(tasks: Sequence[wire_runs.TaskReply]) -> Iterator[Sequence[wire_runs.TaskReply]]:
+    return (tasks[start : start + PORTION] for start in range(0, len(tasks), PORTION))
+
+
+def _progress(tasks: Iterable[wire_runs.TaskReply], stage: str) -> Sequence[wire_runs.StageProgress]:
+    return [each for task in tasks for each in task.stages if each.stage == stage]
+
+
+def _of_all_tasks(name: str, parts: Sequence[StageOverview]) -> StageOverview:
+    """The stage over all its tasks, from overviews over some of them each."""
+    return StageOverview(
+        stage=name,
+        batches=sum(each.batches for each in parts),
+        rows_per_second=_sum(each.rows_per_second for each in parts),
+        lag=_sum(each.lag for each in parts),
+        batch_millis=_most(each.batch_millis for each in parts),
+        watermark_lag_seconds=_most(each.watermark_lag_seconds for each in parts),
+        report_age_seconds=_most(each.report_age_seconds for each in parts),
+        snapshot_age_seconds=_most(each.snapshot_age_seconds for each in parts),
+        late_rows=sum(each.late_rows for each in parts),
+        delivery=tuple(sorted({how for each in parts for how in each.delivery})),
+    )
 
 
 def _stage(name: str, progress: Sequence[wire_runs.StageProgress], at: datetime) -> StageOverview:
@@ -273,14 +297,14 @@ def _of(numbers: Iterable[N | None], fold: Callable[[Sequence[N]], N]) -> N | No
 # --- failures and exits ----------------------------------------------------------------------------------------------
 
 RECENT = timedelta(minutes=10)
-"""Containers count failures of a query over this long, too."""
+"""Containers count the failures of a query over the same time."""
 
 NO_FAILURES = (0, 3)
 """Exit codes of containers that have not failed: stopped in order, lease lost."""
 
 
 def failing_stages(run: wire_runs.RunDetail, at: datetime, *, over: bool) -> Iterable[FailingStage]:
-    """The stages that fail, by their errors; with `over`, those that failed lately and make progress again."""
+    """The stages that fail, by their errors; with `over`, those that failed recently and make progress again."""
     found: defaultdict[tuple[str, str], dict[str, wire_runs.StageFailure]] = defaultdict(dict)
     for task in run.tasks:
         for each in task.stages:
@@ -300,7 +324,7 @@ def failing_stages(run: wire_runs.RunDetail, at: datetime, *, over: bool) -> Ite
 
 
 def failing_line(failing: FailingStage) -> str:
-    """The error first, which begins with the user's own line."""
+    """The error, which begins with the line of user code, and then where and how often it occurred."""
     times = "once" if failing.failures == 1 else f"{failing.failures} times"
     again = "no further attempt" if failing.retry_seconds is None else f"next attempt in {failing.retry_seconds:.0f} s"
     logs = f"; log: {', '.join(failing.logs[:NAMED])}" if failing.logs else ""
@@ -338,8 +362,8 @@ def exit_line(exits: Sequence[RecentExit]) -> str:
 
 
 def _of_exits(exits: Sequence[RecentExit]) -> Iterable[str]:
-    """Slots that have no container since the last one failed, or whose containers failed repeatedly. One failure that a restart has mended
-    is no problem."""
+    """Slots that have no container since the last one failed, or whose containers failed repeatedly. One failure followed by a successful
+    restart is not a problem."""
     by_slot: defaultdict[str, list[RecentExit]] = defaultdict(list)
     for each in exits:
         by_slot[each.processor_id].append(each)
@@ -352,20 +376,17 @@ def _of_exits(exits: Sequence[RecentExit]) -> Iterable[str]:
 
 
 def problems(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> Iterator[Problem | None]:
-    """The problems of a run. One that ended in order, or is being stopped, has none. None stands for the end of a step that has looked at
-    all tasks or containers."""
+    """The problems of a run. A run that ended in order, or is being stopped, has none. None: the end of a step."""
     if run.state is RunState.FAILED:
         text = f"run {run.run_id} has failed: {run.reason}" if run.reason else f"run {run.run_id} has failed"
-        yield Problem(text, "Mend the cause, then deploy the job again.")
+        yield Problem(text, "Fix the cause, then deploy the job again.")
     if run.state.ended or run.stop_requested_at is not None:
         return
     live = len(live_containers(run))
     if live < run.containers:
         yield Problem(f"{live} of {run.containers} containers are live", "Start the missing containers; their last exits are listed.")
     yield None
-    yield from _with(
-        _of_exits(recent_exits(run, at)), "Read the log of that container. After exit code 4 an operator or the code must change."
-    )
+    yield from _with(_of_exits(recent_exits(run, at)), "Read the log of that container. Exit code 4: one batch failed repeatedly.")
     yield None
     yield from _with(_silent(run), "Check the host and the process. When the lease ends, the tasks move to another container.")
     yield None
@@ -376,14 +397,15 @@ def problems(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> I
     yield from _with(unowned, "A task waits until the lease of its former container has ended, or for a container of its slot.")
     yield None
     yield from _with(_of_its_model(run, at - old_report), "`sluice plan` shows what the next version of the job model would be, and why.")
-    yield from _with(run.backup_problems, "Until it is mended, a lost disk costs the batches since the last snapshot.")
+    yield from _with(run.backup_problems, "Until this is fixed, a lost disk costs the batches since the last snapshot.")
     yield None
-    yield from _with(_of_watermarks(run, at, old_report), "Look at the task that is named: windows behind it stay open until it reads on.")
+    yield from _with(_of_watermarks(run, at, old_report), "Look at the named task: windows behind it stay open until it continues.")
     for stage in run.stages:
-        yield None
-        holding = [task for task in run.tasks if task.holder and task.runs(stage.name)]
-        yield None
-        late = [task.task for task in holding if _is_late(task, stage.name, run, at - old_report)]
+        late: list[str] = []
+        for tasks in _portions(run.tasks):
+            yield None
+            owned = (task for task in tasks if task.holder and task.runs(stage.name))
+            late += [task.task for task in owned if _is_late(task, stage.name, run, at - old_report)]
         silent = _counted(f"without a report of stage {stage.name} for more than {old_report.total_seconds():g} s", late)
         yield from _with(silent, "A batch takes too long or hangs: look at the log and at Spark's UI of its container.")
 
@@ -393,7 +415,7 @@ def _with(texts: Iterable[str], remedy: str) -> Iterable[Problem]:
 
 
 def _silent(run: wire_runs.RunDetail) -> Iterable[str]:
-    """Containers that may have been killed: they keep their leases and tasks for a while."""
+    """Containers that may have been killed. They own their tasks until their leases end."""
     silent = [each for each in live_containers(run) if each.silent]
     ages = [each.heartbeat_age_seconds for each in silent if each.heartbeat_age_seconds is not None]
     if silent:
@@ -421,7 +443,7 @@ def _of_watermarks(run: wire_runs.RunDetail, at: datetime, old_report: timedelta
     """Watermarks that wait for a task for too long, and rows that were dropped as late."""
     for each in run.watermarks:
         if each.error:
-            yield f"the watermark behind {each.system}.{each.stream} stays where it is: {each.error}"
+            yield f"the watermark behind {each.system}.{each.stream} does not advance: {each.error}"
         elif each.held_by and each.held_seconds >= old_report.total_seconds():
             yield waits(each)
     for stage in run.stages:
@@ -453,8 +475,7 @@ def named(names: Sequence[str]) -> str:
 
 
 def _is_late(task: wire_runs.TaskReply, stage: str, run: wire_runs.RunDetail, before: datetime) -> bool:
-    """A stage that had read everything when it last reported may be silent for as long as nothing comes; one that waits for slower tasks,
-    for as long as they take."""
+    """A stage may be silent while there is nothing to read, and while it waits for slower tasks."""
     progress = next((each for each in task.stages if each.stage == stage), None)
     if progress is None:
         return _since(run) < before

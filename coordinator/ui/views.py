@@ -187,7 +187,7 @@ class Pages:
             found = await in_turns(overview_steps(run, self._parts.runs.now()))
             tasks = [task for task in run.tasks if query.find.lower() in task.task.lower()]
             shown = tasks[query.offset : query.offset + ROWS_A_PAGE]
-            rows = await _in_turns(shown, lambda task: self._task_row(run, task))
+            rows = await _in_turns(shown, _task_row)
             containers = sorted(run.incarnations, key=lambda each: (each.ended_at is not None, each.processor_id, -each.epoch))[
                 :ROWS_A_PAGE
             ]
@@ -212,16 +212,6 @@ class Pages:
             ]
 
         return Page(key, job, (("Jobs", ""),), render, _known(name))
-
-    def _task_row(self, run: wire_runs.RunDetail, task: wire_runs.TaskReply) -> Fragment:
-        slots = {each.processor_id: each for each in run.incarnations if each.state == "LIVE"}
-        return piece(
-            "task_row",
-            f"task-{element_id(task.task)}",
-            task=task,
-            container=slots.get(task.processor_id),
-            stages=[(each, lag_of(each), last_report(each)) for each in task.stages],
-        )
 
     def _container_row(self, container: wire_runs.ContainerReply) -> Fragment:
         lease = self._parts.leases.terms.lease.total_seconds()
@@ -371,6 +361,11 @@ def _known(job: JobName) -> Callable[[], Awaitable[JobName]]:
         return job
 
     return known
+
+
+def _task_row(task: wire_runs.TaskReply) -> Fragment:
+    stages = [(each, lag_of(each), last_report(each)) for each in task.stages]
+    return piece("task_row", f"task-{element_id(task.task)}", task=task, stages=stages)
 
 
 async def _in_turns(rows: Iterable[object], make: Callable[..., Fragment]) -> list[Fragment]:

@@ -200,7 +200,7 @@ def test_a_watermark_that_has_waited_for_long_is_a_problem_and_names_the_task() 
 
 def test_a_watermark_whose_stream_cannot_be_read_is_a_problem() -> None:
     assert problems(watermarks=(held(held_by=(), error="the ends of log.mid are unknown: gone"),)) == [
-        "the watermark behind log.mid stays where it is: the ends of log.mid are unknown: gone"
+        "the watermark behind log.mid does not advance: the ends of log.mid are unknown: gone"
     ]
 
 
