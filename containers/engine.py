@@ -40,7 +40,7 @@ class BatchHooks(Protocol):
 class StageStart:
     """How a stage of a task starts, from the answer to the acquire of the task and from the preparation of the checkpoint. `reported`: the
     last batch that was reported to the coordinator; None if there is none. `starts`: the offsets at which a new checkpoint begins, of all
-    partitions that the stage reads. `first_run`: the run in which the history of the checkpoint began."""
+    partitions that the stage reads. `first_run`: the run in which the present history began."""
 
     declared: DeclaredStage
     task: TaskName
@@ -62,6 +62,9 @@ class StageStart:
     """Readers of intermediate streams skip records that were written during these drains."""
     kept_operators: Sequence[str] | None = None
     """The stateful operators whose state a drain has kept for this start; None if there is no such drain."""
+    earlier_histories: Sequence[RunId] = ()
+    """The first runs of the histories whose state drains have kept for this one. A checkpoint that is restored from one of their snapshots
+    reads their records of intermediate streams again."""
     continuation: Mapping[str, Any] | None = None
     """Data for a rebuild, which the index of each snapshot contains (`sluice.wire.snapshots.Continuation`)."""
     confirm_owner: Callable[[], None] = lambda: None

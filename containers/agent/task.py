@@ -249,6 +249,7 @@ def stage_starts(job: Job, run: wire_runs.BasicRun, task: TaskName, acquired: wi
             first_run=RunId(run.first_run),
             failed_drains=run.failed_drains,
             kept_operators=found.kept_operators,
+            earlier_histories=tuple(map(RunId, found.earlier_histories)),
             continuation=acquired.continuation,
             snapshot=None if found.snapshot is None else _snapshot(found.snapshot),
         )

@@ -335,7 +335,7 @@ class SparkEngine:
     def _task(self, start: StageStart, *, opening: bool = False) -> StageTask:
         stage = start.declared.stage
         grant = Grant(self._job.name, start.task, stage.name, start.generation, start.lineage, start.first_run, start.starts, opening)
-        grant = replace(grant, confirm_owner=start.confirm_owner)
+        grant = replace(grant, confirm_owner=start.confirm_owner, earlier_histories=start.earlier_histories)
         self._query(start).reads = [self._streams[name].stream for name in stage.reads]
         return StageTask(
             self._opened.spark,

@@ -126,12 +126,17 @@ class StageTask:
         return rows.observe(f"{READ}/{len(self.timed)}/{stream.stream}", *newest)
 
     def _of_this_history(self) -> Column:
-        """Selects the records of this history. User code never gets records of other histories, nor control records. Nearly all records
-        have exactly the header that `write` adds. Spark compiles that comparison, but not the general one, which uses a function."""
+        """Selects the records of this history, and of the earlier ones whose state drains have kept for it: after a restore of an older
+        snapshot they are read again. User code never gets records of other histories, nor control records. Nearly all records have exactly
+        the header that `write` adds. Spark compiles that comparison, but not the general one, which uses a function."""
         first_run = F.lit(self._grant.first_run.encode())
         usual = F.array(F.struct(F.lit(RUN_RECORD_HEADER).alias("key"), first_run.alias("value")))
-        of_this_history = F.exists("headers", lambda header: (header["key"] == RUN_RECORD_HEADER) & (header["value"] == first_run))
+        of_this_history = F.exists("headers", self._names_history)
         return (F.col("headers") == usual) | (of_this_history & ~F.exists("headers", self._is_void))
+
+    def _names_history(self, header: Column) -> Column:
+        histories = [F.lit(run.encode()) for run in (self._grant.first_run, *self._grant.earlier_histories)]
+        return (header["key"] == RUN_RECORD_HEADER) & header["value"].isin(histories)
 
     def _is_void(self, header: Column) -> Column:
         """Whether it is the header of a control record, or of a drain that failed."""

@@ -284,4 +284,5 @@ def stage_start(start: StageStart) -> wire_agents.StageStart:
         generation=start.store.generation,
         drain_step=wire_agents.step_name(start.step),
         kept_operators=None if start.kept_operators is None else tuple(start.kept_operators),
+        earlier_histories=tuple(start.earlier_histories),
     )

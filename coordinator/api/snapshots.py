@@ -274,6 +274,7 @@ def _snapshot(found: SnapshotDetails) -> wire_snapshots.SnapshotReply:
         head=found.head,
         chosen=found.chosen,
         retained_by=tuple(found.why),
+        history_ended=found.history_ended,
     )
 
 

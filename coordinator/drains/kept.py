@@ -111,12 +111,12 @@ async def return_to_kept(tx: WriteTransaction, kept: KeptState, fresh_stages: Co
 
 
 async def kept_histories(tx: ReadTransaction, kept: KeptState, fresh_stages: Collection[StageName]) -> Sequence[KeptHistory]:
-    """The earlier histories of the state with which the next run begins, newest first, for a rebuild
-    (`coordinator.snapshots.continuation`). The oldest ones are omitted if no stage continues from their snapshots. Call it after
-    `return_to_kept`."""
+    """The earlier histories of the state with which the next run begins, newest first, for readers of intermediate streams and for a
+    rebuild (`coordinator.snapshots.continuation`). The oldest ones are omitted if no snapshot of them is retained: a stage whose newest
+    snapshots are lost is restored from an older one."""
     drained = await get_run(tx, kept.drain.run_id)
     found = [KeptHistory(drained.first_run, frozenset(fresh_stages)), *drained.kept]
-    runs = [await tx.runs.get(run_id) for run_id in await tx.snapshots.runs_of_heads(kept.drain.job)]
+    runs = [await tx.runs.get(run_id) for run_id in await tx.snapshots.runs(kept.drain.job)]
     used = {run.first_run for run in runs if run is not None}
     while found and None not in runs and found[-1].first_run not in used:  # only after a rebuild are there snapshots of unknown runs
         found.pop()

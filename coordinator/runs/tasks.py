@@ -25,7 +25,7 @@ from coordinator.store.snapshots import SnapshotRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import check_owner, drain_of, get_run
 from sluice.clock import Clock
-from sluice.core.drain import Step
+from sluice.core.drain import Step, histories_of_state
 from sluice.core.errors import Bug, LeaseLost, OutdatedContainers, StaleRun, TaskNotYours, UnknownTask
 from sluice.core.ids import (
     Epoch,
@@ -53,13 +53,14 @@ from sluice.wire.snapshots import Continuation
 class StageStart:
     """Where a stage resumes: after `store.batch_id`, or at the offsets `starts` if there is no batch. `snapshot`: the snapshot to restore,
     if any. `step`: the last step that it has reported in the current drain. `kept_operators`: the operators whose state a drain has kept
-    for this start; None if there is no such drain, or a batch has run since."""
+    for this start; None if there is no such drain, or a batch has run since. `earlier_histories`: see `histories_of_state`."""
 
     store: StageStateRow
     starts: Mapping[Ssp, int]
     snapshot: SnapshotRow | None
     step: Step = Step.NONE
     kept_operators: Sequence[str] | None = None
+    earlier_histories: Sequence[RunId] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,8 @@ class Tasks:
             snapshot = None if head is None else await tx.snapshots.get(StageKey(run.job, task.name, name), head)
             if snapshot is None and head is not None:
                 raise Bug(f"stage {name} of task {task.name} of job {run.job} continues from snapshot {head}, which does not exist")
-            found.append(StageStart(known[name], starts, snapshot, kept_operators=kept.get(name)))
+            _, *earlier = histories_of_state(run.first_run, run.kept, name)
+            found.append(StageStart(known[name], starts, snapshot, kept_operators=kept.get(name), earlier_histories=earlier))
         return found
 
     async def _leave_checkpoint(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -14,6 +14,7 @@ from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import pin_id as pin_of
 from coordinator.transitions import retirement
 from sluice.clock import Clock
+from sluice.core.drain import histories_of_state
 from sluice.core.errors import ClientError, TaskHeld, UnknownJob, UnknownPin, UnknownSnapshot
 from sluice.core.ids import JobName, StageKey, StageName, TaskName
 from sluice.core.snapshots.retention import Retention, SnapshotTime, retained
@@ -22,12 +23,14 @@ from sluice.core.snapshots.snapshot import CommitId
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDetails:
-    """A snapshot and why it is retained. `head`: a restore starts from it. `chosen`: an operator chose it as the head."""
+    """A snapshot and why it is retained. `head`: a restore starts from it. `chosen`: an operator chose it as the head. `history_ended`: it
+    is of a history whose state the job's present run has not continued with."""
 
     row: SnapshotRow
     why: Sequence[str]
     head: bool
     chosen: bool
+    history_ended: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class SnapshotCatalog:
 
     async def _described(self, tx: ReadTransaction, job: JobName, rows: Sequence[SnapshotRow]) -> Sequence[SnapshotDetails]:
         stores = {row.key: row for row in await tx.fleet.stage_states(job)}
-        pins, why = await tx.snapshots.pins(job), {}
+        pins, why, ended = await tx.snapshots.pins(job), {}, await _of_ended_histories(tx, job, rows)
         for key in {row.key for row in rows}:
             why[key] = await self._why(tx, key, stores.get(key), pins)
 
@@ -86,7 +89,8 @@ class SnapshotCatalog:
             key = row.key
             store = stores.get(key)
             head = store is not None and store.head == row.checkpoint
-            return SnapshotDetails(row, why[key].get(row.checkpoint, ()), head, head and store is not None and store.chosen)
+            chosen = head and store is not None and store.chosen
+            return SnapshotDetails(row, why[key].get(row.checkpoint, ()), head, chosen, row.checkpoint in ended)
 
         return [described(row) for row in rows]
 
@@ -158,9 +162,24 @@ class SnapshotCatalog:
                 )
             if row.head != checkpoint or not row.chosen:
                 await tx.fleet.put_stage_state(replace(row, head=checkpoint, chosen=True))
-            warnings = await _warnings(tx, key)
+            warnings = await _warnings(tx, key, ended=bool(await _of_ended_histories(tx, key.job, [found])))
         ahead = None if row.batch_id is None or row.lineage != found.lineage else row.batch_id - (found.batch_id or 0)
         return Choice(found, ahead, warnings)
+
+
+async def _of_ended_histories(tx: ReadTransaction, job: JobName, rows: Sequence[SnapshotRow]) -> Collection[CommitId]:
+    """The snapshots of histories whose state the job's present run has not continued with. A rebuild registers snapshots of runs that it
+    does not know; these count as continued."""
+    current = await tx.runs.current(job)
+    if current is None:
+        return ()
+    runs = [await tx.runs.get(run_id) for run_id in sorted({row.run_id for row in rows})]
+    histories = {run.run_id: run.first_run for run in runs if run is not None}
+    return {
+        row.checkpoint
+        for row in rows
+        if row.run_id in histories and histories[row.run_id] not in histories_of_state(current.first_run, current.kept, row.stage)
+    }
 
 
 async def get_snapshot(tx: ReadTransaction, key: StageKey, checkpoint: CommitId) -> SnapshotRow:
@@ -197,9 +216,15 @@ async def _to_be_pinned(tx: WriteTransaction, job: JobName, wanted: PinSpec) -> 
     return found
 
 
-async def _warnings(tx: ReadTransaction, key: StageKey) -> Sequence[str]:
+async def _warnings(tx: ReadTransaction, key: StageKey, *, ended: bool) -> Sequence[str]:
     run = await tx.runs.current(key.job)
     stages = run.spec.stage_names if run is not None else []
+    reads = run.spec.reads(key.stage) if run is not None and key.stage in stages else frozenset()
+    if run is not None and ended and reads & set(run.spec.intermediates):
+        return [
+            "the snapshot is of a history that the job has ended: what earlier stages wrote after it in that history is not read, and what "
+            "they have written since may be counted twice"
+        ]
     if len(stages) < 2:
         return ["the batches after the snapshot run again under a new lineage: rows may be duplicated, but none are lost"]
     first = stages[0] == key.stage

@@ -112,11 +112,9 @@ class SnapshotReads(Reads):
         query = select(table.c.task, table.c.stage).where(table.c.job == job).distinct().order_by(table.c.task, table.c.stage)
         return [StageKey(job, TaskName(found.task), StageName(found.stage)) for found in await self._connection.execute(query)]
 
-    async def runs_of_heads(self, job: JobName) -> Collection[RunId]:
-        """The runs of the head snapshots of the job's stages."""
-        snapshots, states = tables.snapshots, tables.stores
-        same = (states.c.task == snapshots.c.task) & (states.c.stage == snapshots.c.stage) & (states.c.head == snapshots.c.checkpoint)
-        query = select(snapshots.c.run_id).join(states, (states.c.job == snapshots.c.job) & same).where(snapshots.c.job == job).distinct()
+    async def runs(self, job: JobName) -> Collection[RunId]:
+        """The runs that have reported the job's snapshots."""
+        query = select(tables.snapshots.c.run_id).where(tables.snapshots.c.job == job).distinct()
         return {RunId(run_id) for run_id in await self._connection.scalars(query)}
 
     async def pins(self, job: JobName) -> Sequence[PinRow]:

@@ -73,7 +73,8 @@ class StageSnapshot(Reply):
 class StageStart(Reply):
     """Where a stage of an acquired task resumes. Without a batch its state is empty and it starts at `starts`. `generation`: that of the
     last progress report. `keptOperators`: the stateful operators whose state a drain has kept for this start: a query with others must not
-    run on it; null if no drain has kept the state, or a batch has run since."""
+    run on it; null if no drain has kept the state, or a batch has run since. `earlierHistories`: the first runs of the histories whose
+    state drains have kept for this one. A stage that restores a snapshot of them reads their records of intermediate streams again."""
 
     stage: str
     lineage: str
@@ -83,6 +84,7 @@ class StageStart(Reply):
     generation: int | None = None
     drain_step: StepName | None = None
     kept_operators: tuple[str, ...] | None = None
+    earlier_histories: tuple[str, ...] = ()
 
 
 class AcquireReply(Reply):

@@ -144,7 +144,9 @@ class MarkerReply(Reply):
 
 class SnapshotReply(Reply):
     """`retainedBy`: the rules that retain it: "head", "last", "hourly", "daily", "pin …"; empty if it is about to be deleted. `head`: the
-    stage would be restored from this one. `chosen`: an operator has chosen it for the next restore."""
+    stage would be restored from this one. `chosen`: an operator has chosen it for the next restore. `historyEnded`: it is of a history that
+    the job has ended, by a drain or by an explicit start, or of a version that was rolled back; no container restores it of its own accord.
+    """
 
     job: str
     task: str
@@ -161,6 +163,7 @@ class SnapshotReply(Reply):
     head: bool
     chosen: bool
     retained_by: tuple[str, ...]
+    history_ended: bool = False
 
 
 class SnapshotsReply(Reply):

@@ -263,7 +263,7 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
         lambda tx: tx.snapshots.page(JOB, TASK, STAGE, None, 50),
     ],
     "snapshots.stages": [lambda tx: tx.snapshots.stages(JOB)],
-    "snapshots.runs_of_heads": [lambda tx: tx.snapshots.runs_of_heads(JOB)],
+    "snapshots.runs": [lambda tx: tx.snapshots.runs(JOB)],
     "snapshots.pins": [lambda tx: tx.snapshots.pins(JOB)],
     "snapshots.pin": [lambda tx: tx.snapshots.pin("pin-7-120")],
     "cleanup.due": [lambda tx: tx.cleanup.due(NOON + timedelta(hours=50), 20)],

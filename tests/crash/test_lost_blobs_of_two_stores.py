@@ -101,6 +101,7 @@ class Catalog:
                 batch_id=each.batch_id,
                 markers={name: SimpleNamespace(index=marker.index) for name, marker in each.markers.items()},
                 head=each is self.recorded[-1],
+                history_ended=False,
             )
             for each in reversed(self.recorded)
         ]

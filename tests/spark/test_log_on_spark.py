@@ -12,7 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from containers.errors import StateNotLocal
 from containers.spark.systems import log_source
 from containers.spark.task import StageTask
-from sluice.core.ids import Generation, Lineage, Ssp
+from sluice.core.ids import Generation, Lineage, RunId, Ssp
 from sluice.job import Input, Intermediate, Output
 from sluice.streams.log import Record, Writer, partition_of
 from tests.spark.conftest import Bench
@@ -123,6 +123,16 @@ def test_records_of_another_history_and_control_records_never_reach_user_code(be
     bench.feed([7, 8], batch=3, stream="mid", headers={"sluice-run": "origin", "sluice-control": "drain"})
     bench.run_until_read(bench.grant("mid"), lambda task: task.write(task.read(MID).selectExpr("cast(value as string) v"), OUT, value="v"))
     assert sorted(bench.values("out")) == ["1", "2"]
+
+
+def test_records_of_an_earlier_history_whose_state_was_kept_are_read_again(bench: Bench) -> None:
+    bench.feed([1, 2], batch=0, stream="mid", headers={"sluice-run": "kept"})
+    bench.feed([3, 4], batch=1, stream="mid", headers={"sluice-run": "another"})
+    bench.feed([5, 6], batch=2, stream="mid", headers={"sluice-run": "kept", "sluice-control": "drain"})
+    bench.feed([7, 8], batch=3, stream="mid", headers={"sluice-run": "origin"})
+    grant = replace(bench.grant("mid"), earlier_histories=(RunId("kept"),))
+    bench.run_until_read(grant, lambda task: task.write(task.read(MID).selectExpr("cast(value as string) v"), OUT, value="v"))
+    assert sorted(bench.values("out")) == ["1", "2", "7", "8"]
 
 
 def test_a_record_of_this_history_is_known_by_its_header_among_others(bench: Bench) -> None:

@@ -127,10 +127,12 @@ def summed(
     return +found
 
 
-def of_history(origin: str, failed: Collection[str]) -> Callable[[Headers], bool]:
-    """Whether a reader of an intermediate stream accepts records of this origin."""
+def of_histories(first_runs: Collection[str], failed: Collection[str]) -> Callable[[Headers], bool]:
+    """Whether a reader of an intermediate stream accepts records, of the histories that began with these runs."""
     return lambda headers: (
-        headers.get(RUN_RECORD_HEADER) == origin and CONTROL_RECORD_HEADER not in headers and headers.get(DRAIN_RECORD_HEADER) not in failed
+        headers.get(RUN_RECORD_HEADER) in first_runs
+        and CONTROL_RECORD_HEADER not in headers
+        and headers.get(DRAIN_RECORD_HEADER) not in failed
     )
 
 
@@ -295,7 +297,9 @@ class CountingEngine(DiskEngine):
             raise self.ledger.fault(f"batch {batch} of {start.query} was planned by drain {drain}, and runs under {start.drain!r}")
         before = self._counts(start, batch)
         (stream,) = start.declared.stage.reads
-        takes = of_history(start.first_run, start.failed_drains) if stream == self.ledger.mid else lambda headers: True
+        self._check_present(start, batch, begin, end)
+        histories = (start.first_run, *start.earlier_histories)
+        takes = of_histories(histories, start.failed_drains) if stream == self.ledger.mid else lambda headers: True
         added = summed(self.ledger.log, stream, begin, end, takes)
         out = before if start.declared.stage.name != COUNTS or what == "flush" else Counter[str]()
         for each in start.batch_hooks:
@@ -312,6 +316,14 @@ class CountingEngine(DiskEngine):
         self._step()
         assert self._callbacks is not None
         self._callbacks.on_batch(Batch(start.query, batch, 1, 1, {ssp: end[ssp.partition] for ssp in start.starts}))
+
+    def _check_present(self, start: StageStart, batch: int, begin: Ends, end: Ends) -> None:
+        """As Spark's sources, which fail if records of a batch were deleted."""
+        (stream,) = start.declared.stage.reads
+        earliest = self.ledger.log.earliest(stream) if isinstance(self.ledger.log, Log) else {}
+        trimmed = {each: (begin[each], first) for each, first in earliest.items() if begin.get(each, first) < min(first, end.get(each, 0))}
+        if trimmed:
+            raise self.ledger.fault(f"batch {batch} of {start.query} needs records of {stream} that were trimmed: {trimmed}")
 
     def _append(self, start: StageStart, batch: int, out: Mapping[str, int]) -> None:
         (stream,) = start.declared.stage.writes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
@@ -30,6 +30,8 @@ class Grant:
     """The query only runs the batch that adds new partitions (`containers.spark.replay`), and reads nothing."""
     confirm_owner: Callable[[], None] = lambda: None
     """See `StageStart.confirm_owner`."""
+    earlier_histories: Sequence[RunId] = ()
+    """See `StageStart.earlier_histories`."""
 
     @property
     def owner(self) -> str:

@@ -4,6 +4,9 @@ which batches must run again first.
 Spark's offset-log entry of every batch is durable in the blob store before the batch writes output. So a checkpoint that ends at batch N is
 brought to batch M by running batches N+1..M again with their entries: the same batches with the same output, which sinks that record
 (lineage, batch) skip. If this is not possible exactly, the stage gets a new lineage: rows may be duplicated, but none is lost.
+
+A local checkpoint that is older than the newest snapshot, such as one that a task has left on a disk, is not used: intermediate streams are
+trimmed up to the oldest retained snapshot, so the records of its next batches may be deleted.
 """
 
 from __future__ import annotations
@@ -87,11 +90,12 @@ def recovery(
     code: str,
 ) -> Recovery:
     """Decide. `reported` is the last batch of this lineage that was reported to the coordinator, `entries` its durable offset-log entries,
-    `code` the version of the present job file."""
+    `snapshot` the one to restore, `code` the version of the present job file."""
     if snapshot is not None and snapshot.restored_explicitly:
         return RestoreUnderNewLineage(snapshot, f"snapshot {snapshot.checkpoint} was selected to be restored")
     last = max([-1 if reported is None else reported, *entries])
-    if local is not None and local.lineage == lineage and _agrees(local, entries):
+    behind = local is not None and snapshot is not None and local.committed < snapshot.batch
+    if local is not None and not behind and local.lineage == lineage and _agrees(local, entries):
         ahead = _replay(local.committed, last, entries, code, local.entries)
         if not isinstance(ahead, str):
             return Resume(ahead)

@@ -65,7 +65,7 @@ async def prepare_checkpoint(state: StateContext, start: StageStart, snapshot: S
         case StartFresh(replay=replay):
             await state.in_thread(lambda: state.checkpoints.prepare(start.task, stage, start.lineage, None))
         case Restore() | RestoreUnderNewLineage() as decision:
-            prepared, replay = await _restore(state, start, decision)
+            prepared, replay = await _restore(state, start, decision, local)
         case Refuse(why=why):
             raise StateNotLocal(
                 f"the state of stage {stage} of task {start.task} is not on this disk ({directory}) and there is no snapshot of it: {why}; "
@@ -99,23 +99,28 @@ async def _decided(state: StateContext, start: StageStart, snapshot: Snapshot | 
 
 
 async def _restore(
-    state: StateContext, start: StageStart, decision: Restore | RestoreUnderNewLineage
+    state: StateContext, start: StageStart, decision: Restore | RestoreUnderNewLineage, local: LocalCheckpoint | None
 ) -> tuple[Prepared, Sequence[OffsetLogEntry]]:
     """Restore the newest snapshot that can be read. Returns how to start, and which batches must run again. After a crash before a new
     lineage begins, the next start restores the directory again."""
     head = decision.snapshot
     damaged = await _fetch(state, start, head)
     if damaged is None:
-        return await _restore_older(state, start, head)
+        return await _restore_older(state, start, head, None if head.restored_explicitly else local)
     if isinstance(decision, Restore):
         return Prepared(start, head, damaged), decision.replay
     return Prepared(await _begin_lineage(state, start, head, decision.why), head, damaged), ()
 
 
-async def _restore_older(state: StateContext, start: StageStart, head: Snapshot) -> tuple[Prepared, Sequence[OffsetLogEntry]]:
+async def _restore_older(
+    state: StateContext, start: StageStart, head: Snapshot, local: LocalCheckpoint | None
+) -> tuple[Prepared, Sequence[OffsetLogEntry]]:
+    """Continue from the newest of the older snapshots that can be read, or from the local checkpoint if it is newer than that."""
     lost = frozenset(head.markers)
     for older in await _older(state, start, head):
-        decision = await _decided(state, start, older, None)
+        decision = await _decided(state, start, older, local)
+        if isinstance(decision, Resume):
+            return _resumed_behind(start, head), decision.replay
         if not isinstance(decision, Restore | RestoreUnderNewLineage):
             continue
         damaged = await _fetch(state, start, older, last_resort=False)
@@ -127,11 +132,20 @@ async def _restore_older(state: StateContext, start: StageStart, head: Snapshot)
         if isinstance(decision, Restore):
             return Prepared(start, head, lost), decision.replay
         return Prepared(await _begin_lineage(state, start, older, decision.why, chosen=True), older, lost | damaged), ()
+    decision = await _decided(state, start, None, local)
+    if isinstance(decision, Resume):  # exact, unless the records of its next batches were trimmed: then the query fails
+        return _resumed_behind(start, head), decision.replay
     return Prepared(start, head, await _fetch(state, start, head, last_resort=True) or lost), ()
 
 
+def _resumed_behind(start: StageStart, head: Snapshot) -> Prepared:
+    log.error("%s: no blob store has snapshot %s any more: the older checkpoint on this disk is used", start.query, head.checkpoint)
+    return Prepared(start, head, frozenset(head.markers))
+
+
 async def _older(state: StateContext, start: StageStart, head: Snapshot) -> Sequence[Snapshot]:
-    """The retained snapshots before `head`, newest first. None if an operator chose `head`."""
+    """The retained snapshots before `head`, newest first, without those of histories that the job has ended: their state was given up,
+    and readers skip the records of their intermediate streams. None if an operator chose `head`."""
     if head.restored_explicitly:
         return ()
     found = await until_answered(partial(state.coordinator.snapshots_of, state.job, start.task, start.declared.stage.name), start.query)
@@ -145,6 +159,7 @@ async def _older(state: StateContext, start: StageStart, head: Snapshot) -> Sequ
             {BlobStoreName(name): BlobId(marker.index) for name, marker in row.markers.items()},
         )
         for row in rows[at + 1 :]
+        if not row.history_ended
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 from coordinator.store.snapshots import MarkerRow
@@ -18,7 +17,6 @@ from tests.contracts.rows import (
     cleanup_row,
     pin_row,
     snapshot_row,
-    stage_state_row,
 )
 
 KEY = StageKey(JOB, TaskName("Partition 0"), StageName("route"))
@@ -53,17 +51,14 @@ class SnapshotsContract:
             assert await tx.snapshots.get(KEY, full.checkpoint) == full
             assert await tx.snapshots.last_seq(JOB) == 2**33
 
-    async def test_the_runs_of_the_snapshots_from_which_stages_continue(self, store: Store) -> None:
+    async def test_the_runs_that_have_reported_the_snapshots_of_a_job(self, store: Store) -> None:
         async with store.begin() as tx:
-            for seq, task in ((1, "a"), (2, "a"), (3, "b"), (4, "c")):
-                await tx.snapshots.put(snapshot_row(seq, task, run_id=RunId(f"r{seq}")))
+            for seq, task, run in ((1, "a", "r1"), (2, "a", "r2"), (3, "b", "r3"), (4, "c", "r3")):
+                await tx.snapshots.put(snapshot_row(seq, task, run_id=RunId(run)))
             await tx.snapshots.put(snapshot_row(1, "a", job=OTHER, run_id=RunId("other")))
-            for task, head in (("a", 1), ("b", 3), ("c", 3)):
-                await tx.fleet.put_stage_state(replace(stage_state_row(task), head=checkpoint_of(head)))
-            await tx.fleet.put_stage_state(stage_state_row("d"))
         async with store.read() as tx:
-            assert await tx.snapshots.runs_of_heads(JOB) == {"r1", "r3"}
-            assert await tx.snapshots.runs_of_heads(OTHER) == set()
+            assert await tx.snapshots.runs(JOB) == {"r1", "r2", "r3"}
+            assert await tx.snapshots.runs(OTHER) == {"other"}
 
     async def test_snapshots_come_newest_first_in_pages_of_a_job_a_task_or_a_stage(self, store: Store) -> None:
         async with store.begin() as tx:

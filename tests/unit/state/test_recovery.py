@@ -75,6 +75,12 @@ def test_a_disk_with_an_older_copy_catches_up_by_the_recorded_offsets() -> None:
     assert batches(found) == [7, 8, 9]
 
 
+def test_a_disk_that_is_older_than_the_newest_snapshot_is_restored_because_its_records_may_be_trimmed() -> None:
+    found = recovery(OURS, 9, local(6), plans(6, 7, 8, 9), snapshot(8), CODE)
+    assert isinstance(found, Restore)
+    assert batches(found) == [9]
+
+
 def test_a_directory_whose_batches_another_holder_planned_otherwise_is_not_used() -> None:
     forked = LocalCheckpoint(OURS, 7, 7, {6: text(6), 7: "another plan of 7"})
     found = recovery(OURS, 7, forked, plans(6, 7, 8), snapshot(5), CODE)
@@ -135,6 +141,7 @@ def test_every_batch_that_was_run_is_kept_or_run_again_or_the_lineage_is_new_sin
         case Resume() as found:
             assert here is not None
             assert here.lineage == OURS
+            assert taken is None or here.committed >= taken.batch
             assert batches(found) == list(range(here.committed + 1, last + 1))
         case Restore(snapshot=base) as found:
             assert batches(found) == list(range(base.batch + 1, last + 1))
