@@ -85,6 +85,9 @@ class ContainerSettings(BaseSettings):
     )
     disk_low_bytes: int = Field(1 << 30, ge=0, description="a disk with less free space is reported with failures and in metrics; 0: none")
     metrics_host: str = Field("127.0.0.1", max_length=255, description="address on which this container serves its metrics")
+    metrics_token_file: Path | None = Field(
+        None, description="file with the token that requests for the metrics must send; read again when it changes. Default: they need none"
+    )
     metrics_port: int = Field(0, ge=0, le=65535, description="port of the metrics; 0: a free one")
     secrets_dir: Path = Field(
         Path("/var/run/secrets/sluice"), description="where Kubernetes Secrets are mounted that a job's config refers to, as NAME/KEY"

@@ -159,7 +159,9 @@ class Agent:
         )
         try:
             async with asyncio.timeout(SERVE_METRICS_WITHIN.total_seconds()):
-                self._metrics_server = await asyncio.to_thread(serve_metrics, collector, host, port, name)
+                self._metrics_server = await asyncio.to_thread(
+                    serve_metrics, collector, host, port, name, token_file=self._settings.metrics_token_file
+                )
         except (OSError, TimeoutError, UnicodeError) as error:
             log.warning(
                 "metrics are not served: %s, port %d: %s (SLUICE_METRICS_HOST, SLUICE_METRICS_PORT)", host, port, error or "no answer"

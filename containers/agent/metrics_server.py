@@ -3,18 +3,22 @@ memory."""
 
 from __future__ import annotations
 
+import hmac
 import io
 import logging
 import re
 import socket
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
+from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.types import WSGIApplication
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.registry import Collector
@@ -123,13 +127,60 @@ class MetricsServer:
         self.server.server_close()
 
 
-def serve_metrics(collector: Collector, host: str, port: int, known_as: str, timeout: timedelta = TIMEOUT) -> MetricsServer:
+class TokenFile:
+    """The token that scrapes must send. The file is read again when it has changed."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._version: tuple[int, int] | None = None
+        self._token = b""
+
+    def accepts(self, authorization: str) -> bool:
+        """Whether this value of the header `Authorization` has the token. Compares in constant time. Raises OSError if the file cannot be
+        read and could not be read before."""
+        try:
+            found = self._file.stat()
+            if (found.st_mtime_ns, found.st_ino) != self._version:
+                self._token = self._file.read_bytes().strip()
+                self._version = found.st_mtime_ns, found.st_ino
+        except OSError:
+            if self._version is None:
+                raise
+            log.warning("cannot read %s; using the former token", self._file)
+        scheme, _, token = authorization.partition(" ")
+        right = hmac.compare_digest(token.strip().encode("latin-1", "replace"), self._token)
+        return right and scheme.lower() == "bearer" and self._token != b""
+
+
+def guarded(app: WSGIApplication, token: TokenFile) -> WSGIApplication:
+    """Refuse requests without the token."""
+
+    def inner(environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        try:
+            accepted = token.accepts(environment.get("HTTP_AUTHORIZATION", ""))
+        except OSError as error:
+            log.warning("metrics are refused, because the file of SLUICE_METRICS_TOKEN_FILE cannot be read: %s", error)
+            start_response("503 Service Unavailable", [("Content-Type", "text/plain")])
+            return [b"the token of this container cannot be read\n"]
+        if not accepted:
+            start_response("401 Unauthorized", [("Content-Type", "text/plain"), ("WWW-Authenticate", "Bearer")])
+            return [b"send the token of SLUICE_METRICS_TOKEN_FILE in the header Authorization: Bearer TOKEN\n"]
+        return app(environment, start_response)
+
+    return inner
+
+
+def serve_metrics(
+    collector: Collector, host: str, port: int, known_as: str, timeout: timedelta = TIMEOUT, token_file: Path | None = None
+) -> MetricsServer:
     """Serve on the address; port 0 takes a free one. If the host means every address of the machine, the server's address has the name
-    `known_as`. Blocks while the machine's name is looked up. Raises OSError when the address cannot be used."""
+    `known_as`. `token_file`: has the token that requests must send; None: they need none. Blocks while the machine's name is looked up.
+    Raises OSError when the address cannot be used."""
     registry = CollectorRegistry()
     registry.register(collector)
     server = _Server(host, port, timeout)
-    server.set_app(make_wsgi_app(registry))
+    app = make_wsgi_app(registry)
+    server.set_app(app if token_file is None else guarded(app, TokenFile(token_file)))
     poll_seconds = min(0.5, timeout.total_seconds() / 4)
     threading.Thread(target=server.serve_forever, args=(poll_seconds,), name="sluice-metrics", daemon=True).start()
     name = known_as if host in WILDCARDS else host

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import httpx
 import pytest
@@ -106,3 +107,45 @@ def test_a_client_that_leaves_is_not_an_error(server: MetricsServer, capfd: pyte
         pass
     scraped(server)
     assert capfd.readouterr() == ("", "")
+
+
+# --- a token -----------------------------------------------------------------------------------------------------------
+
+
+def scraped_with(server: MetricsServer, authorization: str | None) -> int:
+    """The status. httpx refuses to send some of these values."""
+    header = b"" if authorization is None else b"Authorization: " + authorization.encode("latin-1") + b"\r\n"
+    with connected(server) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\n" + header + b"\r\n")
+        return int(connection.makefile("rb").readline().split()[1])
+
+
+def test_scrapes_need_the_token_of_the_file_which_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    server = serve_metrics(Sample(10), "127.0.0.1", 0, "here", token_file=file)
+    try:
+        assert scraped_with(server, "Bearer first") == 200
+        for wrong in (None, "", "first", "Bearer", "Bearer ", "Bearer firs", "Bearer first x", "Basic first", "Bearer \u00e9"):
+            assert scraped_with(server, wrong) == 401, wrong
+        renewed = tmp_path / "renewed"
+        renewed.write_text("second")
+        renewed.replace(file)
+        assert scraped_with(server, "Bearer first") == 401
+        assert scraped_with(server, "bearer second") == 200
+        file.unlink()
+        assert scraped_with(server, "Bearer second") == 200, "the former token stays"
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(("text", "status"), [(None, 503), ("", 401)])
+def test_without_a_token_to_compare_with_nothing_is_shown(tmp_path: Path, text: str | None, status: int) -> None:
+    file = tmp_path / "token"
+    if text is not None:
+        file.write_text(text)
+    server = serve_metrics(Sample(10), "127.0.0.1", 0, "here", token_file=file)
+    try:
+        assert scraped_with(server, "Bearer ") == status
+    finally:
+        server.close()
