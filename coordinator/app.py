@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -33,9 +33,12 @@ from coordinator.fleet.report_checks import ReportChecks
 from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.fleet.strangers import Strangers
 from coordinator.health import Health
+from coordinator.identity.audit_lines import AuditLines
 from coordinator.identity.audit_log import AuditLog, PruneAuditLog
 from coordinator.identity.authentication import Authentication
 from coordinator.identity.incarnations import Incarnations
+from coordinator.identity.logins import Logins
+from coordinator.identity.providers import IdentityProviders, ProviderSettings, RefreshKeys
 from coordinator.identity.sessions import Sessions
 from coordinator.identity.tokens import PruneTokens, Tokens
 from coordinator.jobmodels.cache import JobModels
@@ -81,6 +84,9 @@ from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
 from sluice.clock import Clock, SystemClock
 from sluice.core.access.metrics_address import parse_scrape_hosts
+from sluice.core.access.networks import parse_open_networks
+from sluice.core.access.providers import Provider, RoleRow
+from sluice.core.access.tokens import Grant
 from sluice.core.drain import DrainId, DrainTimeLimits, Phase
 from sluice.core.errors import DatabaseInUse, SluiceError, StreamUnavailable
 from sluice.core.ids import JobName, Lineage, RunId
@@ -143,6 +149,30 @@ def stream_systems(settings: Settings, clock: Clock) -> dict[str, StreamSystem]:
     return systems
 
 
+def identity_providers(settings: Settings) -> Sequence[ProviderSettings]:
+    return [
+        ProviderSettings(
+            Provider(
+                each.name,
+                each.issuer,
+                frozenset({each.audience, each.client_id} - {""}),
+                tuple(RoleRow(row.group, row.subject, Grant(frozenset(row.roles), row.jobs)) for row in each.roles),
+                each.name_claim,
+                each.groups_claim,
+                each.kubernetes,
+            ),
+            each.client_id,
+            each.client_secret_file,
+            each.scopes,
+            each.keys_url,
+            each.ca_file,
+            each.bearer_token_file,
+            timedelta(seconds=each.keys_kept_seconds),
+        )
+        for each in settings.identity_providers
+    ]
+
+
 def stores_of_blobs(settings: Settings, clock: Clock, requests: dict[str, Requests], on_open: OnOpen | None = None) -> BlobStores:
     """The configured blob stores, not opened yet. Raises BadSettings for a URL with an unknown scheme."""
     names = tuple(map(BlobStoreName, settings.blob_places))
@@ -188,7 +218,9 @@ def build(
         pages.wake()
 
     sessions = Sessions(store, clock, random_bytes, pages.wake)
-    authentication = Authentication(Tokens(store, clock, random_bytes, end_waits), sessions, clock, required=settings.authenticates)
+    providers = IdentityProviders(identity_providers(settings), clock)
+    tokens = Tokens(store, clock, random_bytes, end_waits)
+    authentication = Authentication(tokens, sessions, providers, clock, required=settings.authenticates)
     stage_metrics, traffic = StageMetrics(), Traffic(clock)
     lag = LagMonitor(store, systems, stage_metrics, clock, models.decoded)
     reports, regrouping = ReportChecks(models.decoded, lag.ends_after), Regrouping(leases, clock, new_lineage, lag.forget)
@@ -260,6 +292,7 @@ def build(
             RetireStores(store, clock, hold, timedelta(seconds=settings.retire_after_seconds), retention),
             SweepExpired(blob_stores, clean_up, clock, hold),
             PruneHistory(store, clock, hold, settings.history_policy),
+            RefreshKeys(providers, clock),
             PruneTokens(authentication.tokens, clock, hold, timedelta(seconds=settings.keep_history_seconds)),
             PruneAuditLog(store, clock, hold, timedelta(seconds=settings.keep_history_seconds)),
             collection,
@@ -386,8 +419,10 @@ def build(
 
     api = new_api(lifespan=lifespan)
     api.state.parts = parts
-    audit_log = AuditLog(store, clock)
-    api.state.access = Access(authentication, Incarnations(store, leases), audit_log, store)
+    audit_log = AuditLog(store, clock, AuditLines(settings.audit_file))
+    api.state.access = Access(
+        authentication, Incarnations(store, leases), audit_log, store, parse_open_networks(settings.samza_networks), models.only_job
+    )
     api.state.backups = SnapshotParts(
         snapshots=snapshots,
         blob_stores=blob_stores,
@@ -408,7 +443,8 @@ def build(
     )
     api.state.draining = DrainParts(drains, drain_times(settings))
     state = (api.state.parts, api.state.draining, api.state.backups, api.state.versioning)
-    api.state.ui = ui.Ui(Pages(*state, samples, audit_log), pages, Actions(*state))
+    logins = Logins(providers, clock, random_bytes, settings.public_url)
+    api.state.ui = ui.Ui(Pages(*state, samples, audit_log), pages, Actions(*state), logins)
     api.include_router(ui.router)
     errors.install(api)
     marked = middleware.deprecation_marked(middleware.limited(api, settings.max_body_bytes))

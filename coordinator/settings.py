@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
@@ -18,7 +18,8 @@ from sluice.core import deprecations
 from sluice.core.access.browsers import LOCALHOST
 from sluice.core.access.credentials import without_credentials
 from sluice.core.access.metrics_address import parse_scrape_hosts
-from sluice.core.access.networks import parse_address, parse_networks
+from sluice.core.access.networks import parse_address, parse_networks, parse_open_networks
+from sluice.core.access.roles import Role
 from sluice.core.access.spark_settings import ALLOWED
 from sluice.core.deprecations import Kind, of_kind
 from sluice.core.errors import BadName, BadSettings
@@ -28,6 +29,7 @@ from sluice.core.leases.failover import FailOver
 from sluice.core.leases.lease import LeasePolicy
 from sluice.core.pruning import HistoryPolicy
 from sluice.disks import checked_path
+from sluice.wire.access import Pattern as JobPattern
 
 
 class _OldNames(PydanticBaseSettingsSource):
@@ -56,6 +58,60 @@ def _environment() -> Mapping[str, str]:
     return {name.lower(): value for name, value in os.environ.items()}
 
 
+class ProviderRole(BaseModel):
+    """A row of the table of an identity provider: its members have the roles for the jobs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    group: str = Field("", max_length=1000, description="a group of the provider, exactly as in the token")
+    subject: str = Field("", max_length=1000, description="the claim sub of one user or program, instead of a group")
+    roles: tuple[Role, ...] = Field(min_length=1)
+    jobs: tuple[JobPattern, ...] = Field(("*",), min_length=1)
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> ProviderRole:
+        if (self.group == "") == (self.subject == ""):
+            raise ValueError("give either group or subject")
+        return self
+
+
+class IdentityProvider(BaseModel):
+    """An OpenID Connect provider, or a Kubernetes cluster."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,29}$", description="the beginning of the names of its principals, as in corp:ann")
+    issuer: str = Field(description="URL, exactly as in the claim iss of its tokens")
+    audience: str = Field("", description="claim aud of the tokens of programs; those for client_id are accepted, too")
+    client_id: str = Field("", description="client of the web pages and of `sluice login`")
+    client_secret_file: Path | None = Field(None, description="file with the secret of the client, if it has one")
+    scopes: str = Field("openid", description="scopes of logins, separated by spaces")
+    keys_url: str = Field("", description="URL of the public keys (JWKS); default: the one that the issuer publishes")
+    ca_file: Path | None = Field(
+        None, description="PEM file of the authorities of the provider's certificate; default: those of the system"
+    )
+    bearer_token_file: Path | None = Field(None, description="file with a token for requests to keys_url, which Kubernetes needs")
+    keys_kept_seconds: float = Field(86400, gt=0, le=1e7)
+    name_claim: str = Field("sub", description="claim with the principal's name; users must not be able to change it")
+    groups_claim: str = Field("groups", description="claim with the groups; a dot separates nested names, as in realm_access.roles")
+    kubernetes: bool = Field(False, description="its tokens are those of service accounts, bound to a pod")
+    roles: tuple[ProviderRole, ...] = ()
+
+    @field_validator("issuer", "keys_url")
+    @classmethod
+    def _safe(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if url and not (parts.scheme == "https" and parts.netloc) and not (parts.scheme == "http" and _is_loopback(parts.hostname or "")):
+            raise ValueError("an https:// URL is needed, because its answers decide who may log in")
+        return url
+
+    @model_validator(mode="after")
+    def _has_audience(self) -> IdentityProvider:
+        if not self.audience and not self.client_id:
+            raise ValueError("audience or client_id is needed: tokens for other programs must not be accepted")
+        return self
+
+
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="ignore")
 
@@ -77,6 +133,11 @@ class Settings(BaseSettings):
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto headers are used"
     )
+    samza_networks: Annotated[dict[str, tuple[str, ...]], NoDecode] = Field(
+        {},
+        description="networks from which containers of Apache Samza, which cannot send tokens, read the job model and send heartbeats "
+        'without one: a JSON object of job patterns, as {"flight-*": ["10.1.0.0/16"]}. Default: none',
+    )
     metrics_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="addresses, networks and names (with * as in *.example.org) at which containers may serve their metrics, in addition "
@@ -84,6 +145,18 @@ class Settings(BaseSettings):
     )
     deployer_spark_settings: Annotated[tuple[str, ...], NoDecode] = Field(
         ALLOWED, description="Spark settings, with * as in spark.sql.*, that the role deployer may put into a run's config"
+    )
+    audit_file: Path | None = Field(
+        None, description="file to which each event of the audit log is appended as a line of JSON; -: standard output. Default: none"
+    )
+    identity_providers: Annotated[tuple[IdentityProvider, ...], NoDecode] = Field(
+        (),
+        description="OpenID Connect providers and Kubernetes clusters whose tokens are accepted, with the roles of their groups: "
+        "a JSON list of objects, or tables [[identity_providers]]",
+    )
+    public_url: str = Field(
+        "",
+        description="URL of the coordinator for browsers, as https://sluice.example.org; logins return to it. Default: the request's",
     )
     first_token_file: Path | None = Field(
         None, description="file for the first administrator's token; default: it is printed on standard output"
@@ -203,6 +276,7 @@ class Settings(BaseSettings):
     @field_validator(
         "allowed_hosts",
         "trusted_proxies",
+        "identity_providers",
         "metrics_hosts",
         "deployer_spark_settings",
         "groupers",
@@ -220,16 +294,17 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise ValueError('a JSON list is needed, as in ["module:Class"] or ["local"]') from error
 
-    @field_validator("blob_stores", mode="before")
+    @field_validator("blob_stores", "samza_networks", mode="before")
     @classmethod
-    def _named(cls, given: object) -> object:
+    def _named(cls, given: object, info: ValidationInfo) -> object:
         """Environment variables contain the object as JSON."""
         if not isinstance(given, str):
             return given
         try:
             return json.loads(given)
         except ValueError as error:
-            raise ValueError('a JSON object of URLs is needed, as in {"local": "file:///var/lib/sluice/blobs"}') from error
+            form = {"blob_stores": '{"local": "file:///var/lib/sluice/blobs"}', "samza_networks": '{"flight-*": ["10.1.0.0/16"]}'}
+            raise ValueError(f"a JSON object is needed, as in {form[str(info.field_name)]}") from error
 
     @field_validator("blob_stores")
     @classmethod
@@ -244,6 +319,14 @@ class Settings(BaseSettings):
             if name not in self.blob_places:
                 raise ValueError(f"no blob store {name!r} is configured; configured are {', '.join(self.blob_places)}")
         return self
+
+    @field_validator("identity_providers")
+    @classmethod
+    def _distinct(cls, providers: tuple[IdentityProvider, ...]) -> tuple[IdentityProvider, ...]:
+        for field in ("name", "issuer"):
+            if len({getattr(each, field) for each in providers}) != len(providers):
+                raise ValueError(f"two identity providers have the same {field}")
+        return providers
 
     @field_validator("groupers")
     @classmethod
@@ -372,6 +455,7 @@ def _check_exposure(settings: Settings) -> None:
         raise BadSettings("tls_certificate and tls_key are needed together")
     parse_networks(settings.trusted_proxies)
     parse_scrape_hosts(settings.metrics_hosts)
+    parse_open_networks(settings.samza_networks)
     if settings.behind_proxy and not settings.trusted_proxies:
         raise BadSettings("behind_proxy needs trusted_proxies, a JSON list of the addresses or networks of the proxies")
     if settings.behind_proxy and not settings.authenticates:

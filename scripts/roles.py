@@ -28,9 +28,10 @@ def page() -> str:
         job = "needs no token" if rule.is_open else rule.job.value if rule.roles else ""
         if rule.unless_query:
             job = f"needs no token without `?{rule.unless_query}`"
-        lines.append(
-            f"| `{request}` | {' | '.join(cells)} | {job} | {'' if rule.containers is ContainerAccess.NONE else rule.containers.value} |"
-        )
+        containers = "" if rule.containers is ContainerAccess.NONE else rule.containers.value
+        if rule.samza:
+            containers += "; of Apache Samza, in `samza_networks`"
+        lines.append(f"| `{request}` | {' | '.join(cells)} | {job} | {containers} |")
     return "\n".join(lines) + "\n"
 
 

@@ -33,6 +33,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from sluice.clock import SystemClock
 from sluice.core.access.credentials import without_credentials
 from sluice.core.drain import Mode
 from sluice.core.errors import BadSettings, ClientError, CoordinatorUnavailable, CoordinatorUnreachable, LeaseLost, SluiceError
@@ -41,6 +42,7 @@ from sluice.core.jobmodels.model import JobModel
 from sluice.core.leases.lease import KnownTerm
 from sluice.core.lifecycle import RunState
 from sluice.core.snapshots.snapshot import CommitId
+from sluice.logins import token_for
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
@@ -85,18 +87,19 @@ def verification() -> ssl.SSLContext | bool:
 
 class EnvironmentToken:
     """The token of `SLUICE_TOKEN`, or of the file `SLUICE_TOKEN_FILE`, which is read again when it has changed, because platforms renew
-    such files. "" if neither is set."""
+    such files. If neither is set, that of `sluice login` for the coordinator at `url`; "" if there is none."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str = "") -> None:
+        self._url = url
         self._version: tuple[int, int] | None = None
         self._token = ""
 
     def __call__(self) -> str:
-        """Raises BadSettings if the file cannot be read and could not be read before."""
+        """Raises BadSettings if the file cannot be read and could not be read before, and the errors of `logins.token_for`."""
         if TOKEN in os.environ:
             return os.environ[TOKEN].strip()
         if not os.environ.get(TOKEN_FILE):
-            return ""
+            return token_for(self._url, SystemClock()) if self._url else ""
         file = Path(os.environ[TOKEN_FILE])
         try:
             found = file.stat()
@@ -165,7 +168,7 @@ class CoordinatorClient:
         """`token` returns the token that requests carry, "" for none. Default: that of the environment."""
         self.url = without_credentials(url)
         """Without credentials, for messages."""
-        self._token = token or EnvironmentToken()
+        self._token = token or EnvironmentToken(url)
         self._incarnation_token = ""
         self._http = httpx.AsyncClient(base_url=url, timeout=TIMEOUT.total_seconds(), transport=transport, verify=verification())
         self._term = KnownTerm()

@@ -6,12 +6,13 @@ entry before the request's body is validated. If the body names the job, the rou
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 from fastapi import Depends, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -19,12 +20,14 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import State
 
 from coordinator.identity.audit_log import AuditedRequest, AuditLog
+from coordinator.identity.audited_state import AuditedState, state_of_job, state_of_tokens
 from coordinator.identity.authentication import Authentication, Principal
 from coordinator.identity.incarnations import Incarnation, Incarnations
 from coordinator.store.sql import Store
 from sluice.core.access.browsers import SAFE_METHODS
+from sluice.core.access.networks import OpenNetworks
 from sluice.core.access.roles import Role
-from sluice.core.access.tokens import INCARNATION_PREFIX
+from sluice.core.access.tokens import INCARNATION_PREFIX, Rights
 from sluice.core.deprecations import Kind, of_kind
 from sluice.core.drain import DrainId
 from sluice.core.errors import Forbidden, LeaseLost, NotAuthenticated, SluiceError, Unavailable
@@ -77,12 +80,14 @@ class ContainerAccess(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`unless_query`: the request needs a token only with this name in its query."""
+    """`unless_query`: the request needs a token only with this name in its query. `samza`: containers of Apache Samza send it, and need no
+    token in the networks of the setting `samza_networks`."""
 
     roles: Roles
     job: JobSource
     containers: ContainerAccess = ContainerAccess.NONE
     unless_query: str = ""
+    samza: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -109,7 +114,7 @@ CURRENT_RULES: Mapping[str, Rule] = {
     "GET /runs/{runId}/notices": Rule(READ, JobSource.RUN, ContainerAccess.RUN),
     "POST /runs/{runId}/containers": Rule(REGISTER, JobSource.RUN),
     "POST /containers/{executionContainerId:path}/exit": Rule(LAUNCH, JobSource.CONTAINER, ContainerAccess.FORMER),
-    "GET /containerHeartbeat": Rule(NO_ROLE, JobSource.CONTAINER_QUERY, ContainerAccess.FORMER),
+    "GET /containerHeartbeat": Rule(NO_ROLE, JobSource.CONTAINER_QUERY, ContainerAccess.FORMER, samza=True),
     "POST /runs/{runId}/tasks/{task}/acquire": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.RUN),
     "GET /runs/{runId}/tasks/{task}/owner": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.RUN),
     "POST /runs/{runId}/tasks/{task}/progress": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
@@ -124,18 +129,18 @@ CURRENT_RULES: Mapping[str, Rule] = {
     "POST /runs/{runId}/containers/{executionContainerId:path}/adopted": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.ITSELF),
     "GET /runs/{runId}/containers/{executionContainerId:path}/standby": Rule(READ, JobSource.RUN, ContainerAccess.ITSELF),
     # job models
-    "GET /jobModel": Rule(READ, JobSource.QUERY, ContainerAccess.RUN),
-    "GET /locality": Rule(READ, JobSource.QUERY, ContainerAccess.RUN),
+    "GET /jobModel": Rule(READ, JobSource.QUERY, ContainerAccess.RUN, samza=True),
+    "GET /locality": Rule(READ, JobSource.QUERY, ContainerAccess.RUN, samza=True),
     "POST /jobModel/plan": Rule(READ, JobSource.BODY),
     "GET /jobs/{job}/models": Rule(READ, JobSource.PATH),
     "GET /jobs/{job}/models/{version}": Rule(READ, JobSource.PATH),
     "GET /jobs/{job}/models/{version}/diff/{later}": Rule(READ, JobSource.PATH),
     "POST /jobs/{job}/models/{version}/rollback": Rule(CHANGE, JobSource.PATH),
     # clients of Apache Samza
-    "GET /": Rule(READ, JobSource.ALL, ContainerAccess.RUN),
-    "GET /jobs/{job}/": Rule(READ, JobSource.PATH, ContainerAccess.RUN),
-    "GET /jobs/{job}/containerHeartbeat": Rule(NO_ROLE, JobSource.CONTAINER_QUERY, ContainerAccess.FORMER),
-    "GET /jobs/{job}/locality": Rule(READ, JobSource.PATH, ContainerAccess.RUN),
+    "GET /": Rule(READ, JobSource.ALL, ContainerAccess.RUN, samza=True),
+    "GET /jobs/{job}/": Rule(READ, JobSource.PATH, ContainerAccess.RUN, samza=True),
+    "GET /jobs/{job}/containerHeartbeat": Rule(NO_ROLE, JobSource.CONTAINER_QUERY, ContainerAccess.FORMER, samza=True),
+    "GET /jobs/{job}/locality": Rule(READ, JobSource.PATH, ContainerAccess.RUN, samza=True),
     # drains
     "POST /drain": Rule(CHANGE, JobSource.BODY),
     "POST /drain/plan": Rule(READ, JobSource.BODY),
@@ -160,6 +165,7 @@ CURRENT_RULES: Mapping[str, Rule] = {
     "POST /tokens": Rule(ADMINISTER, JobSource.ALL),
     "GET /tokens": Rule(ADMINISTER, JobSource.ALL),
     "DELETE /tokens/{tokenId}": Rule(ADMINISTER, JobSource.ALL),
+    "GET /identity-providers": OPEN,
     "GET /audit-log": Rule(ADMINISTER, JobSource.ALL),
     # tools
     "GET /metrics": Rule(SCRAPE, JobSource.ALL),
@@ -173,6 +179,8 @@ CURRENT_RULES: Mapping[str, Rule] = {
     "GET /ui": OPEN,
     "GET /ui/static/{file}": OPEN,
     "POST /ui/login": OPEN,
+    "GET /ui/login/{provider}": OPEN,
+    "GET /ui/login/{provider}/callback": OPEN,
     "POST /ui/logout": OPEN,
     "GET /ui/events": Rule(READ, JobSource.ANY),
     "GET /ui/actions/{name}": Rule(READ, JobSource.ANY),
@@ -192,12 +200,23 @@ RULES: Mapping[str, Rule] = {**CURRENT_RULES, **{each.old: CURRENT_RULES[str(eac
 class Access:
     """Applies the table. The jobs of runs, drains and containers are read from `store`."""
 
-    def __init__(self, authentication: Authentication, incarnations: Incarnations, audit_log: AuditLog, store: Store) -> None:
+    def __init__(
+        self,
+        authentication: Authentication,
+        incarnations: Incarnations,
+        audit_log: AuditLog,
+        store: Store,
+        samza_networks: OpenNetworks,
+        only_job: Callable[[], JobName],
+    ) -> None:
         self.authentication = authentication
         self.audit_log = audit_log
+        self._samza_networks = samza_networks
+        self._only_job = only_job
         self._incarnations = incarnations
         self._store = store
         self._jobs: dict[RunId, JobName] = {}
+        self._bare: dict[str, JobName] = {}
 
     async def admit(self, request: Request, rule: Rule) -> None:
         """Check that the principal has one of the roles, or that the container may send the request. Set `principal` or `container` in the
@@ -209,8 +228,9 @@ class Access:
         address = request.client.host if request.client else ""
         authorization, session_id = request.headers.getlist("authorization"), session_of(request)
         if session_id and not authorization:
-            principal = self.authentication.of_session(session_id)
-            await self._admit_principal(request, rule, principal)
+            await self._admit_principal(request, rule, self.authentication.of_session(session_id))
+            return
+        if rule.samza and not authorization and await self._is_of_samza(request, rule, address):
             return
         token = self.authentication.token_of(authorization, address)
         if token.startswith(INCARNATION_PREFIX):
@@ -219,15 +239,39 @@ class Access:
                 raise self.authentication.refusal("", address)
             await self._admit_container(request, rule, container)
             return
-        await self._admit_principal(request, rule, self.authentication.identify(token, address))
+        await self._admit_principal(request, rule, await self.authentication.identify(token, address))
+
+    async def _is_of_samza(self, request: Request, rule: Rule, address: str) -> bool:
+        """Whether the request may be that of a container of Apache Samza in a network that is open to its job. Heartbeats are admitted for
+        bare containers only, and for containers that do not exist, because Samza's client expects an answer with status 200."""
+        if not self._samza_networks.admit_any(address):
+            return False
+        if rule.job is not JobSource.CONTAINER_QUERY:
+            job = await self._job(request, rule.job)
+            if job is None and "job" not in request.query_params:
+                job = self._only_job()
+            return job is not None and self._samza_networks.admit(address, job)
+        named = request.query_params.getlist("executionContainerId")
+        if len(named) != 1 or "\0" in named[0]:
+            return True
+        if named[0] not in self._bare:  # so that heartbeats go on while the database is away
+            async with self._store.read() as tx:
+                container = await tx.fleet.container(ExecutionContainerId(named[0]))
+            if container is None or not container.bare:
+                return container is None
+            if len(self._bare) >= MAX_REMEMBERED:
+                self._bare.clear()
+            self._bare[named[0]] = container.job
+        return self._samza_networks.admit(address, self._bare[named[0]])
 
     async def _admit_principal(self, request: Request, rule: Rule, principal: Principal) -> None:
         request.state.principal = principal
-        if principal.grant.roles.isdisjoint(rule.roles):
+        rights = request.state.rights = principal.rights.of(rule.roles)
+        if not rights.grants:
             needed = f"one of the roles {', '.join(sorted(rule.roles))}" if rule.roles else "the token of a registered container"
             raise Forbidden(f"{_shown(principal)}: {needed} is needed")
-        if rule.job not in (JobSource.ANY, JobSource.BODY) and not principal.grant.covers_all_jobs:
-            await self.check(principal, await self._job(request, rule.job))
+        if rule.job not in (JobSource.ANY, JobSource.BODY) and not rights.covers_all_jobs:
+            check_job(principal, rights, await self._job(request, rule.job))
 
     async def _admit_container(self, request: Request, rule: Rule, container: Incarnation) -> None:
         if rule.containers is ContainerAccess.NONE:
@@ -294,6 +338,23 @@ class Access:
         """The job that the request names outside its body, for the audit log; "" if none."""
         return _stored_job(await self._job(request, rule.job) or "")
 
+    async def job_in_body(self, request: Request) -> str:
+        """The job that a JSON body or a form names with `job` or `runId`, for the audit log; "" if none. The body is not validated."""
+        fields = _fields_of(await request.body())
+        if fields.get("job"):
+            return _stored_job(fields["job"])
+        run_id = fields.get("runId") or fields.get("run_id") or fields.get("run") or ""
+        return _stored_job(await self.job_of_run(RunId(run_id)) or "") if run_id and "\0" not in run_id else ""
+
+    async def audited_state(self, attempt: AuditedRequest, job: str) -> AuditedState:
+        """The state of what the request may change. Raises StoreUnavailable."""
+        if attempt.action.endswith("/tokens") or "/tokens/" in attempt.action:
+            return state_of_tokens(self.authentication.tokens.all())
+        if not job:
+            return {}
+        async with self._store.read() as tx:
+            return await state_of_job(tx, JobName(job))
+
     async def job_of_run(self, run_id: RunId) -> JobName | None:
         if run_id not in self._jobs:
             async with self._store.read() as tx:
@@ -310,11 +371,13 @@ class Access:
             container = await tx.fleet.container(ExecutionContainerId(execution_id))
         return None if container is None else container.job
 
-    async def check(self, principal: Principal, job: JobName | None) -> None:
-        if job is None:
-            raise Forbidden(f"{_shown(principal)}: the request names no known job, so a role for all jobs is needed")
-        if not principal.grant.covers(job):
-            raise Forbidden(f"{_shown(principal)}: a role for the job {job} is needed")
+
+def check_job(principal: Principal, rights: Rights, job: JobName | None) -> None:
+    """`rights`: those of the principal that allow the request. Raises Forbidden."""
+    if job is None:
+        raise Forbidden(f"{_shown(principal)}: the request names no known job, so a role for all jobs is needed")
+    if not rights.covers(job):
+        raise Forbidden(f"{_shown(principal)}: a role for the job {job} is needed")
 
 
 COOKIE = "sluice_session"
@@ -335,8 +398,8 @@ MAX_REMEMBERED = 10_000
 
 
 def _shown(principal: Principal) -> str:
-    grant = principal.grant
-    return f"{principal.name} has the roles {', '.join(sorted(grant.roles))} for the jobs {', '.join(grant.jobs)}"
+    grants = [f"the roles {', '.join(sorted(each.roles))} for the jobs {', '.join(each.jobs)}" for each in principal.rights.grants]
+    return f"{principal.name} has {', and '.join(grants) or 'no role'}"
 
 
 class GuardedRoute(APIRoute):
@@ -359,8 +422,8 @@ class GuardedRoute(APIRoute):
                 await access.audit_log.refused(attempt_of(request, route, job), refusal.status, str(refusal))
                 raise
             if recorded:
-                attempt = attempt_of(request, route, await access.job_named(request, rule))
-                return await recorded_answer(access.audit_log, attempt, answer, request)
+                named = await access.job_named(request, rule) or await access.job_in_body(request)
+                return await recorded_answer(access, attempt_of(request, route, named), answer, request)
             answered = await answer(request)
             access.still_valid(request)
             return answered
@@ -373,10 +436,11 @@ NOT_RECORDED = frozenset({"POST /runs/plan", "POST /jobModel/plan", "POST /drain
 
 
 async def recorded_answer(
-    audit_log: AuditLog, attempt: AuditedRequest, answer: Callable[[Request], Coroutine[Any, Any, Response]], request: Request
+    access: Access, attempt: AuditedRequest, answer: Callable[[Request], Coroutine[Any, Any, Response]], request: Request
 ) -> Response:
-    """Answer a request for a change, and record it before and after. Raises StoreUnavailable if the first record cannot be written."""
-    seq = await audit_log.begin(attempt)
+    """Answer a request for a change, and record it before and after. Raises StoreUnavailable or AuditUnavailable if the first record cannot
+    be written."""
+    began = await access.audit_log.begin(attempt, await access.audited_state(attempt, attempt.job))
     status, reason = 500, "bug"
     try:
         answered = await answer(request)
@@ -393,15 +457,30 @@ async def recorded_answer(
         status, reason = error.status_code, ""
         raise
     finally:
+        job = _stored_job(request.state.named_job) or attempt.job
         try:
-            await audit_log.end(seq, attempt, status, reason, _stored_job(request.state.named_job) or attempt.job)
+            await access.audit_log.end(began, status, reason, job, await access.audited_state(attempt, job))
         except Unavailable as error:
-            log.error("cannot record status %d of event %d in the audit log: %s", status, seq, error)
+            log.error("cannot record status %d of event %d in the audit log: %s", status, began.seq, error)
 
 
 def _stored_job(job: str) -> str:
     """The name of a job as it is stored; "" for text that cannot be one."""
     return job if job.isprintable() and len(job) <= 300 else ""
+
+
+def _fields_of(body: bytes) -> Mapping[str, str]:
+    """The text fields of a JSON object or of a form; none of any other body."""
+    try:
+        found = json.loads(body) if body[:1] == b"{" else dict(parse_qsl(body.decode()))
+    except (ValueError, RecursionError):
+        return {}
+    return {name: value for name, value in found.items() if isinstance(value, str) and _encodable(value)}
+
+
+def _encodable(text: str) -> bool:
+    """Whether the text has no lone surrogates, which no database stores."""
+    return not any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def attempt_of(request: Request, route: str, job: str = "") -> AuditedRequest:
@@ -422,12 +501,14 @@ async def get_access(request: Request) -> Access:
 
 
 class RequestGuard:
-    """Checks that a route makes itself, because the body names the job. Without authentication every check succeeds."""
+    """Checks that a route makes itself, because the body names the job. Without authentication every check succeeds. `rights`: those of the
+    principal that allow the request."""
 
     def __init__(self, access: Access, state: State) -> None:
         self._access = access
         self._state = state
         self._principal: Principal | None = getattr(state, "principal", None)
+        self._rights: Rights = getattr(state, "rights", Rights(()))
         self._container: Incarnation | None = getattr(state, "container", None)
 
     @property
@@ -435,29 +516,34 @@ class RequestGuard:
         """The name of the principal; "" without authentication."""
         return "" if self._principal is None else self._principal.name
 
-    @property
-    def is_admin(self) -> bool:
-        return self._principal is None or Role.ADMIN in self._principal.grant.roles
+    def is_admin(self, job: str) -> bool:
+        """Whether the principal has the role admin for the job."""
+        return self._principal is None or self._principal.rights.of(ADMINISTER).covers(JobName(job))
 
     async def job(self, job: str) -> None:
         """Raises Forbidden if the principal has no role for the job. The event of the request in the audit log names the job."""
         self._state.named_job = job
-        if self._principal is not None and not self._principal.grant.covers_all_jobs:
-            await self._access.check(self._principal, JobName(job))
+        if self._principal is not None and not self._rights.covers_all_jobs:
+            check_job(self._principal, self._rights, JobName(job))
 
     @property
     def jobs(self) -> tuple[str, ...]:
         """The patterns of the jobs that the principal may see."""
-        return ("*",) if self._principal is None or self._principal.grant.covers_all_jobs else tuple(self._principal.grant.jobs)
+        return ("*",) if self._principal is None or self._rights.covers_all_jobs else self._rights.jobs
 
     async def all_jobs(self) -> None:
-        if self._principal is not None and not self._principal.grant.covers_all_jobs:
+        if self._principal is not None and not self._rights.covers_all_jobs:
             raise Forbidden(f"{_shown(self._principal)}: a role for all jobs is needed")
 
-    async def roles(self, roles: Roles) -> None:
-        """For routes whose body also names the operation. Raises Forbidden if the principal has none of the roles."""
-        if self._principal is not None and self._principal.grant.roles.isdisjoint(roles):
+    def needing(self, roles: Roles) -> RequestGuard:
+        """The guard of an operation that needs one of the roles. Raises Forbidden if the principal has none of them."""
+        if self._principal is None:
+            return self
+        narrowed = RequestGuard(self._access, self._state)
+        narrowed._rights = self._principal.rights.of(roles)
+        if not narrowed._rights.grants:
             raise Forbidden(f"{_shown(self._principal)}: one of the roles {', '.join(sorted(roles))} is needed")
+        return narrowed
 
     def valid(self) -> bool:
         """Whether the principal's token and session are still valid."""
@@ -467,17 +553,22 @@ class RequestGuard:
         """Raises Forbidden if the principal has no role for the job of the run. The event of the request in the audit log names the job."""
         job = await self._access.job_of_run(RunId(run_id))
         self._state.named_job = job or ""
-        if self._principal is not None and not self._principal.grant.covers_all_jobs:
-            await self._access.check(self._principal, job)
+        if self._principal is not None and not self._rights.covers_all_jobs:
+            check_job(self._principal, self._rights, job)
 
     def shows(self, job: str) -> bool:
         """Whether the job is listed for the principal."""
-        return self._principal is None or self._principal.grant.covers(JobName(job))
+        return self._principal is None or self._rights.covers(JobName(job))
 
-    def launcher(self) -> None:
-        """Raises Forbidden if the principal is not a launcher."""
-        if self._principal is not None and self._principal.grant.roles.isdisjoint(LAUNCH):
+    async def launcher(self, run_id: str) -> None:
+        """Raises Forbidden if the principal is not a launcher of the run's job."""
+        if self._principal is None:
+            return
+        launching = self._principal.rights.of(LAUNCH)
+        if not launching.grants:
             raise Forbidden(f"{_shown(self._principal)}: only a launcher registers bare containers")
+        if not launching.covers_all_jobs:
+            check_job(self._principal, launching, await self._access.job_of_run(RunId(run_id)))
 
     def itself(self, execution_id: str) -> None:
         """Raises Forbidden if the container that sends the request is another one."""

@@ -61,7 +61,7 @@ async def register_container(
     """Register an incarnation of a slot. An older incarnation of the slot becomes invalid. The answer has a token; the container sends it
     with every later request. Bare containers send no tokens, so only launchers may register them."""
     if body.bare:
-        guard.launcher()
+        await guard.launcher(run_id)
     token = new_incarnation_token(ExecutionContainerId(body.execution_container_id), random_bytes(SECRET_BYTES))
     new = Registration(
         ProcessorId(body.processor_id),

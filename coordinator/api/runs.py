@@ -63,7 +63,7 @@ async def deploy_run(
 
 async def _check_spark_settings(body: wire_runs.RunRequest, parts: Parts, guard: RequestGuard) -> None:
     """Raises Forbidden for Spark settings that the principal may not set."""
-    if guard.is_admin:
+    if guard.is_admin(body.job):
         return
     try:
         present = (await parts.runs.current(JobName(body.job))).spec.config

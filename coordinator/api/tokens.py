@@ -1,4 +1,4 @@
-"""The routes of tokens."""
+"""The routes of tokens and of identity providers."""
 
 from __future__ import annotations
 
@@ -43,6 +43,20 @@ async def revoke_token(
 ) -> wire_access.TokenReply:
     """Revoke a token. Requests with it are refused from now on. Repeating the request changes nothing."""
     return wire_access.TokenReply.model_validate(_fields(await deps.authentication.tokens.revoke(TokenId(token_id), actor)))
+
+
+@router.get("/identity-providers")
+async def get_identity_providers(deps: AccessDep) -> wire_access.IdentityProvidersReply:
+    """The OpenID Connect providers with which people may log in, for `sluice login`."""
+    settings = [client.settings for client in deps.authentication.providers.clients.values() if client.settings.client_id]
+    return wire_access.IdentityProvidersReply(
+        providers=tuple(
+            wire_access.IdentityProviderReply(
+                name=each.provider.name, issuer=each.provider.issuer, client_id=each.client_id, scopes=each.scopes
+            )
+            for each in settings
+        )
+    )
 
 
 def _fields(row: TokenRow) -> dict[str, object]:

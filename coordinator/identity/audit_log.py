@@ -1,21 +1,25 @@
 """The audit log: all requests for changes and all refused requests, with the actor, the address and the outcome.
 
-An event is stored before its change begins, so that a change that cannot be recorded is refused. The status is added afterwards. A request
-whose event has no status was interrupted: the event does not say whether the change was made.
+An event is stored before its change begins, so that a change that cannot be recorded is refused. The status is added afterwards, with what
+was different before and after the change. A request whose event has no status was interrupted: the event does not say whether the change
+was made.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
-from coordinator.store.access import EventRow
+from coordinator.identity.audit_lines import AuditLines
+from coordinator.identity.audited_state import AuditedState, differences
+from coordinator.store.access import EventRow, Outcome
 from coordinator.store.sql import Store
 from coordinator.waits import DeletionHold
 from sluice.clock import Clock
 from sluice.core.access.tokens import BadLogins
+from sluice.wire import access as wire_access
 
 log = logging.getLogger(__name__)
 
@@ -37,35 +41,59 @@ class AuditedRequest:
     job: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A recorded change that is being made. `before`: the state of what it may change."""
+
+    seq: int
+    attempt: AuditedRequest
+    before: AuditedState
+
+
 class AuditLog:
-    def __init__(self, store: Store, clock: Clock) -> None:
+    """`lines`: where events are also written, as JSON."""
+
+    def __init__(self, store: Store, clock: Clock, lines: AuditLines) -> None:
         self._store = store
         self._clock = clock
+        self._lines = lines
         self._failed_logins = BadLogins()
 
-    async def begin(self, attempt: AuditedRequest) -> int:
-        """Record a request before it is executed. Returns the number of the event. Raises StoreUnavailable."""
-        return await self._append(attempt, None, "")
+    async def begin(self, attempt: AuditedRequest, before: AuditedState) -> Began:
+        """Record a request before it is executed. Raises StoreUnavailable, AuditUnavailable."""
+        seq = await self._append(attempt, None, "", differences(before, {})[0])
+        return Began(seq, attempt, before)
 
     async def refused(self, attempt: AuditedRequest, status: int, reason: str) -> None:
-        """Record a request that was not admitted. Raises StoreUnavailable."""
-        seq = await self._append(attempt, status, reason)
+        """Record a request that was not admitted. Raises StoreUnavailable, AuditUnavailable."""
+        seq = await self._append(attempt, status, reason, None)
         _log_outcome(seq, attempt, status, reason)
 
     async def login_failed(self, attempt: AuditedRequest, status: int, reason: str) -> None:
         """Record a login with a wrong token, at most BAD_LOGINS a minute: clients without a token cannot fill the database. Raises
-        StoreUnavailable."""
+        StoreUnavailable, AuditUnavailable."""
         if self._failed_logins.refused({"all": "logins"}, self._clock.elapsed()) is None:
             await self.refused(attempt, status, reason)
 
-    async def end(self, seq: int, attempt: AuditedRequest, status: int, reason: str, job: str = "") -> None:
-        """`job`: that the request was found to name. Raises StoreUnavailable."""
+    async def end(self, began: Began, status: int, reason: str, job: str = "", after: AuditedState | None = None) -> None:
+        """`job`: that the request was found to name. `after`: the state of what it may have changed; None if it could not be read. Raises
+        StoreUnavailable, AuditUnavailable."""
+        before, now = (began.before, None) if after is None else differences(began.before, after)
+        outcome = Outcome(status, reason, job, before, now)
         async with self._store.begin() as tx:
-            await tx.access.set_outcome(seq, status, reason, job)
-        _log_outcome(seq, attempt, status, reason)
+            await tx.access.set_outcome(began.seq, outcome)
+        _log_outcome(began.seq, began.attempt, status, reason)
+        await self._lines.append(_line(replace(self._row(began.attempt), seq=began.seq, **asdict(outcome))))
 
-    async def _append(self, attempt: AuditedRequest, status: int | None, reason: str) -> int:
-        row = EventRow(
+    async def _append(self, attempt: AuditedRequest, status: int | None, reason: str, before: AuditedState | None) -> int:
+        row = replace(self._row(attempt), status=status, reason=reason, before=before)
+        async with self._store.begin() as tx:
+            seq = await tx.access.add_event(row)
+        await self._lines.append(_line(replace(row, seq=seq)))
+        return seq
+
+    def _row(self, attempt: AuditedRequest) -> EventRow:
+        return EventRow(
             at=self._clock.now(),
             actor=attempt.actor,
             authenticated=attempt.authenticated,
@@ -73,17 +101,21 @@ class AuditLog:
             action=attempt.action,
             subject=attempt.subject[:MAX_SUBJECT],
             request_id=attempt.request_id,
-            status=status,
-            reason=reason,
+            status=None,
+            reason="",
             job=attempt.job,
         )
-        async with self._store.begin() as tx:
-            return await tx.access.add_event(row)
 
     async def page(self, before: int | None, limit: int, job: str | None = None) -> Sequence[EventRow]:
         """Newest first; with `before`, only events with smaller numbers; with `job`, only those that name it. Raises StoreUnavailable."""
         async with self._store.read() as tx:
             return await tx.access.events(before, limit, job)
+
+
+def _line(row: EventRow) -> dict[str, object]:
+    """With the names of the API."""
+    event = wire_access.AuditEventReply.model_validate({name: getattr(row, name) for name in row.__slots__})
+    return event.model_dump(mode="json", by_alias=True)
 
 
 def _log_outcome(seq: int, attempt: AuditedRequest, status: int, reason: str) -> None:

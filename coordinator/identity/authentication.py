@@ -6,12 +6,16 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from math import ceil
 
+from coordinator.identity.providers import IdentityProviders
 from coordinator.identity.sessions import Sessions
 from coordinator.identity.tokens import Tokens
+from coordinator.store.access import SessionRow
 from sluice.clock import Clock
-from sluice.core.access.tokens import BadLogins, Digest, Grant, TokenId, id_of
+from sluice.core.access.providers import CLOCK_SKEW, Identity, RefusedToken, looks_like_jwt
+from sluice.core.access.tokens import BadLogins, Digest, Rights, TokenId, id_of
 from sluice.core.errors import NotAuthenticated, TooManyBadTokens
 
 log = logging.getLogger(__name__)
@@ -21,22 +25,25 @@ SCHEME = "bearer"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`token_id`: of the token that the request carried, or that the browser has logged in with. `session`: that of the browser, if any."""
+    """`token_id`: of the static token that the request carried, or that the browser has logged in with; None for a token of an identity
+    provider, which is valid until `expires_at`. `session`: that of the browser, if any."""
 
     name: str
-    grant: Grant
-    token_id: TokenId
+    rights: Rights
+    token_id: TokenId | None = None
     session: Digest | None = None
+    expires_at: datetime | None = None
 
 
 class Authentication:
     """`required`: whether requests need a token. Otherwise all requests are allowed. `failed`: the number of refused requests, by
     reason."""
 
-    def __init__(self, tokens: Tokens, sessions: Sessions, clock: Clock, *, required: bool) -> None:
+    def __init__(self, tokens: Tokens, sessions: Sessions, providers: IdentityProviders, clock: Clock, *, required: bool) -> None:
         self.required = required
         self.tokens = tokens
         self.sessions = sessions
+        self.providers = providers
         self.failed: Counter[str] = Counter(dict.fromkeys(("missing", "wrong", "too-many"), 0))
         self._clock = clock
         self._bad_logins = BadLogins()
@@ -58,29 +65,54 @@ class Authentication:
             raise self.refusal("", address)
         return token.strip()
 
-    def identify(self, token: str, address: str) -> Principal:
-        """Raises NotAuthenticated, TooManyBadTokens."""
+    async def identify(self, token: str, address: str) -> Principal:
+        """Raises NotAuthenticated, TooManyBadTokens, IdentityProviderUnavailable."""
+        if looks_like_jwt(token) and self.providers.clients:
+            return await self._of_provider(token, address)
         row = self.tokens.find(token)
         if row is None:
             raise self.refusal(token, address)
-        return Principal(row.name, row.grant, row.token_id)
+        return Principal(row.name, Rights((row.grant,)), row.token_id)
+
+    async def _of_provider(self, token: str, address: str) -> Principal:
+        try:
+            found = await self.providers.identify(token)
+        except RefusedToken as refused:
+            raise self.refusal("", address, str(refused)) from refused
+        return self.of_identity(found)
+
+    def of_identity(self, identity: Identity) -> Principal:
+        provider = self.providers.clients[identity.provider].settings.provider
+        return Principal(identity.name, provider.rights(identity.subject, identity.groups), expires_at=identity.expires_at)
 
     def of_session(self, session_id: str) -> Principal:
-        """The principal whose token began the session. Session ids are too long to be guessed, so wrong ones are not counted as attempts.
-        Raises NotAuthenticated."""
+        """The principal that began the session. Session ids are too long to be guessed, so wrong ones are not counted as attempts. Raises
+        NotAuthenticated."""
         session = self.sessions.find(session_id)
-        row = None if session is None else self.tokens.of_id(session.token_id)
-        if session is None or row is None:
+        principal = None if session is None else self._of_row(session)
+        if principal is None:
             self.failed["missing"] += 1
             raise NotAuthenticated("the session has ended: log in again")
-        return Principal(row.name, row.grant, row.token_id, session.digest)
+        return principal
+
+    def _of_row(self, session: SessionRow) -> Principal | None:
+        """None if the token was revoked, or the provider is no longer configured. The roles are those of the present table."""
+        if session.token_id:
+            row = self.tokens.of_id(session.token_id)
+            return None if row is None else Principal(row.name, Rights((row.grant,)), row.token_id, session.digest)
+        provider = self.providers.provider(session.provider)
+        return None if provider is None else Principal(session.name, provider.rights(session.subject, session.groups), None, session.digest)
 
     def is_valid(self, principal: Principal) -> bool:
         """Whether its token is still valid, and its session, if it has one."""
-        return self.tokens.is_valid(principal.token_id) and (principal.session is None or self.sessions.is_valid(principal.session))
+        if principal.token_id is not None and not self.tokens.is_valid(principal.token_id):
+            return False
+        if principal.session is not None and not self.sessions.is_valid(principal.session):
+            return False
+        return principal.expires_at is None or self._clock.now() < principal.expires_at + CLOCK_SKEW
 
-    def refusal(self, token: str, address: str) -> NotAuthenticated | TooManyBadTokens:
-        """The error for a wrong token. Only its id is logged, which is not secret."""
+    def refusal(self, token: str, address: str, reason: str = "") -> NotAuthenticated | TooManyBadTokens:
+        """The error for a wrong token. Only its id is logged, which is not secret. `reason`: why a provider's token is not accepted."""
         token_id = id_of(token)
         known = token_id is not None and any(row.token_id == token_id for row in self.tokens.all())
         keys = {"address": address} | ({"token": token_id} if token_id is not None and known else {})
@@ -89,5 +121,7 @@ class Authentication:
             self.failed["too-many"] += 1
             return TooManyBadTokens(f"{address} sent too many wrong tokens: try again later", ceil(wait.total_seconds()))
         self.failed["wrong"] += 1
-        log.warning("a wrong token%s was sent by %s", f" with the id {token_id}" if known else "", address)
+        log.warning("a wrong token%s was sent by %s%s", f" with the id {token_id}" if known else "", address, reason and f": {reason}")
+        if reason:
+            return NotAuthenticated(f"the token is not accepted: {reason}")
         return NotAuthenticated("the token is wrong, has expired or was revoked: ask an administrator for a new one (sluice token create)")

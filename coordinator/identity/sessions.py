@@ -1,4 +1,5 @@
-"""Sessions of browsers. A login exchanges a token for a session id, which the browser keeps in a cookie. The database has its digest only.
+"""Sessions of browsers. A login, with a token or with an identity provider, is exchanged for a session id, which the browser keeps in a
+cookie. The database has its digest only.
 
 All sessions are in memory, so that no request waits for the database.
 """
@@ -6,11 +7,12 @@ All sessions are in memory, so that no request waits for the database.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from coordinator.store.access import SessionRow
 from coordinator.store.sql import Store
 from sluice.clock import Clock
+from sluice.core.access.providers import Identity
 from sluice.core.access.tokens import SECRET_BYTES, Digest, TokenId, digest, encoded
 from sluice.core.waits import is_ahead
 
@@ -37,9 +39,20 @@ class Sessions:
     async def begin(self, token_id: TokenId) -> str:
         """A new session id for who has presented this token. It is not stored and cannot be read again. Expired sessions are deleted.
         Raises StoreUnavailable."""
+        return await self._begin(lambda key, now: SessionRow(key, token_id, now, now + SESSION_LASTS))
+
+    async def begin_with(self, identity: Identity) -> str:
+        """The same for who has logged in with a provider. Raises StoreUnavailable."""
+        return await self._begin(
+            lambda key, now: SessionRow(
+                key, TokenId(""), now, now + SESSION_LASTS, identity.provider, identity.name, identity.subject, identity.groups
+            )
+        )
+
+    async def _begin(self, make: Callable[[Digest, datetime], SessionRow]) -> str:
         session_id, now = encoded(self._random_bytes(SECRET_BYTES)), self._clock.now()
-        row = SessionRow(digest(session_id), token_id, now, now + SESSION_LASTS)
-        same = sorted((each for each in self._rows.values() if each.token_id == token_id), key=lambda each: each.created_at)
+        row = make(digest(session_id), now)
+        same = sorted((each for each in self._rows.values() if _owner(each) == _owner(row)), key=lambda each: each.created_at)
         surplus = same[: max(0, len(same) + 1 - MAX_SESSIONS_OF_A_TOKEN)]
         over = {each.digest for each in self._rows.values() if each.expires_at <= now} | {each.digest for each in surplus}
         async with self._store.begin() as tx:
@@ -66,3 +79,7 @@ class Sessions:
         row = self._rows.get(key)
         now = self._clock.now()
         return row is not None and now < row.expires_at and not is_ahead(row.created_at, now)
+
+
+def _owner(row: SessionRow) -> tuple[str, str]:
+    return row.token_id, row.name

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -32,7 +32,7 @@ class TokenRow:
 @dataclass(frozen=True, slots=True)
 class EventRow:
     """An event of the audit log. `seq`: 0 before it is stored. `status`: of the answer, None before it. `job`: the job that the request
-    names, "" if none."""
+    names, "" if none. `before`, `after`: what was different before and after the change, as texts by name; None if unknown."""
 
     at: datetime
     actor: str
@@ -45,16 +45,34 @@ class EventRow:
     reason: str
     seq: int = 0
     job: str = ""
+    before: Mapping[str, str] | None = None
+    after: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is added to an event when its request was answered; see `EventRow`."""
+
+    status: int
+    reason: str
+    job: str
+    before: Mapping[str, str] | None = None
+    after: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """A browser that has logged in with a token. `digest`: of its session id."""
+    """A browser that has logged in: with a static token, or with an identity provider, whose `provider`, `name`, `subject` and `groups` are
+    those of its ID token. `digest`: of its session id. `token_id`: "" for a login with a provider."""
 
     digest: Digest
     token_id: TokenId
     created_at: datetime
     expires_at: datetime
+    provider: str = ""
+    name: str = ""
+    subject: str = ""
+    groups: tuple[str, ...] = ()
 
 
 class AccessReads(Reads):
@@ -78,7 +96,7 @@ class AccessReads(Reads):
         """All, by age."""
         table = tables.browser_sessions
         found = await self._connection.execute(select(table).order_by(table.c.created_at, table.c.digest))
-        return [SessionRow(**each._asdict()) for each in found]
+        return [SessionRow(**each._asdict() | {"groups": tuple(each.groups)}) for each in found]
 
 
 class AccessWrites(AccessReads, Writes):
@@ -90,10 +108,10 @@ class AccessWrites(AccessReads, Writes):
         await self._connection.execute(insert(table).values(**columns))
         return seq
 
-    async def set_outcome(self, seq: int, status: int, reason: str, job: str) -> None:
+    async def set_outcome(self, seq: int, outcome: Outcome) -> None:
         """Of an event that has none; otherwise nothing changes."""
         table = tables.audit_events
-        statement = update(table).where(table.c.seq == seq, table.c.status.is_(None)).values(status=status, reason=reason, job=job)
+        statement = update(table).where(table.c.seq == seq, table.c.status.is_(None)).values(**asdict(outcome))
         await self._connection.execute(statement)
 
     async def delete_events(self, before: datetime, limit: int) -> int:
@@ -115,7 +133,8 @@ class AccessWrites(AccessReads, Writes):
         await self._connection.execute(delete(table).where(table.c.token_id.in_(token_ids)))
 
     async def put_session(self, row: SessionRow) -> None:
-        await self._put(tables.browser_sessions, [{name: getattr(row, name) for name in row.__slots__}])
+        columns = {name: getattr(row, name) for name in row.__slots__} | {"groups": list(row.groups)}
+        await self._put(tables.browser_sessions, [columns])
 
     async def drop_sessions(self, digests: Sequence[Digest]) -> None:
         table = tables.browser_sessions

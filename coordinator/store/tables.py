@@ -402,6 +402,8 @@ audit_events = Table(
     Column("status", Integer),
     Column("reason", Text, nullable=False),
     Column("job", String(300), nullable=False),
+    Column("before", JSON(none_as_null=True)),
+    Column("after", JSON(none_as_null=True)),
     Index("ix_audit_events_age", "at"),
     Index("ix_audit_events_job", "job", "seq"),
 )
@@ -413,6 +415,10 @@ browser_sessions = Table(
     Column("token_id", String(32), nullable=False),
     Column("created_at", Utc, nullable=False),
     Column("expires_at", Utc, nullable=False),
+    Column("provider", String(100), nullable=False, server_default=""),
+    Column("name", String(200), nullable=False, server_default=""),
+    Column("subject", Text, nullable=False, server_default=""),
+    Column("groups", JSON, nullable=False, server_default="[]"),
 )
 """Logins on the web pages. `digest` is the SHA-256 of the session id in the browser's cookie; the id itself is not stored."""
 

@@ -137,7 +137,7 @@ class Actions:
         """Check that the principal may see the plan of the action, or perform it. The role must be for the job of the subject, and for the
         job of its run or drain. Raises Forbidden, NotFound."""
         if perform:
-            await guard.roles({"restore": OPERATE, "remove": ADMINISTER, "collect": ADMINISTER}.get(name, CHANGE))
+            guard = guard.needing({"restore": OPERATE, "remove": ADMINISTER, "collect": ADMINISTER}.get(name, CHANGE))
         if name == "collect":
             await guard.all_jobs()
         elif name == "cancel":

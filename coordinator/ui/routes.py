@@ -15,13 +15,15 @@ from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 from coordinator.api.access import COOKIE, AccessDep, GuardedRoute, RequestGuard, RequestGuardDep, attempt_of, session_of
 from coordinator.api.deps import Actor
 from coordinator.api.text import read_form
+from coordinator.identity.logins import CALLBACK, LOGIN_LASTS, Logins
 from coordinator.identity.sessions import SESSION_LASTS
 from coordinator.ui import compression
 from coordinator.ui.actions import Actions
 from coordinator.ui.live import MAX_PAGES_OF_A_READER, LivePages, Render
 from coordinator.ui.render import environment, page
 from coordinator.ui.views import Page, Pages
-from sluice.core.errors import ClientError, NotAuthenticated, SluiceError
+from sluice.core.access.providers import RefusedToken
+from sluice.core.errors import ClientError, Forbidden, NotAuthenticated, SluiceError
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -60,6 +62,7 @@ class Ui:
     pages: Pages
     live: LivePages
     actions: Actions
+    logins: Logins
 
 
 def _ui(request: Request) -> Ui:
@@ -105,17 +108,60 @@ async def log_in(request: Request, access: AccessDep) -> Response:
         return answer
     address = request.client.host if request.client else ""
     try:
-        principal = request.state.principal = access.authentication.identify(token, address)
+        principal = request.state.principal = await access.authentication.identify(token, address)
     except NotAuthenticated as error:
         await access.audit_log.login_failed(attempt_of(request, LOGIN), error.status, error.slug)
         raise
+    if principal.token_id is None:
+        raise ClientError("this token is of an identity provider: follow the link to its login instead")
     attempt = attempt_of(request, LOGIN)
-    seq = await access.audit_log.begin(attempt)
+    began = await access.audit_log.begin(attempt, {})
     session_id = await access.authentication.sessions.begin(principal.token_id)
-    await access.audit_log.end(seq, attempt, answer.status_code, "")
+    await access.audit_log.end(began, answer.status_code, "")
     # Without a path the cookie is for what is beside the form, also behind a proxy that adds a prefix.
     seconds, secure = int(SESSION_LASTS.total_seconds()), request.scope.get("scheme") == "https"
     answer.set_cookie(COOKIE, session_id, max_age=seconds, path=None, httponly=True, samesite="strict", secure=secure)
+    return answer
+
+
+LOGIN_COOKIE = "sluice_login"
+
+
+@router.get("/ui/login/{provider}")
+async def begin_login(provider: str, request: Request) -> Response:
+    """Redirect to the login page of an identity provider."""
+    logins = _ui(request).logins
+    url, browser = await logins.begin(provider, request.headers.get("host", ""), str(request.scope.get("scheme")))
+    answer = RedirectResponse(url, 303, headers=dict(HEADERS))
+    seconds, secure = int(LOGIN_LASTS.total_seconds()), request.scope.get("scheme") == "https"
+    # Lax, because the provider's page sends the browser back. The path is that of this answer, also behind a proxy that adds a prefix.
+    answer.set_cookie(LOGIN_COOKIE, browser, max_age=seconds, path=None, httponly=True, samesite="lax", secure=secure)
+    return answer
+
+
+@router.get(CALLBACK)
+async def end_login(provider: str, request: Request, access: AccessDep) -> Response:
+    """Where the identity provider sends the browser back to: begins a session. The attempt is recorded in the audit log."""
+    logins, address = _ui(request).logins, request.client.host if request.client else ""
+    try:
+        identity, path = await logins.end(provider, request.query_params, request.cookies.get(LOGIN_COOKIE, ""))
+    except RefusedToken as refused:
+        error = access.authentication.refusal("", address, str(refused))
+        await access.audit_log.login_failed(attempt_of(request, f"GET {CALLBACK}"), error.status, error.slug)
+        raise error from refused
+    principal = request.state.principal = access.authentication.of_identity(identity)
+    attempt = attempt_of(request, f"GET {CALLBACK}")
+    if not principal.rights.grants:
+        refusal = Forbidden(f"{principal.name} has no role: the table of the provider {provider} has none for its groups")
+        await access.audit_log.refused(attempt, refusal.status, str(refusal))
+        raise refusal
+    began = await access.audit_log.begin(attempt, {})
+    session_id = await access.authentication.sessions.begin_with(identity)
+    await access.audit_log.end(began, 200, "")
+    # A page, not a redirect: a browser sends no strict cookie with a redirect that began at another site.
+    answer = _html("logged_in", root="../../")
+    seconds, secure = int(SESSION_LASTS.total_seconds()), request.scope.get("scheme") == "https"
+    answer.set_cookie(COOKIE, session_id, max_age=seconds, path=path, httponly=True, samesite="strict", secure=secure)
     return answer
 
 
@@ -176,7 +222,7 @@ async def get_events(
 async def _check(target: Page, guard: RequestGuard) -> None:
     """Raises Forbidden if the reader may not see the page."""
     if target.roles is not None:
-        await guard.roles(target.roles)
+        guard = guard.needing(target.roles)
     if target.job is not None:
         await guard.job(await target.job())
     elif not target.lists_jobs:
@@ -239,7 +285,9 @@ def _failed_page(request: Request, error: SluiceError) -> Response:
         return _html("failed", error.status, error=error)
     root = _root(request.scope["path"].removeprefix("/ui/"))
     if isinstance(error, NotAuthenticated):
-        return _html("login", error.status, error=error, root=root, tried=request.method == "POST")
+        path, providers = request.scope["path"], _ui(request).logins.providers
+        tried = request.method == "POST" or path.startswith("/ui/login/")
+        return _html("login", error.status, error=error, root=root, tried=tried, providers=providers)
     return _html("error", error.status, error=error, root=root, title="Not found" if error.status == 404 else "Error")
 
 

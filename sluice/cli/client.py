@@ -65,6 +65,9 @@ class OperatorClient(CoordinatorClient):
     async def revoke_token(self, token_id: str) -> wire_access.TokenReply:
         return await self._read(wire_access.TokenReply, "DELETE", f"/tokens/{path_segment(token_id)}")
 
+    async def identity_providers(self) -> wire_access.IdentityProvidersReply:
+        return await self._read(wire_access.IdentityProvidersReply, "GET", "/identity-providers")
+
     async def audit_log(self, before: int | None, limit: int, job: str | None = None) -> wire_access.AuditLogReply:
         return await self._read(wire_access.AuditLogReply, "GET", "/audit-log", params=_given(before=before, limit=limit, job=job))
 

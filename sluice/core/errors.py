@@ -407,6 +407,14 @@ class StoreUnavailable(Unavailable):
     """The coordinator's database cannot be read or written."""
 
 
+class AuditUnavailable(Unavailable):
+    """The audit log cannot be written."""
+
+
+class IdentityProviderUnavailable(Unavailable):
+    """An identity provider does not answer, or not sensibly."""
+
+
 class StreamUnavailable(Unavailable):
     """A stream's system cannot be reached."""
 

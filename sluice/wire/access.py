@@ -45,9 +45,23 @@ class TokensReply(Reply):
     next: str | None = None
 
 
+class IdentityProviderReply(Reply):
+    """An OpenID Connect provider with which people log in. `scopes`: separated by spaces."""
+
+    name: str
+    issuer: str
+    client_id: str
+    scopes: str
+
+
+class IdentityProvidersReply(Reply):
+    providers: tuple[IdentityProviderReply, ...]
+
+
 class AuditEventReply(Reply):
     """`authenticated`: whether a token showed who `actor` is. `status`: of the answer; null if the coordinator ended before it.
-    `job`: the job that the request names, "" if none."""
+    `job`: the job that the request names, "" if none. `before`, `after`: what the change made different, as texts by name; null for
+    requests that were refused, and where it is not known."""
 
     seq: int
     at: datetime
@@ -60,6 +74,8 @@ class AuditEventReply(Reply):
     status: int | None
     reason: str
     job: str = ""
+    before: dict[str, str] | None = None
+    after: dict[str, str] | None = None
 
 
 class AuditLogReply(Reply):

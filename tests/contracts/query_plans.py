@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import Table, event, insert
 
 from coordinator.store import cleanup, drains, fleet, jobmodels, snapshots, tables
-from coordinator.store.access import EventRow, SessionRow, TokenRow
+from coordinator.store.access import EventRow, Outcome, SessionRow, TokenRow
 from coordinator.store.fleet import ContainerState
 from coordinator.store.runs import RunRow, run_columns
 from coordinator.store.snapshots import SnapshotRow
@@ -300,7 +300,7 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
 }
 WRITES: dict[str, Sequence[Callable[[WriteTransaction], Awaitable[object]]]] = {
     "access.add_event": [lambda tx: tx.access.add_event(_event(0))],
-    "access.set_outcome": [lambda tx: tx.access.set_outcome(4_000, 200, "", "job-07")],
+    "access.set_outcome": [lambda tx: tx.access.set_outcome(4_000, Outcome(200, "", "job-07", {}, {}))],
     "access.delete_events": [lambda tx: tx.access.delete_events(NOON + timedelta(minutes=100), 50)],
     "access.put_token": [lambda tx: tx.access.put_token(TOKEN_ROW)],
     "access.drop_tokens": [lambda tx: tx.access.drop_tokens([TokenId("07"), TokenId("08")])],

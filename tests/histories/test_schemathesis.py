@@ -76,6 +76,7 @@ def test_the_document_declares_every_route() -> None:
         ("GET", "/drains"),
         ("GET", "/errands/{operation}"),
         ("GET", "/gc/explain"),
+        ("GET", "/identity-providers"),
         ("GET", "/jobModel"),
         ("GET", "/jobs"),
         ("GET", "/jobs/{job}/"),

@@ -118,3 +118,14 @@ def test_a_walk_names_its_files_in_the_order_in_which_they_come(name: str) -> No
     assert len(files) == len(set(files)) <= WALKS[name]
     met = [end for ends in re.findall(r"^ *(\w+) *-{1,2}>>\+? *-?(\w+):", diagram, re.M) for end in ends]
     assert list(dict.fromkeys(met)) == list(named)
+
+
+def test_every_row_of_the_threat_model_names_tests_that_exist() -> None:
+    section = (ROOT / "docs" / "security.md").read_text().partition("## Threat model")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ") and not line.startswith(("| ---", "| threat"))]
+    defined = {name for file in SOURCES if file.parts[0] == "tests" for name in re.findall(r"def (test_\w+)", (ROOT / file).read_text())}
+    assert len(rows) > 20
+    for row in rows:
+        named = set(re.findall(r"`(test_\w+)`", row))
+        assert named, row
+        assert named <= defined, named - defined

@@ -77,11 +77,13 @@ def id_of(token: str) -> TokenId | None:
 
 
 _TOKEN = re.compile(rb"sluice-(t\.[0-9a-f]{%d}\.|i\.)[A-Za-z0-9_-]{16,}" % (2 * ID_BYTES))
+_JWT = re.compile(rb"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.")
+"""Header and claims of a signed token: both are JSON objects in base64url."""
 
 
 def has_token(text: bytes) -> bool:
     """Whether the text contains a token, or most of one."""
-    return b"sluice-" in text and _TOKEN.search(text) is not None
+    return (b"sluice-" in text and _TOKEN.search(text) is not None) or (b"eyJ" in text and _JWT.search(text) is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,33 @@ class Grant:
     @property
     def covers_all_jobs(self) -> bool:
         return "*" in self.jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """All grants of a principal. A role counts for the jobs of its own grant only."""
+
+    grants: tuple[Grant, ...]
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        return frozenset(role for each in self.grants for role in each.roles)
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The patterns of all grants."""
+        return tuple(dict.fromkeys(pattern for each in self.grants for pattern in each.jobs))
+
+    def of(self, roles: frozenset[Role]) -> Rights:
+        """The grants that have one of the roles."""
+        return Rights(tuple(each for each in self.grants if not each.roles.isdisjoint(roles)))
+
+    def covers(self, job: JobName) -> bool:
+        return any(each.covers(job) for each in self.grants)
+
+    @property
+    def covers_all_jobs(self) -> bool:
+        return any(each.covers_all_jobs for each in self.grants)
 
 
 def is_valid(expires_at: datetime | None, revoked_at: datetime | None, now: datetime) -> bool:

@@ -95,11 +95,15 @@ def test_what_needs_no_token_shows_and_changes_nothing() -> None:
     assert {request for request, rule in RULES.items() if rule == OPEN} == {
         *("GET /livez", "HEAD /livez", "GET /docs", "GET /docs/{file}", "GET /openapi.json"),
         *("GET /ui", "GET /ui/static/{file}", "POST /ui/login", "POST /ui/logout"),
+        *("GET /ui/login/{provider}", "GET /ui/login/{provider}/callback", "GET /identity-providers"),
     }
 
 
 def test_the_page_of_roles_is_that_of_the_table() -> None:
     subprocess.run([sys.executable, "scripts/roles.py", "--check"], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+
+
+LOGIN_CALLBACK = "GET /ui/login/{provider}/callback"
 
 
 async def test_each_role_may_send_what_the_table_says_and_nothing_else(guarded: Guarded) -> None:
@@ -109,7 +113,9 @@ async def test_each_role_may_send_what_the_table_says_and_nothing_else(guarded: 
             assert (await guarded.request(request, "")).status_code == 401, request
         for role, token in tokens.items():
             answer = await guarded.request(request, token)
-            if not rule.is_open and role not in rule.roles:
+            if request == LOGIN_CALLBACK:
+                assert answer.status_code == 401, "the login was begun by nobody"
+            elif not rule.is_open and role not in rule.roles:
                 assert answer.status_code == 403, (request, role)
             else:
                 assert answer.status_code not in (401, 403, 429), (request, role, answer.text)

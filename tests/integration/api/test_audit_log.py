@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 
-from coordinator.identity.audit_log import AuditLog, PruneAuditLog
+from coordinator.identity.audit_log import AuditLog, Began, PruneAuditLog
 from coordinator.waits import DeletionHold
 from sluice.core.access.roles import Role
 from sluice.core.access.tokens import Grant
@@ -92,7 +93,7 @@ class Full(AuditLog):
 
     def __init__(self, _: AuditLog) -> None: ...
 
-    async def begin(self, attempt: object) -> int:
+    async def begin(self, attempt: object, before: object) -> Began:
         raise StoreUnavailable("the disk is full")
 
 
@@ -121,3 +122,85 @@ async def test_no_event_is_deleted_while_the_clock_may_have_jumped(tmp_path: Pat
         clock.jump(timedelta(days=40))
         assert await chore.run_once() == {"held_back": 1}
         assert len(await events(caller)) == 3
+
+
+# --- before and after --------------------------------------------------------------------------------------------------
+
+
+async def test_an_event_has_what_was_different_before_and_after_the_change(tmp_path: Path) -> None:
+    async with calling(tmp_path, FakeClock(), authentication=True) as caller:
+        caller.log.create("flights", 2)
+        caller.http.headers.update(await bearer(caller, "root", Role.ADMIN))
+        run = (await caller.deploy())["runId"]
+        assert (await caller.http.patch(f"/runs/{run}", json={"containers": 2})).status_code == 200
+        assert (await caller.http.patch(f"/runs/{run}", json={"containers": 100_000_000})).status_code == 422
+        made = (await caller.http.post("/tokens", json={"name": "ci", "roles": ["deployer"], "jobs": ["team-*"]})).json()
+        await caller.http.delete(f"/tokens/{made['tokenId']}")
+        assert (await caller.stop(run)).status_code == 202
+        deployed, scaled, refused, created, revoked, stopped = await events(caller)
+        assert deployed["before"] == {}
+        assert (deployed["after"]["run"], deployed["after"]["containers"]) == (run, "1")
+        assert scaled["before"] == {"containers": "1", "job model version": "1"}
+        assert scaled["after"] == {"containers": "2", "job model version": "2"}
+        assert (refused["before"], refused["after"]) == ({}, {})
+        token = f"token {made['tokenId']}"
+        assert (created["before"], created["after"]) == ({}, {token: "ci: deployer for team-*"})
+        assert (revoked["before"], revoked["after"]) == ({token: "ci: deployer for team-*"}, {})
+        assert stopped["before"]["stop requested"] == "no"
+        assert stopped["after"]["stop requested"] == "yes"
+        assert made["token"].split(".")[2] not in repr(await events(caller))
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[1]", b"job=\xff", b'{"job": 7}', b'{"runId": "\\ud800"}', b'{"job": "\\u0000"}', b"[" * 5000]
+)
+async def test_a_body_that_names_no_job_is_recorded_without_one(tmp_path: Path, body: bytes) -> None:
+    async with calling(tmp_path, FakeClock()) as caller:
+        answer = await caller.http.post("/drain", content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code in (400, 422)
+        assert [each["job"] for each in await events(caller)] == [""]
+
+
+# --- lines of JSON -----------------------------------------------------------------------------------------------------
+
+
+def lines(file: Path) -> list[Json]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+async def test_events_are_appended_to_a_file_before_and_after_the_change(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    async with calling(tmp_path, FakeClock(), audit_file=file) as caller:
+        caller.log.create("flights", 2)
+        run = (await caller.deploy())["runId"]
+        before, after = lines(file)
+        assert (before["seq"], before["status"], before["action"]) == (1, None, "POST /runs")
+        [event] = await events(caller)
+        assert after == event
+        assert after["after"]["run"] == run
+        file.rename(tmp_path / "audit.jsonl.1")
+        await caller.stop(run)
+        assert [each["status"] for each in lines(file)] == [None, 202]
+
+
+async def test_a_change_that_cannot_be_written_to_the_file_is_refused_and_heartbeats_go_on(tmp_path: Path) -> None:
+    file = tmp_path / "logs" / "audit.jsonl"
+    file.parent.mkdir()
+    async with calling(tmp_path, FakeClock(), audit_file=file) as caller:
+        caller.log.create("flights", 2)
+        run = (await caller.deploy())["runId"]
+        await caller.registered(run, "c1")
+        file.unlink()
+        file.parent.rmdir()
+        assert problem_slug(await caller.stop(run)) == (503, "audit-unavailable")
+        assert (await caller.run(run))["stopRequestedAt"] is None
+        assert await caller.alive("c1", 1)
+        file.parent.mkdir()
+        assert (await caller.stop(run)).status_code == 202
+
+
+async def test_events_are_written_to_standard_output(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    async with calling(tmp_path, FakeClock(), audit_file="-") as caller:
+        await caller.http.post("/runs/none/stop")
+    found = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert [each["status"] for each in found] == [None, 404]

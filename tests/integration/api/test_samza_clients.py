@@ -6,6 +6,7 @@ names to the coordinator's URL, sends the id unescaped, and takes any answer but
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import httpx
 import pytest
 
 from coordinator.fleet.expiry import ExpireLeases
+from sluice.core.access.roles import Role
+from sluice.core.access.tokens import Grant
 from tests.support.api import UNSAVED, Caller, Drained, Json, calling, problem_slug, run_body, running
 from tests.support.fakes import FakeClock
 
@@ -334,3 +337,69 @@ async def test_the_changelog_partition_of_a_task_that_vanished_is_not_given_to_a
 
 def changelogs(model: Json) -> dict[str, int]:
     return {name: task["changelog-partition"] for each in model["containers"].values() for name, task in each["tasks"].items()}
+
+
+# --- tokens ------------------------------------------------------------------------------------------------------------
+
+
+BEARER = "Authorization"
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Caller]:
+    """A coordinator that needs tokens, except from this machine for the job flight-delays."""
+    networks = {"flight-*": ["127.0.0.0/8"], "other": ["10.0.0.0/8"]}
+    async with calling(tmp_path, clock, authentication=True, samza_networks=networks) as made:
+        made.log.create("flights", 2)
+        yield made
+
+
+async def use(caller: Caller, *roles: Role) -> None:
+    """Send a token with these roles with all further requests; none without roles."""
+    caller.http.headers.pop(BEARER, None)
+    if roles:
+        token = (await caller.coordinator.authentication.tokens.create("test", Grant(frozenset(roles)), None, "test")).token
+        caller.http.headers[BEARER] = f"Bearer {token}"
+
+
+async def test_a_container_in_an_open_network_needs_no_token(guarded: Caller) -> None:
+    await use(guarded, Role.ADMIN, Role.LAUNCHER)
+    run_id = str((await guarded.deploy())["runId"])
+    await launched(guarded, run_id)
+    await use(guarded)
+    for url in ("/", "/jobs/flight-delays/"):
+        named = SamzaContainer(guarded.http, url)
+        assert await named.alive()
+        assert (await named.model())["config"]
+        assert (await guarded.http.get(f"{url}locality")).status_code == 200
+        assert not await SamzaContainer(guarded.http, url, "unknown").alive()
+    assert (await guarded.http.get("/jobModel")).status_code == 200
+    for path in (f"/runs/{run_id}", "/jobs", "/jobs/flight-delays/models", "/metrics"):
+        assert (await guarded.http.get(path)).status_code == 401, path
+    assert (await guarded.register(run_id, "c2", bare=True)).status_code == 401
+    await use(guarded, Role.AGENT)
+    assert (await guarded.register(run_id, "c2", bare=True)).status_code == 403, "only a launcher registers bare containers"
+    guarded.http.headers[BEARER] = "Bearer wrong"
+    assert (await guarded.http.get("/jobModel")).status_code == 401, "a wrong token is not the same as none"
+
+
+async def test_only_bare_containers_of_the_named_jobs_need_no_token(guarded: Caller) -> None:
+    await use(guarded, Role.ADMIN, Role.LAUNCHER, Role.AGENT)
+    run_id = str((await guarded.deploy())["runId"])
+    await guarded.registered(run_id, "ours")
+    other = await other_job(guarded)
+    await guarded.registered(other, "theirs", bare=True)
+    await use(guarded)
+    for execution_id in ("ours", "theirs"):
+        for url in ("/", "/jobs/flight-delays/", "/jobs/other/"):
+            answer = await guarded.http.get(f"{url}containerHeartbeat?executionContainerId={execution_id}", headers={"Sluice-Epoch": "1"})
+            assert answer.status_code == 401, (url, execution_id)
+    for path in ("/jobs/other/", "/jobs/other/locality", "/jobModel?job=other", "/locality?job=other"):
+        assert (await guarded.http.get(path)).status_code == 401, path
+    assert (await guarded.http.get("/jobModel?job=flight-delays")).status_code == 200
+
+
+async def test_no_network_is_open_by_default(tmp_path: Path, clock: FakeClock) -> None:
+    async with calling(tmp_path, clock, authentication=True) as caller:
+        for path in ("/", "/jobModel", "/locality", "/jobs/x/", "/containerHeartbeat?executionContainerId=c"):
+            assert (await caller.http.get(path)).status_code == 401

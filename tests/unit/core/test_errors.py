@@ -82,6 +82,8 @@ WIRE = {
     ("lease-lost", 409, "Another container has taken over: stop now, and do not retry."),
     ("unavailable", 503, "A part of Sluice is not available."),
     ("held-back", 503, "The slot's containers failed repeatedly right after starting."),
+    ("audit-unavailable", 503, "The audit log cannot be written."),
+    ("identity-provider-unavailable", 503, "An identity provider does not answer, or not sensibly."),
     ("store-unavailable", 503, "The coordinator's database cannot be read or written."),
     ("stream-unavailable", 503, "A stream's system cannot be reached."),
     ("numbers-not-reserved", 503, "No blob store can be written, so no further generation can be issued."),
