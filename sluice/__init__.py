@@ -1,6 +1,7 @@
 """Sluice: leases, job models, drains and state backup for PySpark streaming jobs.
 
 >>> from sluice import Job
+>>> app = sluice.attach(spark, job="orders")  # in a script that was not written for Sluice
 
 Three packages, three programs:
 
@@ -11,5 +12,6 @@ Three packages, three programs:
 """
 
 from sluice.job import Input, Intermediate, Job, Output, Task
+from sluice.script import attach
 
-__all__ = ["Input", "Intermediate", "Job", "Output", "Task"]
+__all__ = ["Input", "Intermediate", "Job", "Output", "Task", "attach"]

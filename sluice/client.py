@@ -384,6 +384,11 @@ class CoordinatorClient:
     async def progress(self, run_id: RunId, task: TaskName, body: wire_agents.ProgressRequest) -> None:
         await self._request("POST", f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/progress", body)
 
+    async def report_queries(self, run_id: RunId, task: TaskName, body: wire_agents.QueriesRequest) -> wire_agents.QueriesReply:
+        """Report the queries of an attached job."""
+        path = f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/queries"
+        return await self._read(wire_agents.QueriesReply, "PUT", path, body)
+
     async def stage_failed(
         self,
         run_id: RunId,

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from containers.engine import Batch, StageStart
+from containers.engine import Batch
 from containers.state.meters import BackupMeter, CopyMeter, Histogram, Transfers
 from sluice.blobs.counted import Requests
 from sluice.clock import Clock
@@ -30,9 +30,9 @@ class Meter:
     """The metrics of one stage of one task since this container acquired it. `restarts` returns how often its query was restarted after a
     failure; `trigger` is the shortest time from one batch to the next."""
 
-    def __init__(self, start: StageStart, restarts: Callable[[], int], trigger: timedelta, clock: Clock) -> None:
-        self.task: TaskName = start.task
-        self.stage: StageName = start.declared.stage.name
+    def __init__(self, task: TaskName, stage: StageName, restarts: Callable[[], int], trigger: timedelta, clock: Clock) -> None:
+        self.task = task
+        self.stage = stage
         self.restarts = restarts
         self.rows = 0
         self.batches = 0

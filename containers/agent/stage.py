@@ -220,7 +220,9 @@ class Stage:
         self.backup: Backup | None = None
         self.aligner = context.new_aligner(start)
         self.watermarks = context.new_watermarks(start)
-        self.meter = Meter(start, lambda: self.runner.restarts if self.runner else 0, context.trigger, context.clock)
+        self.meter = Meter(
+            start.task, start.declared.stage.name, lambda: self.runner.restarts if self.runner else 0, context.trigger, context.clock
+        )
         self.running = False
         self.started = asyncio.Event()
         self._engine = engine

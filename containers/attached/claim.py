@@ -18,7 +18,17 @@ from datetime import timedelta
 from containers.agent.heartbeat import HeartbeatClient, LeaseExpired, LeaseKeeper, Replaced, RunEnded
 from sluice.client import Alive, CoordinatorClient, NotValid, Refused
 from sluice.clock import Clock
-from sluice.core.errors import Conflict, CoordinatorUnavailable, CoordinatorUnreachable, LeaseLost, SlotInUse, StaleRun, UnknownJob
+from sluice.core.errors import (
+    Conflict,
+    CoordinatorUnavailable,
+    CoordinatorUnreachable,
+    LeaseLost,
+    NotAttached,
+    SlotInUse,
+    StaleRun,
+    Unavailable,
+    UnknownJob,
+)
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Instant, JobName, ProcessorId, RunId
 from sluice.core.jobmodels.spec import ATTACHED_TASK, JobKind
 from sluice.core.leases.lease import ContainerLease
@@ -31,10 +41,7 @@ log = logging.getLogger("sluice")
 SLOT = ProcessorId("0")
 RETRY = timedelta(seconds=2)
 ACQUIRE_WAIT = timedelta(seconds=20)
-
-
-class NotAttached(Conflict):
-    """The job is run from a job file."""
+LONG_POLL = timedelta(seconds=20)
 
 
 class MustWait(Conflict):
@@ -185,6 +192,34 @@ class Claims:
             if isinstance(reply, wire_agents.AcquireReply):
                 return Generation(reply.generation)
             log.warning("waiting: the former container, %s, may still act for %.0f s", reply.former, reply.wait_seconds)
+
+
+async def stop_requested(coordinator: CoordinatorClient, run: RunId) -> None:
+    """Wait until the run is asked to stop, or has ended."""
+    seq = 0
+    while True:
+        try:
+            found = await coordinator.notices(run, seq, LONG_POLL)
+        except (Unavailable, Refused) as error:
+            log.debug("no notices: %s", error)
+            await asyncio.sleep(1)
+            continue
+        if any(each.kind in ("STOP", "ENDED") for each in found):
+            return
+        seq = max([seq, *(each.seq for each in found)])
+        if not found:
+            await asyncio.sleep(0.2)  # a coordinator that shuts down answers polls early
+
+
+def describe_end(end: Replaced | RunEnded | LeaseExpired) -> str:
+    """Why the lease has ended."""
+    match end:
+        case Replaced():
+            return "the lease is lost: the coordinator considers this container replaced or lost"
+        case RunEnded(state=state):
+            return f"the run has ended: {state}"
+        case LeaseExpired(last_error=error):
+            return f"the lease expired: {error}"
 
 
 class _Stopped(Exception):

@@ -1,4 +1,4 @@
-"""The second process of `sluice exec`: it ends the command when the supervisor cannot, because it was killed or is stopped.
+"""The second process of a supervisor: it ends the command when the supervisor cannot, because it was killed or is stopped.
 
 Standard input is a pipe from the supervisor. With the line `lease T` the command may run until T on the clock of leases. The line `token
 TOKEN` has the container's token, which is needed to report the exit. The end of the pipe means that the supervisor was killed: after an
@@ -13,7 +13,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from containers.agent.lifecycle import EXIT_FAILED
@@ -36,7 +36,8 @@ SCAN_SECONDS = 1.0
 
 @dataclass
 class Descendants:
-    """The descendants of the supervisor that were seen so far, also those that have left its tree."""
+    """The descendants of the supervisor that were seen so far, also those that have left its tree. `seen` begins with the processes of a
+    driver that was not started by the supervisor."""
 
     supervisor: int
     container: ExecutionContainerId
@@ -59,8 +60,10 @@ class Descendants:
 class Guardian:
     """`coordinator`: the URL to which the exit is reported when the supervisor was killed."""
 
-    def __init__(self, supervisor: int, container: ExecutionContainerId, coordinator: str, clock: Clock) -> None:
-        self._descendants = Descendants(supervisor, container)
+    def __init__(
+        self, supervisor: int, container: ExecutionContainerId, coordinator: str, clock: Clock, drivers: Collection[ProcessId] = ()
+    ) -> None:
+        self._descendants = Descendants(supervisor, container, set(drivers))
         self._container = container
         self._coordinator = coordinator
         self._clock = clock
@@ -84,9 +87,7 @@ class Guardian:
         killed, all_ended = processes.end_all(self._descendants.find)
         log.error("the supervisor of %s was killed: its command was killed, too (%d processes)", self._container, killed)
         if all_ended:
-            asyncio.run(
-                report_exit(self._coordinator, self._container, EXIT_FAILED, "its supervisor, `sluice exec`, was killed", self._token)
-            )
+            asyncio.run(report_exit(self._coordinator, self._container, EXIT_FAILED, "its supervisor was killed", self._token))
 
     def _read(self) -> bool:
         """Wait up to one tick for lines of the supervisor. False when it has ended."""
@@ -108,8 +109,61 @@ def main() -> None:
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(each, signal.SIG_IGN)
     logconfig.configure(logconfig.read_log_settings())
-    supervisor, container, coordinator = sys.argv[1:]
-    Guardian(int(supervisor), ExecutionContainerId(container), coordinator, SystemClock()).run()
+    supervisor, container, coordinator, *drivers = sys.argv[1:]
+    known = list(map(ProcessId.parse, drivers))
+    Guardian(int(supervisor), ExecutionContainerId(container), coordinator, SystemClock(), known).run()
+
+
+class GuardianProcess:
+    """The guardian as its supervisor sees it. `drivers`: see `Descendants`."""
+
+    def __init__(self, container: ExecutionContainerId, coordinator: str, drivers: Collection[ProcessId] = ()) -> None:
+        self._container = container
+        self._coordinator = coordinator
+        self._drivers = drivers
+        self._process: asyncio.subprocess.Process | None = None
+        self._lease_ends: Instant | None = None
+        self._token = ""
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def renewed(self, ends_at: Instant) -> None:
+        self._lease_ends = ends_at
+        self._write(f"lease {ends_at!r}")
+
+    def has_token(self, token: str) -> None:
+        self._token = token
+
+    async def keep(self) -> None:
+        """Start the guardian, and restart it when it ends. Until cancelled."""
+        environment = {name: value for name, value in os.environ.items() if name != MARK}
+        while True:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "containers.attached.guardian"),
+                *(str(os.getpid()), self._container, self._coordinator),
+                *map(str, self._drivers),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+            self._write(f"token {self._token}")
+            if self._lease_ends is not None:
+                self._write(f"lease {self._lease_ends!r}")
+            await self._process.wait()
+            log.warning("the guardian process has ended and is started again")
+
+    async def end(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    def _write(self, line: str) -> None:
+        process = self._process
+        if process is not None and process.stdin is not None and not process.stdin.is_closing():
+            process.stdin.write(f"{line}\n".encode())
 
 
 if __name__ == "__main__":

@@ -36,6 +36,15 @@ class ProcessId:
     pid: int
     started: int
 
+    @classmethod
+    def parse(cls, text: str) -> ProcessId:
+        """The reverse of `str`: "4711@123456". Raises ValueError."""
+        pid, _, started = text.partition("@")
+        return cls(int(pid), int(started))
+
+    def __str__(self) -> str:
+        return f"{self.pid}@{self.started}"
+
 
 @dataclass(frozen=True, slots=True)
 class Process:

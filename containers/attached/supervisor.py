@@ -19,34 +19,39 @@ from collections.abc import Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
-from containers.agent.heartbeat import LeaseExpired, Replaced, RunEnded
 from containers.agent.lifecycle import EXIT_LEASE_LOST
-from containers.attached import processes
-from containers.attached.claim import Claim, Claims, Request
-from containers.attached.guardian import MARK
+from containers.attached import messages, processes
+from containers.attached.claim import Claim, Claims, Request, describe_end, stop_requested
+from containers.attached.driver_link import DriverLink
+from containers.attached.guardian import MARK, GuardianProcess
 from containers.attached.processes import Process
 from containers.errors import signal_name
 from containers.exit_report import report_exit
-from sluice.client import CoordinatorClient, Refused
+from sluice.client import CoordinatorClient
 from sluice.clock import Clock
-from sluice.core.errors import LeaseLost, Unavailable
+from sluice.core.errors import LeaseLost
 from sluice.core.ids import Instant, RunId
 
 log = logging.getLogger("sluice")
 
 PASSED_ON = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2})
 
-GUARDIAN = (sys.executable, "-P", "-m", "containers.attached.guardian")
-
 LEFTOVERS = timedelta(seconds=10)
 """How long processes may outlive the command. A JVM ends a moment after its Python."""
-
-LONG_POLL = timedelta(seconds=20)
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of a command that cannot be started, as those of the shell (POSIX, Shell Command Language 2.8.2)."""
 
 _ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit)\b")
+
+
+AFTER_QUERIES = timedelta(seconds=10)
+"""After a SIGTERM: how long the script may run on when its queries have ended, before the command gets the SIGTERM."""
+
+
+def socket_of(request: Request) -> str:
+    """The name of the supervisor's socket, see `containers.attached.messages`."""
+    return f"sluice-{request.container}"
 
 
 class Supervisor:
@@ -59,8 +64,9 @@ class Supervisor:
         self._clock = clock
         self._stop_timeout = stop_timeout
         self._process: asyncio.subprocess.Process | None = None
-        self._guardian: asyncio.subprocess.Process | None = None
-        self._lease_ends: Instant | None = None
+        self._guardian = GuardianProcess(request.container, url)
+        self._link: DriverLink | None = None
+        self._stopping = False
         self._token = ""
         self._signalled = asyncio.Event()
         self._signal: signal.Signals | None = None
@@ -75,6 +81,8 @@ class Supervisor:
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         threading.Thread(target=self._wait_for_signals, args=(asyncio.get_running_loop(),), name="signals", daemon=True).start()
         coordinator = CoordinatorClient(self._url)
+        link = self._link = DriverLink(self._request.job, coordinator, lambda pid: any(each.id.pid == pid for each in self._descendants()))
+        drivers = await link.listen(socket_of(self._request))
         claims = Claims(coordinator, self._clock, self._on_renewed, self._on_token, self._driver_stopped)
         code, reason, all_ended = 1, "sluice exec failed", True
         try:
@@ -82,7 +90,9 @@ class Supervisor:
             if claim is None:
                 code, reason = 128 + (self._signal or 0), f"{signal_name(self._signal or 0)} before the command was started"
             else:
-                self._in_background(self._keep_guardian())
+                self._in_background(self._guardian.keep())
+                self._in_background(link.report())
+                link.granted(claim)
                 code, reason, all_ended = await self._supervise(claim, coordinator, unblocked)
         except LeaseLost as lost:
             code, reason = EXIT_LEASE_LOST, str(lost)
@@ -91,7 +101,8 @@ class Supervisor:
                 each.cancel()
             if claims.registered and all_ended:
                 await report_exit(self._url, self._request.container, min(code, 255), reason, self._token)
-            await self._end_guardian()
+            await self._guardian.end()
+            drivers.close()
             await coordinator.close()
         return code
 
@@ -136,7 +147,7 @@ class Supervisor:
         await asyncio.wait([waiting, claim.ends], return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
             killed, all_ended = await asyncio.to_thread(processes.end_all, self._descendants)
-            reason = _lost(claim.ends.result())
+            reason = describe_end(claim.ends.result())
             log.error("%s: the command was killed (%d processes)", reason, killed)
             return EXIT_LEASE_LOST, reason, all_ended
         code = waiting.result()
@@ -151,6 +162,7 @@ class Supervisor:
         """Variables for the command. `MARK` also identifies its descendants."""
         return {
             MARK: self._request.container,
+            messages.SOCKET: socket_of(self._request),
             "SLUICE_COORDINATOR_URL": self._url,
             "SLUICE_JOB": self._request.job,
             "SLUICE_RUN_ID": claim.run,
@@ -177,9 +189,8 @@ class Supervisor:
     def _descendants(self) -> Iterable[Process]:
         """All descendants of this process except the guardian. Those that have ended are reaped."""
         table, own = processes.processes(), os.getpid()
-        waited_for = {each.pid for each in (self._process, self._guardian) if each is not None}
-        processes.reap(table, own, waited_for)
-        guardian = self._guardian.pid if self._guardian is not None else None
+        guardian, command = self._guardian.pid, self._process.pid if self._process is not None else None
+        processes.reap(table, own, {pid for pid in (guardian, command) if pid is not None})
         return [each for each in processes.descendants(table, [own]) if each.id.pid != guardian]
 
     def _driver_stopped(self) -> str | None:
@@ -216,7 +227,12 @@ class Supervisor:
         """`from_kernel`: the terminal sent it, to the command as well."""
         self._signal = number
         self._signalled.set()
-        if not from_kernel:
+        if from_kernel:
+            return
+        if number is signal.SIGTERM and not self._stopping and self._link is not None and self._link.connected:
+            self._stopping = True
+            self._in_background(self._stop_queries(self._link, AFTER_QUERIES))
+        else:
             self._send(number)
 
     def _send(self, number: signal.Signals) -> None:
@@ -227,77 +243,42 @@ class Supervisor:
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
-    async def _follow_notices(self, coordinator: CoordinatorClient, run: RunId) -> None:
-        seq = 0
-        while True:
-            try:
-                found = await coordinator.notices(run, seq, LONG_POLL)
-            except (Unavailable, Refused) as error:
-                log.debug("no notices: %s", error)
-                await asyncio.sleep(1)
-                continue
-            seq = max([seq, *(each.seq for each in found)])
-            if any(each.kind in ("STOP", "ENDED") for each in found):
-                log.info("the job is being stopped: sending SIGTERM to the command")
-                self._send(signal.SIGTERM)
-                await asyncio.sleep(self._stop_timeout.total_seconds())
-                log.warning("the command did not stop within %g s and is killed", self._stop_timeout.total_seconds())
-                await asyncio.to_thread(processes.end_all, self._descendants)
-                return
-            if not found:
-                await asyncio.sleep(0.2)  # a coordinator that shuts down answers polls early
+    # --- stopping --------------------------------------------------------------------------------------------------
 
-    # --- the guardian ----------------------------------------------------------------------------------------------
+    async def _follow_notices(self, coordinator: CoordinatorClient, run: RunId) -> None:
+        await stop_requested(coordinator, run)
+        self._stopping = True
+        if self._link is not None and self._link.connected:
+            log.info("the job is being stopped: the queries end between two batches")
+            await self._stop_queries(self._link, self._stop_timeout)
+        else:
+            log.info("the job is being stopped: sending SIGTERM to the command")
+            self._send(signal.SIGTERM)
+        await asyncio.sleep(self._stop_timeout.total_seconds())
+        log.warning("the command did not stop within %g s and is killed", self._stop_timeout.total_seconds())
+        await asyncio.to_thread(processes.end_all, self._descendants)
+
+    async def _stop_queries(self, link: DriverLink, script: timedelta) -> None:
+        """Let the driver stop its queries between batches. The script then ends as it does when its queries are stopped. If it does not
+        within the time `script`, it gets SIGTERM."""
+        await link.stop(self._stop_timeout)
+        await asyncio.sleep(script.total_seconds())
+        log.warning("the queries have ended, and the command has not: sending SIGTERM to it")
+        self._send(signal.SIGTERM)
 
     def _on_renewed(self, ends_at: Instant) -> None:
-        self._lease_ends = ends_at
-        self._write_to_guardian(f"lease {ends_at!r}")
+        self._guardian.renewed(ends_at)
+        if self._link is not None:
+            self._link.renewed(ends_at)
 
     def _on_token(self, token: str) -> None:
         self._token = token
-
-    def _write_to_guardian(self, line: str) -> None:
-        guardian = self._guardian
-        if guardian is not None and guardian.stdin is not None and not guardian.stdin.is_closing():
-            guardian.stdin.write(f"{line}\n".encode())
-
-    async def _keep_guardian(self) -> None:
-        """Start the guardian, and restart it when it ends."""
-        environment = {name: value for name, value in os.environ.items() if name != MARK}
-        while True:
-            self._guardian = await asyncio.create_subprocess_exec(
-                *GUARDIAN,
-                *(str(os.getpid()), self._request.container, self._url),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.DEVNULL,
-                env=environment,
-                start_new_session=True,
-            )
-            self._write_to_guardian(f"token {self._token}")
-            if self._lease_ends is not None:
-                self._write_to_guardian(f"lease {self._lease_ends!r}")
-            await self._guardian.wait()
-            log.warning("the guardian process has ended and is started again")
-
-    async def _end_guardian(self) -> None:
-        if self._guardian is not None and self._guardian.returncode is None:
-            self._guardian.kill()
-            await self._guardian.wait()
+        self._guardian.has_token(token)
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-def _lost(end: Replaced | RunEnded | LeaseExpired) -> str:
-    match end:
-        case Replaced():
-            return "the lease is lost: the coordinator considers this container replaced or lost"
-        case RunEnded(state=state):
-            return f"the run has ended: {state}"
-        case LeaseExpired(last_error=error):
-            return f"the lease expired: {error}"
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from containers.attached.claim import Request
+from containers.attached.messages import UNPROTECTED
 from containers.attached.submit import check_deploy_mode
 from containers.attached.supervisor import Supervisor
 from sluice import logconfig
@@ -48,6 +49,7 @@ def execute(
     check_deploy_mode(command)
     if without_coordinator and not _reachable(coordinator):
         typer.echo(f"sluice: NO LEASE: {coordinator} cannot be reached; another copy of {job} may run elsewhere", err=True)
+        os.environ[UNPROTECTED] = "1"
         os.execvp(command[0], command)  # noqa: S606 - it takes the place of this process
     request = Request(
         JobName(job), ExecutionContainerId(f"container-{new_uuid().hex}"), host=socket.gethostname(), replace=replace, wait=wait

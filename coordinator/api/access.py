@@ -118,6 +118,7 @@ CURRENT_RULES: Mapping[str, Rule] = {
     "POST /runs/{runId}/tasks/{task}/acquire": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.RUN),
     "GET /runs/{runId}/tasks/{task}/owner": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.RUN),
     "POST /runs/{runId}/tasks/{task}/progress": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
+    "PUT /runs/{runId}/tasks/{task}/queries": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
     "POST /runs/{runId}/tasks/{task}/release": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
     "POST /runs/{runId}/tasks/{task}/event-time": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
     "POST /runs/{runId}/watermarks": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.RUN),

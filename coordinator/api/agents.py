@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
@@ -14,6 +14,7 @@ from coordinator.api.deps import PROBLEMS, Parts, PartsDep, RunIdPath, StagePath
 from coordinator.api.fastpath import ALIVE
 from coordinator.api.runs import container_reply, drain_of_run
 from coordinator.fleet.registration import Registration
+from coordinator.fleet.script_queries import ScriptQuery
 from coordinator.fleet.stage_metrics import StageReport
 from coordinator.runs.tasks import StageStart
 from coordinator.runs.watermarks import StageReport as WatermarkReport
@@ -193,6 +194,40 @@ async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire_agents.P
         Generation(body.generation), Lineage(body.lineage), body.batch_id, wire_body.offsets_of(body.offsets), body.metrics
     )
     await parts.tasks.progress(RunId(run_id), TaskName(task), StageName(body.stage), report)
+
+
+@router.put("/runs/{runId}/tasks/{task}/queries")
+async def report_queries(run_id: RunIdPath, task: TaskPath, body: wire_agents.QueriesRequest, parts: PartsDep) -> wire_agents.QueriesReply:
+    """Report the streaming queries of an attached job. The answer names those that must be stopped, because another job has their
+    checkpoint."""
+    refused = await parts.tasks.queries(RunId(run_id), TaskName(task), Generation(body.generation), list(map(_script_query, body.queries)))
+    return wire_agents.QueriesReply(
+        refused=tuple(
+            wire_agents.RefusedQuery(stage=stage, why=f"job {job} uses the checkpoint now; a checkpoint has one query at a time")
+            for stage, job in refused.items()
+        )
+    )
+
+
+def _script_query(body: wire_agents.QueryBody) -> ScriptQuery:
+    return ScriptQuery(
+        StageName(body.stage),
+        body.checkpoint,
+        body.name,
+        Lineage(body.query_id),
+        body.batch_id,
+        wire_body.offsets_of(body.offsets),
+        body.metrics,
+        body.active,
+        body.error,
+        body.failures,
+        NEVER,
+        NEVER,
+    )
+
+
+NEVER = datetime.min.replace(tzinfo=UTC)
+"""Replaced by the time of the report."""
 
 
 @router.post("/runs/{runId}/tasks/{task}/stages/{stage}/failure", status_code=204)

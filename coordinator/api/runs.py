@@ -15,6 +15,7 @@ from coordinator.api.access import GuardedRoute, RequestGuard, RequestGuardDep
 from coordinator.api.deps import PROBLEMS, Actor, JobPath, Parts, PartsDep, RunIdPath
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.leases import Contact
+from coordinator.fleet.script_queries import ScriptQuery
 from coordinator.fleet.stage_metrics import Failures, StageFailure, StageReport, Stages
 from coordinator.jobmodels.rollout import version_of_all
 from coordinator.jobmodels.versions import reassigned_slots
@@ -321,6 +322,8 @@ class InMemory:
     late_rows: Mapping[tuple[TaskName, StageName], LateRows] = field(default_factory=dict)
     missing_event_times: Sequence[str] = ()
     backup_problems: Sequence[str] = ()
+    queries: Mapping[StageName, ScriptQuery] = field(default_factory=dict)
+    """Those of an attached job."""
 
 
 PER_TURN = 10
@@ -352,8 +355,11 @@ def run_detail(
                 processor_id=processor_id,
                 generation=hold.generation if hold else None,
                 holder=hold.holder if hold and not hold.released else None,
-                stages=tuple(_stage_progress(row, hold, memory) for row in stores[name]),
-                assigned_stages=tuple(by_stage(models[name].ssps)),
+                stages=(
+                    *(_stage_progress(row, hold, memory) for row in stores[name]),
+                    *(_query_progress(query, hold) for query in memory.queries.values()),
+                ),
+                assigned_stages=(*by_stage(models[name].ssps), *memory.queries),
             )
         )
     fields = _basic_fields(BasicRun(described.run, described.drain, described.failed_drains), connections, blob_stores)
@@ -374,6 +380,8 @@ def run_detail(
     }
     fields |= {"watermarks": tuple(map(_stream_watermark, memory.watermarks)), "missing_event_times": tuple(memory.missing_event_times)}
     fields |= {"backup_problems": tuple(memory.backup_problems)}
+    if memory.queries:
+        fields |= {"stages": tuple(wire_runs.StageBody(name=stage, reads=()) for stage in memory.queries)}
     yield
     return wire_runs.RunDetail.model_validate(fields)
 
@@ -393,6 +401,7 @@ async def describe_run(parts: Parts, run_id: RunId) -> wire_runs.RunDetail:
         watermarks=parts.watermarks.streams(run_id),
         late_rows=parts.stage_metrics.late_rows_of(run_id),
         missing_event_times=parts.watermarks.missing_event_times(run_id),
+        queries=parts.stage_metrics.scripts.of_run(run_id),
     )
     return await in_turns(run_detail(described, parts.connections, memory, parts.blob_stores))
 
@@ -474,6 +483,36 @@ def _stage_progress(row: StageStateRow, owner: TaskOwner | None, memory: InMemor
         late_rows_at=late.last_at if late is not None else None,
         failure=_failure(memory.failures.get((row.task, row.stage))),
     )
+
+
+def _query_progress(query: ScriptQuery, owner: TaskOwner | None) -> wire_runs.StageProgress:
+    """A query of a script as a stage."""
+    metrics = query.metrics
+    reply = None
+    if metrics is not None:
+        stopped: dict[str, object] = (
+            {} if query.active and owner is not None and not owner.released else {"rows": 0, "rows_per_second": 0.0}
+        )
+        reply = wire_runs.StageMetricsReply.model_validate(metrics.model_dump() | stopped)
+    return wire_runs.StageProgress(
+        stage=query.stage,
+        lineage=query.lineage,
+        batch_id=query.batch,
+        offsets=wire_body.offsets_body(query.offsets),
+        reported_at=query.reported_at,
+        metrics=reply,
+        late_rows=metrics.late_rows or 0 if metrics is not None else 0,
+        late_rows_at=metrics.late_rows_at if metrics is not None else None,
+        failure=_query_failure(query),
+        checkpoint=query.checkpoint,
+    )
+
+
+def _query_failure(query: ScriptQuery) -> wire_runs.StageFailure | None:
+    """The failure is over while the query runs again."""
+    if not query.failures:
+        return None
+    return wire_runs.StageFailure(error=query.error, failures=query.failures, at=query.failed_at, retry_at=None, log="", over=query.active)
 
 
 def _stream_watermark(found: StreamWatermark) -> wire_runs.StreamWatermark:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from coordinator.fleet.script_queries import ScriptQueries
 from coordinator.store.fleet import LateRows
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 from sluice.wire import agents as wire_agents
@@ -58,6 +59,8 @@ class StageMetrics:
         self._reports: defaultdict[RunId, dict[tuple[TaskName, StageName], StageReport]] = defaultdict(dict)
         self._failures: defaultdict[RunId, dict[tuple[TaskName, StageName], StageFailure]] = defaultdict(dict)
         self._late: defaultdict[RunId, dict[tuple[TaskName, StageName], LateRows]] = defaultdict(dict)
+        self.scripts = ScriptQueries()
+        """The queries of attached jobs, whose runs have no stages."""
 
     def report(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> None:
         """Store an accepted report of the task's owner. It replaces the previous report, but not one of a later owner."""
@@ -120,3 +123,4 @@ class StageMetrics:
             del self._failures[ended]
         for ended in self._late.keys() - set(runs):
             del self._late[ended]
+        self.scripts.keep_only(runs)

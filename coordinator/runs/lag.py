@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from coordinator.fleet.script_queries import ScriptQuery
 from coordinator.fleet.stage_metrics import StageMetrics, Stages
 from coordinator.store.fleet import LateRows, RunCounts, StageStateRow
 from coordinator.store.runs import JobRow, RunRow
@@ -152,17 +153,20 @@ class LagMonitor:
             away = max(0, slots - len(models[run.run_id].containers))
             failures = self._stage_metrics.failures_of(run.run_id)
             failing = Counter(stage for (_, stage), failure in failures.items() if not failure.over)
+            queries = self._stage_metrics.scripts.of_run(run.run_id).values()
             return JobStatus(
                 job=job.job,
                 state=job.state,
                 slots=slots,
                 unowned=max(0, unowned),
                 counts=of_run,
-                lag=_by_stage(lag[run.run_id]),
+                lag=_by_stage(lag[run.run_id]) | _lag_of_queries(queries),
                 version=run.model_version,
                 reassigned_slots=away,
-                failing={stage: failing[stage] for stage in run.spec.stage_names},
-                late=_late_by_stage(run.spec.stage_names, self._stage_metrics.late_rows_of(run.run_id)),
+                failing={stage: failing[stage] for stage in run.spec.stage_names}
+                | {each.stage: int(each.failures > 0 and not each.active) for each in queries},
+                late=_late_by_stage(run.spec.stage_names, self._stage_metrics.late_rows_of(run.run_id))
+                | {each.stage: (each.metrics.late_rows or 0, 0) for each in queries if each.metrics is not None},
                 unconfirmed=found[run.run_id][1],
             )
 
@@ -218,14 +222,19 @@ def _left(ends: Mapping[StreamId, Offsets], starts: Sequence[tuple[StreamId, Ssp
     return left, beyond
 
 
-def _by_stage(lag: Lag) -> Mapping[StageName, int]:
+def _lag_of_queries(queries: Iterable[ScriptQuery]) -> dict[StageName, int]:
+    """As their driver measured it: the coordinator does not know their sources."""
+    return {each.stage: each.metrics.lag for each in queries if each.metrics is not None and each.metrics.lag is not None}
+
+
+def _by_stage(lag: Lag) -> dict[StageName, int]:
     sums: defaultdict[StageName, int] = defaultdict(int)
     for (_, stage), count in lag.items():
         sums[stage] += count
     return dict(sums)
 
 
-def _late_by_stage(stages: Iterable[StageName], late: Mapping[tuple[TaskName, StageName], LateRows]) -> Mapping[StageName, tuple[int, int]]:
+def _late_by_stage(stages: Iterable[StageName], late: Mapping[tuple[TaskName, StageName], LateRows]) -> dict[StageName, tuple[int, int]]:
     found = {stage: [each for (_, of), each in late.items() if of == stage] for stage in stages}
     given_up = {stage: sum(each.given_up for each in rows) for stage, rows in found.items()}
     return {stage: (sum(each.rows for each in rows) - given_up[stage], given_up[stage]) for stage, rows in found.items()}

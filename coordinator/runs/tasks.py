@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from coordinator.blobpool import BlobStores
 from coordinator.drains.kept import kept_operators
@@ -14,6 +14,7 @@ from coordinator.fleet import notices
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import TaskWaiters
 from coordinator.fleet.report_checks import ReportChecks
+from coordinator.fleet.script_queries import ScriptQuery
 from coordinator.fleet.stage_metrics import StageFailure, StageMetrics, StageReport
 from coordinator.fleet.strangers import UNKNOWN_HOLDER, Strangers
 from coordinator.runs.regrouping import Regrouping
@@ -26,7 +27,7 @@ from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import check_owner, drain_of, get_run
 from sluice.clock import Clock
 from sluice.core.drain import Step, histories_of_state
-from sluice.core.errors import Bug, LeaseLost, OutdatedContainers, StaleRun, TaskNotYours, UnknownTask
+from sluice.core.errors import Bug, LeaseLost, NotAttached, OutdatedContainers, StaleRun, TaskNotYours, UnknownTask
 from sluice.core.ids import (
     Epoch,
     ExecutionContainerId,
@@ -42,7 +43,8 @@ from sluice.core.ids import (
 )
 from sluice.core.jobmodels.grouping import PreviousAssignment
 from sluice.core.jobmodels.model import JobModel, TaskModel
-from sluice.core.leases.ownership import Committed, TaskOwner, Wait, acquire, updated_offsets
+from sluice.core.jobmodels.spec import JobKind
+from sluice.core.leases.ownership import Committed, TaskOwner, Wait, acquire, holds, updated_offsets
 from sluice.core.lifecycle import RunState
 from sluice.core.waits import not_ahead
 from sluice.wire.agents import StageMetricsBody
@@ -302,6 +304,36 @@ class Tasks:
             self._stage_metrics.failed(run_id, task, stage, StageFailure(generation, error, failures, now, retry_at, log))
         else:
             self._stage_metrics.recovered(run_id, task, stage, generation)
+
+    async def queries(
+        self, run_id: RunId, task: TaskName, generation: Generation, reported: Sequence[ScriptQuery]
+    ) -> Mapping[StageName, JobName]:
+        """Record the queries of an attached job. Returns those whose checkpoint another job uses, with that job; they are not recorded.
+        Raises UnknownRun, UnknownTask, LeaseLost, NotAttached."""
+        scripts, refused = self._stage_metrics.scripts, dict[StageName, JobName]()
+        async with self._store.read() as tx:
+            run = await get_run(tx, run_id)
+            await check_owner(tx, run, task, generation)
+            if run.spec.kind is not JobKind.ATTACHED:
+                raise NotAttached(f"job {run.job} is run from a job file, whose containers report its stages")
+            for query in reported:
+                for other, report in scripts.users(query.checkpoint, but=run.job):
+                    row = await tx.fleet.owner(report.job, task) if query.active else None
+                    if row is not None and row.run_id == other and holds(row.owner, report.generation):
+                        refused[query.stage] = report.job
+        known, now = scripts.of_run(run_id), self._clock.now()
+        scripts.put(
+            run_id,
+            run.job,
+            generation,
+            [self._received(each, known.get(each.stage), now) for each in reported if each.stage not in refused],
+        )
+        return refused
+
+    def _received(self, query: ScriptQuery, before: ScriptQuery | None, now: datetime) -> ScriptQuery:
+        same = before is not None and (before.error, before.failures) == (query.error, query.failures)
+        failed_at = before.failed_at if before is not None and same else now
+        return replace(query, reported_at=now, failed_at=failed_at, metrics=self._dated(query.metrics))
 
     async def confirm_owner(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
         """Raises UnknownRun, UnknownTask, and LeaseLost if the task is no longer owned under that generation."""

@@ -50,7 +50,9 @@ class Samples:
         rows = [row for row in await self._runs.jobs(limit=MAX_JOBS) if row.state in (RunState.RUNNING, RunState.DRAINING)]
         for row in rows:
             reports = self._stage_metrics.of_run(row.current_run).values()
-            rates = [report.metrics.rows_per_second for report in reports if report.metrics is not None]
+            queries = self._stage_metrics.scripts.of_run(row.current_run).values()
+            metrics = [*(each.metrics for each in reports), *(each.metrics for each in queries if each.active)]
+            rates = [each.rows_per_second for each in metrics if each is not None]
             kept = self._samples.setdefault(row.job, deque(maxlen=KEPT))
             kept.append(Sample(now, sum(rates) if rates else None, lags.get(row.job)))
         for gone in self._samples.keys() - {row.job for row in rows}:

@@ -194,6 +194,10 @@ class NotCancellable(Conflict):
     """The drain can no longer be cancelled."""
 
 
+class NotAttached(Conflict):
+    """The job is run from a job file."""
+
+
 class AttachedJob(Conflict):
     """The job is a command that Sluice runs without knowing its queries."""
 

@@ -12,6 +12,8 @@ from sluice.core.drain import Effect, Mode, Step
 from sluice.wire.body import HOST_AND_PORT, NO_NUL, Body, Name, Number, Offset, RenamedBody, RenamedReply, Reply, SspOffset, Utc
 from sluice.wire.runs import DrainOfRun
 
+MAX_QUERIES = 50
+"""How many queries of a script are listed. The number of labels of metrics is bounded by it."""
 Millis = Annotated[int, Field(ge=0, le=10**12)]
 OperatorText = Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
 BatchPart = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
@@ -167,6 +169,42 @@ class ProgressRequest(RenamedBody):
     batch_id: Annotated[int, Field(ge=0, lt=2**63)]
     offsets: tuple[SspOffset, ...]
     metrics: StageMetricsBody | None = None
+
+
+class QueryBody(Body):
+    """A streaming query of a script, with its last committed batch; null before the first. `checkpoint`: the location of its checkpoint,
+    which identifies it. `stage`: its name in the job. `name`: the name that the script gave it. `queryId`: Spark's id, which is in the
+    checkpoint. `active`: whether it runs. `failures`: how often it has failed within ten minutes; `error`: the last failure, one line."""
+
+    stage: Name
+    checkpoint: Annotated[str, Field(min_length=1, max_length=2_000, pattern=NO_NUL)]
+    name: Annotated[str, Field(max_length=1_000, pattern=NO_NUL)] = ""
+    query_id: Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]
+    batch_id: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    offsets: Annotated[tuple[SspOffset, ...], Field(max_length=100_000)] = ()
+    metrics: StageMetricsBody | None = None
+    active: bool = True
+    error: Annotated[str, Field(max_length=2_000, pattern=NO_NUL)] = ""
+    failures: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+
+class QueriesRequest(Body):
+    """The queries of an attached job, under the generation of its task: all that run, and those that have failed last. The list replaces
+    the one before."""
+
+    generation: Annotated[int, Field(ge=1, lt=2**31)]
+    queries: Annotated[tuple[QueryBody, ...], Field(max_length=MAX_QUERIES)]
+
+
+class RefusedQuery(Reply):
+    """A query that must be stopped, because its checkpoint is in use. `why`: a sentence."""
+
+    stage: str
+    why: str
+
+
+class QueriesReply(Reply):
+    refused: tuple[RefusedQuery, ...] = ()
 
 
 class FailureRequest(Body):

@@ -179,7 +179,8 @@ class StageProgress(RenamedReply):
     streams that the stage reads, as the coordinator saw them a few seconds ago, whether or not a container owns the task; null if a
     stream's system does not answer. `snapshotAt`: when the snapshot that the stage would be restored from was reported; null if there is
     none. `lateRows`: rows that it has dropped as late; `lateRowsGivenUp`: those dropped after a writer of an intermediate stream was not
-    waited for (`idle_feeder_seconds`); `lateRowsAt`: when it dropped some last."""
+    waited for (`idle_feeder_seconds`); `lateRowsAt`: when it dropped some last. `checkpoint`: where the
+    checkpoint is, for a query of an attached job."""
 
     stage: str
     lineage: str
@@ -194,6 +195,7 @@ class StageProgress(RenamedReply):
     late_rows_given_up: int = 0
     late_rows_at: datetime | None = None
     failure: StageFailure | None = None
+    checkpoint: str | None = None
 
 
 class WatermarkHolder(Reply):

@@ -24,7 +24,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_job_of_the_readme_runs_in_an_empty_folder(tmp_path: Path) -> None:
-    (job,) = blocks("python")
+    job, _ = blocks("python")
     (commands,) = (block.splitlines() for block in blocks("") if "sluice run job.py" in block)
     *preparations, run = commands
     (tmp_path / "job.py").write_text(job)

@@ -87,3 +87,105 @@ async def test_who_replaces_the_owner_gets_the_task_when_that_one_has_ended(call
     assert (await caller.acquire(run, "c2", 2, task="Driver")).status_code == 202
     await caller.exited("c1")
     assert (await caller.acquired(run, "c2", 2, task="Driver"))["generation"] == 2
+
+
+# --- queries of a script ---------------------------------------------------------------------------------------------
+
+
+METRICS = {"rows": 20, "rowsPerSecond": 5.0, "batchMillis": 300, "lag": 7, "stateRows": 3, "at": "2013-01-01T00:00:00Z"}
+
+
+def query(stage: str, **changes: Any) -> dict[str, Any]:
+    return {"stage": stage, "checkpoint": f"s3a://states/{stage}", "queryId": f"id of {stage}", **changes}
+
+
+async def started(caller: Caller, job: str) -> tuple[str, int]:
+    """A run of the job with a container, and the generation under which it has the task."""
+    run = (await caller.deploy(attached(job=job)))["runId"]
+    registered = await caller.registered(run, f"container of {job}".replace(" ", "-"))
+    acquired = await caller.acquired(run, f"container-of-{job}", registered["epoch"], task="Driver")
+    return run, acquired["generation"]
+
+
+async def report(caller: Caller, run: str, generation: int, *queries: dict[str, Any]) -> Any:
+    body = {"generation": generation, "queries": queries}
+    return await caller.http.put(f"/runs/{run}/tasks/Driver/queries", json=body)
+
+
+async def test_the_queries_of_a_script_are_stages_of_its_task(caller: Caller) -> None:
+    run, generation = await started(caller, "orders")
+    offsets = [{"system": "kafka", "stream": "orders", "partition": 0, "offset": 40}]
+    answer = await report(caller, run, generation, query("counts", batchId=4, offsets=offsets, metrics=METRICS), query("alerts"))
+    assert (answer.status_code, answer.json()) == (200, {"refused": []})
+    detail = await caller.run(run)
+    assert [each["name"] for each in detail["stages"]] == ["counts", "alerts"]
+    (task,) = detail["tasks"]
+    assert task["assignedStages"] == ["counts", "alerts"]
+    counts, alerts = task["stages"]
+    assert (counts["batchId"], counts["offsets"], counts["checkpoint"]) == (4, offsets, "s3a://states/counts")
+    assert (counts["metrics"]["lag"], counts["metrics"]["stateRows"], counts["metrics"]["rowsPerSecond"]) == (7, 3, 5.0)
+    assert (alerts["batchId"], alerts["metrics"]) == (None, None)
+
+
+async def test_a_report_replaces_the_one_before(caller: Caller) -> None:
+    run, generation = await started(caller, "orders")
+    await report(caller, run, generation, query("counts"), query("alerts"))
+    await report(caller, run, generation, query("alerts"))
+    assert [each["name"] for each in (await caller.run(run))["stages"]] == ["alerts"]
+
+
+async def test_a_query_that_failed_is_shown_with_its_error_until_it_runs_again(caller: Caller) -> None:
+    run, generation = await started(caller, "orders")
+    failed = {"error": "ValueError: no such currency", "failures": 2}
+    await report(caller, run, generation, query("counts", active=False, **failed))
+    (stage,) = (await caller.run(run))["tasks"][0]["stages"]
+    assert (stage["failure"]["error"], stage["failure"]["failures"], stage["failure"]["over"]) == ("ValueError: no such currency", 2, False)
+    await report(caller, run, generation, query("counts", **failed))
+    (stage,) = (await caller.run(run))["tasks"][0]["stages"]
+    assert stage["failure"]["over"]
+
+
+async def test_the_lag_of_a_query_is_a_metric(caller: Caller) -> None:
+    run, generation = await started(caller, "orders")
+    await report(caller, run, generation, query("counts", metrics=METRICS))
+    await caller.coordinator.api.state.parts.lag.run_once()
+    page = (await caller.http.get("/metrics")).text
+    assert 'sluice_job_lag_records{sluice_job="orders",stage="counts"} 7.0' in page
+
+
+async def test_a_checkpoint_that_another_job_uses_is_refused_until_that_job_has_ended(caller: Caller) -> None:
+    orders, first = await started(caller, "orders")
+    copy, second = await started(caller, "copy-of-orders")
+    await report(caller, orders, first, query("counts"))
+    refused = (await report(caller, copy, second, query("counts"), query("other"))).json()["refused"]
+    assert refused == [{"stage": "counts", "why": "job orders uses the checkpoint now; a checkpoint has one query at a time"}]
+    assert [each["name"] for each in (await caller.run(copy))["stages"]] == ["other"]
+    await caller.exited("container-of-orders")
+    assert (await report(caller, copy, second, query("counts"))).json()["refused"] == []
+
+
+async def test_a_query_that_has_ended_does_not_use_its_checkpoint(caller: Caller) -> None:
+    orders, first = await started(caller, "orders")
+    copy, second = await started(caller, "copy-of-orders")
+    await report(caller, orders, first, query("counts", active=False))
+    assert (await report(caller, copy, second, query("counts"))).json()["refused"] == []
+
+
+async def test_only_the_owner_of_the_task_reports_queries(caller: Caller) -> None:
+    run, generation = await started(caller, "orders")
+    assert problem_slug(await report(caller, run, generation + 1, query("counts"))) == (409, "lease-lost")
+    assert (await caller.run(run))["stages"] == []
+
+
+async def test_a_job_of_a_job_file_has_no_queries_to_report(caller: Caller) -> None:
+    run = (await caller.deploy(run_body()))["runId"]
+    registered = await caller.registered(run, "c1")
+    generation = (await caller.acquired(run, "c1", registered["epoch"]))["generation"]
+    answer = await caller.http.put(f"/runs/{run}/tasks/Partition 0/queries", json={"generation": generation, "queries": []})
+    assert problem_slug(answer) == (409, "not-attached")
+
+
+async def test_more_queries_than_a_script_may_have_are_refused(caller: Caller) -> None:
+    run, generation = await started(caller, "orders")
+    answer = await report(caller, run, generation, *(query(f"q{n}") for n in range(51)))
+    assert answer.status_code == 422

@@ -41,7 +41,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def meter(clock: FakeClock) -> Meter:
-    return Meter(START, lambda: 3, TRIGGER, clock)
+    return Meter(START.task, START.declared.stage.name, lambda: 3, TRIGGER, clock)
 
 
 # --- what is reported ------------------------------------------------------------------------------------------------

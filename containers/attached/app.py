@@ -1,0 +1,313 @@
+"""`sluice.attach`: the part of Sluice in the process of a script that was not written for it.
+
+One thread reads the messages of the supervisor, and one lists the queries of the JVM every half second. The script's own threads are not
+used, and its triggers stay as they are. Under `sluice exec` the supervisor is that command; otherwise it is a process that is started here
+(`containers.attached.attendant`). If the supervisor ends, or does not renew the lease, this process and its JVM are killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from containers.agent.lifecycle import EXIT_LEASE_LOST
+from containers.attached import messages, processes
+from containers.attached.attendant import Driver, command
+from containers.attached.claim import Request
+from containers.attached.script_report import ScriptReport
+from containers.spark.active_queries import SPARK_ERRORS, ActiveQueries, ActiveQuery, is_connect, process_of_jvm, stop_all
+from sluice.clock import Clock, SystemClock
+from sluice.core.errors import ClientError, Conflict
+from sluice.core.ids import ExecutionContainerId, JobName, RunId, checked_name
+from sluice.randomness import new_uuid
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("sluice")
+
+LOCAL = "http://127.0.0.1:8180"
+
+POLL = timedelta(seconds=0.5)
+"""How often the queries are listed."""
+
+AFTER_QUERIES = timedelta(seconds=10)
+"""After a SIGTERM: how long the script may run on when its queries have ended."""
+
+HOSTED = ("DATABRICKS_RUNTIME_VERSION", "GLUE_VERSION", "AZUREML_RUN_ID", "DATAPROC_CLUSTER_NAME")
+"""Environment variables of platforms that own the driver's process."""
+
+
+class CannotAttach(ClientError):
+    """The script's Spark cannot be attached."""
+
+
+class NotGranted(Conflict):
+    """The job may not be run by this process."""
+
+
+def attach(
+    spark: SparkSession,
+    job: str,
+    *,
+    coordinator: str | None,
+    wait: bool,
+    replace: bool,
+    stop_timeout: timedelta,
+) -> App:
+    """See `sluice.script.attach`."""
+    checked_name("job", job)
+    if is_connect(spark):
+        raise CannotAttach("spark is a session of Spark Connect: its queries run in another process; start the script with spark-submit")
+    with _attaching:
+        if _attached:
+            (known,) = _attached
+            if known.job != job:
+                raise NotGranted(f"this process is attached as job {known.job} already")
+            return known
+        app = _attach(spark, JobName(job), coordinator or os.environ.get("SLUICE_COORDINATOR_URL", LOCAL), wait, replace, stop_timeout)
+        _attached.append(app)
+        return app
+
+
+_attaching = threading.Lock()
+_attached: list[App] = []
+
+
+def _attach(spark: SparkSession, job: JobName, url: str, wait: bool, replace: bool, stop_timeout: timedelta) -> App:
+    python = processes.process(os.getpid())
+    jvm = processes.process(process_of_jvm(spark))
+    drivers = tuple(each.id for each in (python, jvm) if each is not None)
+    app = App(spark, job, drivers, SystemClock(), stop_timeout)
+    name = os.environ.get(messages.SOCKET)
+    if name:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(f"\0{name}")
+        except OSError as error:
+            raise NotGranted(f"the supervisor of this command cannot be reached: {error.strerror}") from error
+        app.start(connection, ends_script=True)
+    elif os.environ.get(messages.UNPROTECTED):
+        log.warning("NO LEASE: another copy of %s may run elsewhere", job)
+        app.start(None, ends_script=False)
+    else:
+        observed = is_observed(os.environ, sys.modules, interactive=hasattr(sys, "ps1") or bool(sys.flags.interactive))
+        container = ExecutionContainerId(f"container-{new_uuid().hex}")
+        request = Request(job, container, socket.gethostname(), replace=replace, wait=wait)
+        app.start(_start_attendant(request, Driver(drivers, observed), url, stop_timeout), ends_script=not observed)
+    return app
+
+
+def _start_attendant(request: Request, driver: Driver, url: str, stop_timeout: timedelta) -> socket.socket:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with theirs:
+        subprocess.Popen(command(request, driver, url, stop_timeout), stdin=theirs.fileno(), stdout=2, start_new_session=True)
+    return ours
+
+
+def is_observed(environment: Mapping[str, str], modules: Mapping[str, object], *, interactive: bool) -> bool:
+    """Whether the process must not be ended: a notebook, an interpreter, or a platform's driver that other users may share."""
+    return interactive or "ipykernel" in modules or any(environment.get(name) for name in HOSTED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    run: RunId
+    generation: int
+
+
+class App:
+    """An attached script. `job` and `run` are its names in `sluice status`; `run` is None without a coordinator."""
+
+    def __init__(
+        self, spark: SparkSession, job: JobName, drivers: Sequence[processes.ProcessId], clock: Clock, stop_timeout: timedelta
+    ) -> None:
+        """Call `attach` instead of this."""
+        self.job = job
+        self._queries = ActiveQueries(spark)
+        self._report = ScriptReport(socket.gethostname(), clock)
+        self._drivers = drivers
+        self._clock = clock
+        self._stop_timeout = stop_timeout
+        self._connection: socket.socket | None = None
+        self._writing = threading.Lock()
+        self._grant: _Grant | None = None
+        self._refused = ""
+        self._answered = threading.Event()
+        self._lease_ends: float | None = None
+        self._ends_script = False
+        self._ending = False
+        self._stopped = threading.Event()
+        self._forced = threading.Event()
+        self._error = ""
+
+    @property
+    def run(self) -> RunId | None:
+        return None if self._grant is None else self._grant.run
+
+    def start(self, connection: socket.socket | None, *, ends_script: bool) -> None:
+        """Wait until the job may be run. `connection`: to the supervisor. `ends_script`: this process is killed if the supervisor is gone.
+        Raises NotGranted."""
+        self._connection = connection
+        self._ends_script = ends_script
+        if connection is not None:
+            threading.Thread(target=self._read, args=(connection,), name="sluice-supervisor", daemon=True).start()
+            while not self._answered.wait(POLL.total_seconds()):  # in steps, so that Ctrl-C is seen
+                pass
+            if self._grant is None:
+                connection.close()
+                raise NotGranted(self._refused)
+        threading.Thread(target=self._watch, name="sluice-queries", daemon=True).start()
+        self._watch_end()
+
+    # --- the supervisor --------------------------------------------------------------------------------------------
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            with connection.makefile("rb") as lines:
+                for line in lines:
+                    self._take(messages.decode(line))
+        except (OSError, ValueError) as error:
+            log.debug("the connection to the supervisor: %s", error)
+        if not self._answered.is_set():
+            self._refused = self._refused or "the supervisor has ended"
+            self._answered.set()
+        elif self._grant is not None and not self._ending:
+            self._without_supervisor("the supervisor of this script has ended")
+
+    def _take(self, message: messages.Message) -> None:
+        match message:
+            case {"kind": "granted", "job": str(job), "run": str(run), "generation": int(generation)}:
+                if job == self.job:
+                    self._grant = _Grant(RunId(run), generation)
+                else:
+                    self._refused = f"`sluice exec` runs this command as job {job}, and the script is attached as {self.job}"
+                self._answered.set()
+            case {"kind": "refused", "why": str(why)}:
+                self._refused = why
+                self._answered.set()
+            case {"kind": "lease", "ends": float(ends) | int(ends)}:
+                self._lease_ends = ends
+            case {"kind": "stop", "seconds": float(seconds) | int(seconds)}:
+                within = timedelta(seconds=seconds)
+                threading.Thread(target=self._stop_and_say, args=(within,), name="sluice-stop", daemon=True).start()
+            case {"kind": "refuse", "stage": str(stage), "why": str(why)}:
+                self._report.refuse(stage, why)
+            case {"kind": "lost", "why": str(why)}:
+                log.error("%s: another copy of %s may run; stop this one", why, self.job)
+                self._ends_script = False
+
+    def _send(self, kind: str, **fields: object) -> None:
+        connection = self._connection
+        if connection is not None:
+            with self._writing:
+                try:
+                    connection.sendall(messages.encode(kind, **fields))
+                except OSError as error:
+                    log.debug("the supervisor does not read: %s", error)
+
+    def _without_supervisor(self, why: str) -> None:
+        """Kill the driver: nothing would end it when another one starts."""
+        if not self._ends_script:
+            log.error("%s: this script is not protected any more", why)
+            return
+        log.error("%s: the driver is killed", why)
+        for each in self._drivers:
+            if each.pid != os.getpid():
+                processes.kill(each)
+        os._exit(EXIT_LEASE_LOST)
+
+    # --- the queries -----------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._ending:
+            if self._ends_script and self._lease_ends is not None and self._clock.elapsed() >= self._lease_ends:
+                self._without_supervisor("the lease has expired")
+            try:
+                self._look()
+            except SPARK_ERRORS as error:
+                log.debug("the queries are not known now: %s", error)
+            except Exception:  # a script must not lose its lease because of a report
+                log.exception("the queries cannot be listed")
+            threading.Event().wait(POLL.total_seconds())
+
+    def _look(self) -> None:
+        active = self._queries.find()
+        for query, why in self._report.update(active):
+            log.error("query %s is stopped: %s", query.name or query.checkpoint, why)
+            query.stop(timedelta(0), self._forced)
+        if self._stopped.is_set():
+            self._stop_all(active, self._stop_timeout)
+        due = self._report.due()
+        if due is not None:
+            self._send("queries", queries=due)
+
+    def stop(self, within: timedelta | None = None) -> Sequence[str]:
+        """Hold all queries between two batches before the first of them ends, then end them, so that `awaitTermination` returns. Queries
+        that are started later are stopped, too. Blocks. Returns the checkpoints of which a batch took longer than `within` (default: the
+        `stop_timeout` of `attach`) and was interrupted."""
+        try:
+            return self._stop_all(self._queries.find(), self._stop_timeout if within is None else within)
+        except SPARK_ERRORS as error:
+            log.debug("there are no queries to stop: %s", error)
+            return ()
+        finally:
+            self._stopped.set()
+
+    def _stop_all(self, active: Sequence[ActiveQuery], within: timedelta) -> Sequence[str]:
+        return [each.checkpoint for each in stop_all(active, within, self._forced)]
+
+    def _stop_and_say(self, within: timedelta) -> None:
+        log.info("stopping the queries between two batches")
+        self._send("stopped", interrupted=list(self.stop(within)))
+
+    # --- the end of the script -------------------------------------------------------------------------------------
+
+    def _watch_end(self) -> None:
+        atexit.register(self._at_exit)
+        before = sys.excepthook
+
+        def remember(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+            self._error = f"{kind.__name__}: {error}".splitlines()[0]
+            before(kind, error, traceback)
+
+        sys.excepthook = remember
+        former = signal.getsignal(signal.SIGTERM)
+        if threading.current_thread() is threading.main_thread() and former is not signal.SIG_IGN:
+            signal.signal(signal.SIGTERM, lambda number, frame: self._terminate(number, frame, former))
+
+    def _at_exit(self) -> None:
+        self._ending = True
+        self._send("ending", error=self._error)
+
+    def _terminate(self, number: int, frame: FrameType | None, former: Callable[[int, FrameType | None], Any] | int | None) -> None:
+        """The queries end between batches. Then the script's own handler is called. Without one the script ends as it does when its queries
+        are stopped, or is ended after a while. A second SIGTERM ends it as if it were not attached."""
+        was_stopped = self._stopped.is_set()
+        stopping = threading.Thread(target=self.stop, name="sluice-stop", daemon=True)  # the main thread may be within a call to the JVM
+        stopping.start()
+        if callable(former):
+            stopping.join()
+            signal.signal(signal.SIGTERM, former)
+            former(number, frame)
+            return
+
+        def end() -> None:
+            stopping.join()
+            if not was_stopped:
+                threading.Event().wait(AFTER_QUERIES.total_seconds())
+            os.kill(os.getpid(), number)
+
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        threading.Thread(target=end, name="sluice-end", daemon=True).start()

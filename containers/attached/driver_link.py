@@ -1,0 +1,168 @@
+"""The supervisor's end of the connection to a driver that has called `sluice.attach`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable
+from datetime import timedelta
+
+from pydantic import ValidationError
+
+from containers.attached import messages
+from containers.attached.claim import Claim
+from sluice.client import CoordinatorClient, Refused
+from sluice.core.errors import ClientError, LeaseLost, Unavailable
+from sluice.core.ids import Instant, JobName
+from sluice.core.jobmodels.spec import ATTACHED_TASK
+from sluice.wire import agents as wire_agents
+
+log = logging.getLogger("sluice")
+
+RETRY = timedelta(seconds=2)
+
+
+class DriverLink:
+    """The connection to one driver at a time. `is_ours` returns whether a process may be that driver."""
+
+    def __init__(self, job: JobName, coordinator: CoordinatorClient, is_ours: Callable[[int], bool]) -> None:
+        self._job = job
+        self._coordinator = coordinator
+        self._is_ours = is_ours
+        self._claim: Claim | None = None
+        self._lease_ends: Instant | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._ended = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._reports: wire_agents.QueriesRequest | None = None
+        self._new_report = asyncio.Event()
+        self.error: str | None = None
+        """How the script has ended: "" in order, else its exception. None if it has not said so."""
+
+    @property
+    def connected(self) -> bool:
+        return self._writer is not None
+
+    def granted(self, claim: Claim) -> None:
+        """The command may run."""
+        self._claim = claim
+        self._greet()
+
+    def renewed(self, ends_at: Instant) -> None:
+        """The lease was renewed."""
+        self._lease_ends = ends_at
+        self._send("lease", ends=ends_at)
+
+    async def listen(self, name: str) -> asyncio.Server:
+        """Accept the driver at this name in the abstract namespace of sockets."""
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listening.bind(f"\0{name}")
+        return await asyncio.start_unix_server(self._accept, sock=listening, limit=messages.LONGEST)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        pid, uid = _peer(writer)
+        if uid != os.getuid() or not self._is_ours(pid) or self.connected:
+            why = "another driver of this command is attached" if self.connected else "it is not a process of this command"
+            log.warning("process %d is not attached: %s", pid, why)
+            writer.write(messages.encode("refused", why=why))
+            writer.close()
+            return
+        await self.serve(reader, writer)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Read messages until the driver ends."""
+        self._writer = writer
+        self._ended.clear()
+        self._stopped.clear()
+        try:
+            self._greet()
+            while line := await reader.readline():
+                self._read(messages.decode(line))
+        except (OSError, ValueError) as error:
+            log.warning("the connection to the driver is lost: %s", error)
+        finally:
+            self._writer = None
+            self._ended.set()
+            writer.close()
+
+    def _greet(self) -> None:
+        if self._claim is not None:
+            self._send("granted", job=self._job, run=self._claim.run, generation=self._claim.generation)
+        if self._lease_ends is not None:
+            self.renewed(self._lease_ends)
+
+    def _read(self, message: messages.Message) -> None:
+        match message:
+            case {"kind": "queries", "queries": list(queries)} if self._claim is not None:
+                try:
+                    self._reports = wire_agents.QueriesRequest.model_validate({"generation": self._claim.generation, "queries": queries})
+                except ValidationError as error:
+                    log.warning("a report of the script's queries is wrong: %s", error)
+                else:
+                    self._new_report.set()
+            case {"kind": "stopped", "interrupted": list(interrupted)}:
+                if interrupted:
+                    log.warning("batches of %s had to be interrupted; Spark runs them again at the next start", ", ".join(interrupted))
+                self._stopped.set()
+            case {"kind": "ending", "error": str(error)}:
+                self.error = error
+
+    def _send(self, kind: str, **fields: object) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(messages.encode(kind, **fields))
+
+    async def stop(self, within: timedelta) -> bool:
+        """Let the driver stop all its queries between batches. Returns when they have ended, or the driver has; False if no driver is
+        attached, or it has not done so in time."""
+        if not self.connected:
+            return False
+        self._send("stop", seconds=within.total_seconds())
+        waits = [asyncio.create_task(each.wait()) for each in (self._stopped, self._ended)]
+        done, pending = await asyncio.wait(
+            waits, timeout=within.total_seconds() + GRACE.total_seconds(), return_when=asyncio.FIRST_COMPLETED
+        )
+        for each in pending:
+            each.cancel()
+        return bool(done)
+
+    def refuse(self, why: str) -> None:
+        """The script may not start now."""
+        self._send("refused", why=why)
+
+    def lost(self, why: str) -> None:
+        """The lease is lost, and the driver is not ended."""
+        self._send("lost", why=why)
+
+    async def report(self) -> None:
+        """Send the driver's reports to the coordinator until cancelled. A newer one replaces an older one that was not sent yet."""
+        while True:
+            await self._new_report.wait()
+            self._new_report.clear()
+            request, claim = self._reports, self._claim
+            if request is None or claim is None:
+                continue
+            try:
+                reply = await self._coordinator.report_queries(claim.run, ATTACHED_TASK, request)
+            except Unavailable as error:
+                log.warning("the queries are not reported yet: %s", error)
+                self._new_report.set()
+                await asyncio.sleep(RETRY.total_seconds())
+            except (LeaseLost, ClientError, Refused) as refused:
+                log.warning("the coordinator refuses the report of the script's queries: %s", refused)
+            else:
+                for each in reply.refused:
+                    self._send("refuse", stage=each.stage, why=each.why)
+
+
+GRACE = timedelta(seconds=5)
+"""How much longer than its own deadline a driver may take to say that its queries have ended."""
+
+
+def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
+    """The pid and the user id of the process at the other end (unix(7), SO_PEERCRED)."""
+    found = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", found)
+    return pid, uid

@@ -1,0 +1,235 @@
+"""The streaming queries of all sessions of a JVM, also those that code started which does not know Sluice.
+
+Spark keeps them in `SharedState.activeStreamingQueries`. A listener is told only of the queries of its own session, and calls Python for
+each batch. So the queries are listed, and their progress is read from the list of recent progress that Spark keeps anyway.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from threading import Event
+from time import monotonic
+from typing import Any, TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from containers.engine import Batch, StatefulOperator, StateSize
+from containers.spark.gate import RAN, TRIGGERS, PausedQuery, pause
+from containers.spark.jvm import EXECUTION, java
+from containers.spark.operators import operators_in, stateful, unflushable
+from containers.spark.query import stop_between_batches
+from sluice.core.ids import Ssp
+
+T = TypeVar("T")
+
+WRAPPER = "org.apache.spark.sql.execution.streaming.runtime.StreamingQueryWrapper"
+
+SPARK_ERRORS = (Py4JError, PySparkException, OSError)
+"""Raised by calls to a JVM that ends."""
+
+
+def is_connect(spark: Any) -> bool:
+    """Whether it is a session of Spark Connect, whose JVM cannot be reached."""
+    return not hasattr(spark, "_jsparkSession")
+
+
+def process_of_jvm(spark: SparkSession) -> int:
+    """The pid of the JVM."""
+    return int(java(spark, "java.lang.ProcessHandle").current().pid())
+
+
+def session_of(spark: SparkSession) -> SparkSession:
+    """The session of this process: a script may stop its session, and start another one."""
+    return SparkSession._instantiatedSession or spark
+
+
+class ActiveQuery:
+    """One start of a query. Every method is a round trip, or several, to the JVM."""
+
+    def __init__(self, spark: SparkSession, execution: Any, run_id: str) -> None:
+        """`execution`: Spark's StreamExecution."""
+        self._spark = spark
+        self._execution = execution
+        self.run_id = run_id
+        """Spark's id of this start."""
+        self.id = str(execution.id().toString())
+        """Spark's id of the query, which is in its checkpoint."""
+        self.name = str(execution.name() or "")
+        self.checkpoint = str(execution.resolvedCheckpointRoot())
+        self.is_micro_batch = str(execution.getClass().getName()) == EXECUTION
+        self.query = StreamingQuery(java(spark, WRAPPER)(execution))
+        self._last: tuple[str, int] | None = None
+        self._operators: tuple[Sequence[StatefulOperator], Sequence[str]] | None = None
+
+    def new_progress(self) -> Sequence[Batch | None]:
+        """The batches since the last call, oldest first; None for a trigger that found nothing to read."""
+        last = self._execution.lastProgress()
+        if last is None or _trigger(last) == self._last:
+            return ()
+        recent = self._execution.recentProgress()
+        found: list[Mapping[str, Any]] = []
+        for place in range(len(recent) - 1, -1, -1):
+            if _trigger(recent[place]) == self._last:
+                break
+            found.append(json.loads(recent[place].json()))
+        self._last = _trigger(last)
+        effects, left = self._state_of_drain() if found else ((), ())
+        return [batch_of(each, effects, left) for each in reversed(found)]
+
+    def _state_of_drain(self) -> tuple[Sequence[StatefulOperator], Sequence[str]]:
+        if self._operators is None:
+            operators = (
+                operators_in(self._execution.logicalPlan(), str(self._execution.outputMode().toString())) if self.is_micro_batch else ()
+            )
+            self._operators = stateful(operators), unflushable(operators)
+        return self._operators
+
+    @property
+    def error(self) -> str | None:
+        """Why it has ended; None while it runs and after a stop."""
+        found = self.query.exception()
+        return None if found is None else str(found)
+
+    @property
+    def can_be_paused(self) -> bool:
+        """Whether it runs batches at intervals. One with the trigger `availableNow` or `once` ends by itself."""
+        return self.is_micro_batch and str(self._execution.triggerExecutor().getClass().getName()) == TRIGGERS
+
+    def pause(self, deadline: timedelta, forced: Event) -> PausedQuery | None:
+        """None if it cannot be paused; see `containers.spark.gate.pause`."""
+        return pause(self._spark, self.query, deadline, forced) if self.can_be_paused else None
+
+    def stop(self, deadline: timedelta, forced: Event) -> bool:
+        """Stop it between two batches; False if a batch had to be interrupted."""
+        return stop_between_batches(self._spark, self.query, deadline, forced)
+
+
+class ActiveQueries:
+    """The active queries of the JVM of a session. An object is kept for each start of a query, so that its progress is read once."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._known: dict[str, ActiveQuery] = {}
+
+    def find(self) -> Sequence[ActiveQuery]:
+        """The queries that are active now. Raises SPARK_ERRORS if the JVM has ended."""
+        spark = session_of(self._spark)
+        listed = spark._jsparkSession.sharedState().activeStreamingQueries().elements()
+        active: dict[str, Any] = {}
+        while listed.hasMoreElements():
+            execution = listed.nextElement()
+            active[str(execution.runId().toString())] = execution
+        self._known = {run_id: self._known.get(run_id) or ActiveQuery(spark, each, run_id) for run_id, each in active.items()}
+        return list(self._known.values())
+
+
+def stop_all(queries: Sequence[ActiveQuery], deadline: timedelta, forced: Event) -> Sequence[ActiveQuery]:
+    """Hold all queries between two batches before the first of them ends, then end them. A script that waits for the end of any query may
+    end as soon as one has ended, and must not interrupt a batch of another one then. Blocks. Returns the queries of which a batch had to
+    be interrupted, at the deadline or when `forced` was set.
+    """
+    if not queries:
+        return ()
+    until = monotonic() + deadline.total_seconds()
+
+    def left() -> timedelta:
+        return timedelta(seconds=max(0.0, until - monotonic()))
+
+    with ThreadPoolExecutor(len(queries), "sluice-stop") as threads:
+        held = list(threads.map(lambda each: _quietly(lambda: each.pause(left(), forced), None), queries))
+
+        def end(query: ActiveQuery, paused: PausedQuery | None) -> bool:
+            return _quietly(lambda: query.stop(left(), forced) if paused is None else paused.end(left(), forced), True)
+
+        ended = list(threads.map(end, queries, held))
+    return [query for query, orderly in zip(queries, ended, strict=True) if not orderly]
+
+
+def _quietly(work: Callable[[], T], otherwise: T) -> T:
+    """`otherwise` if the query fails meanwhile, or the JVM ends."""
+    try:
+        return work()
+    except SPARK_ERRORS:
+        return otherwise
+
+
+def _trigger(progress: Any) -> tuple[str, int]:
+    return str(progress.timestamp()), int(progress.batchId())
+
+
+# --- Spark's progress ------------------------------------------------------------------------------------------------
+
+
+def batch_of(progress: Mapping[str, Any], operators: Sequence[StatefulOperator] = (), left: Sequence[str] = ()) -> Batch | None:
+    """Spark's progress of a trigger, which was read from JSON, as a batch; None if the trigger ran no batch. `operators`: what a drain does
+    to the query's operators; `left`: those that it would not empty."""
+    durations = progress.get("durationMs", {})
+    if RAN not in durations:
+        return None
+    event_time, states, sources = progress.get("eventTime", {}), progress.get("stateOperators", ()), progress.get("sources", ())
+    offsets: dict[Ssp, int] = {}
+    behind: int | None = 0
+    for source in sources:
+        ends, latest = dict(offsets_of(source, "endOffset")), dict(offsets_of(source, "latestOffset"))
+        offsets |= ends
+        behind = None if behind is None or not latest else behind + sum(max(0, end - ends.get(ssp, end)) for ssp, end in latest.items())
+    return Batch(
+        query=str(progress.get("name") or ""),
+        batch=int(progress["batchId"]),
+        rows=max(0, int(progress.get("numInputRows", 0))),
+        duration_ms=max(0, int(progress.get("batchDuration", durations.get("triggerExecution", 0)))),
+        offsets=offsets,
+        event_time_max=_time(event_time.get("max")),
+        parts_ms={part: max(0, int(millis)) for part, millis in durations.items() if part != "triggerExecution"},
+        behind=behind if sources else None,
+        state=_state(states),
+        watermark=_time(event_time.get("watermark")),
+        unflushable=left,
+        operators=operators,
+    )
+
+
+def offsets_of(source: Mapping[str, Any], which: str) -> Iterator[tuple[Ssp, int]]:
+    """The offsets of a source that are kept by stream and partition, as those of Kafka are: {"orders": {"0": 7}}. Other sources have
+    none."""
+    description = str(source.get("description", ""))
+    system = "kafka" if description.startswith("Kafka") else "log" if "log" in description.lower() else "source"
+    found = source.get(which)
+    if isinstance(found, str):
+        try:
+            found = json.loads(found)
+        except ValueError:
+            return
+    if not isinstance(found, Mapping):
+        return
+    for stream, partitions in found.items():
+        if isinstance(partitions, Mapping):
+            for partition, offset in partitions.items():
+                if str(partition).isdecimal() and isinstance(offset, int) and offset >= 0:
+                    yield Ssp(system, str(stream), int(partition)), offset
+
+
+def _state(operators: Sequence[Mapping[str, Any]]) -> StateSize | None:
+    if not operators:
+        return None
+
+    def total(name: str) -> int:
+        return sum(max(0, int(each.get(name, 0))) for each in operators)
+
+    disk = sum(max(0, int(each.get("customMetrics", {}).get("rocksdbSstFileSize", 0))) for each in operators)
+    return StateSize(total("numRowsTotal"), total("memoryUsedBytes"), disk, total("numRowsDroppedByWatermark"))
+
+
+def _time(text: str | None) -> datetime | None:
+    """None outside the years 1 to 9999, and for 1970, which Spark reports before there is a watermark."""
+    try:
+        found = datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+    return None if found is None or found.timestamp() == 0 else found
