@@ -1,9 +1,10 @@
-"""Access to objects of Spark and Scala in the JVM by name, for the gates. Each call is a round trip."""
+"""Access to objects of Spark and Scala in the JVM by name, and classes that are compiled there. Each call is a round trip."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +38,27 @@ def field(spark: SparkSession, class_: str, name: str) -> Any:
 def private(spark: SparkSession, class_: str, name: str, thing: Any) -> Any:
     """The value of a private field."""
     return field(spark, class_, name).get(thing)
+
+
+_compiled: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+"""Compiled classes, by the connection to the JVM and by name. Py4J keeps methods by the name of their class, so a JVM must have only one
+class of a name."""
+
+
+def compiled(spark: SparkSession, source: str, name: str) -> Any:
+    """The class `name` of Java source text, compiled by Janino, the compiler of Spark's own generated code. Raises Py4JError,
+    PySparkException."""
+    classes = _compiled.setdefault(spark.sparkContext._gateway, {})
+    if name not in classes:
+        classes[name] = _compile(spark, source, name)
+    return classes[name]
+
+
+def _compile(spark: SparkSession, source: str, name: str) -> Any:
+    compiler = java(spark, "org.codehaus.janino.SimpleCompiler")()
+    compiler.setParentClassLoader(java(spark, "java.lang.Thread").currentThread().getContextClassLoader())
+    compiler.cook(source)
+    return compiler.getClassLoader().loadClass(name)
 
 
 def set_member(thing: Any, member: str, value: Any) -> None:

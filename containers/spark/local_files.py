@@ -18,6 +18,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from containers.spark.jvm import compiled
+
 log = logging.getLogger(__name__)
 
 CLASS = "sluice.LocalFiles"
@@ -69,15 +71,12 @@ def install(spark: SparkSession) -> bool:
     jvm: Any = spark._jvm
     gateway: Any = spark.sparkContext._gateway
     try:
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-        compiler.cook(SOURCE)
         configuration = spark.sparkContext._jsc.hadoopConfiguration()
         types = gateway.new_array(jvm.java.lang.Class, 1)
         types[0] = configuration.getClass()
         arguments = gateway.new_array(jvm.java.lang.Object, 1)
         arguments[0] = configuration
-        compiler.getClassLoader().loadClass(CLASS).getMethod("install", types).invoke(None, arguments)
+        compiled(spark, SOURCE, CLASS).getMethod("install", types).invoke(None, arguments)
     except (Py4JError, PySparkException) as error:
         log.warning("Hadoop starts a process for each local file that it writes, because its file system cannot be replaced: %s", error)
         return False
