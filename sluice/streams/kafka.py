@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -72,6 +72,8 @@ class KafkaSystem:
         self._timeout = timeout
         self._client: AIOKafkaClient | None = None
         self._connecting = asyncio.Lock()
+        self._leaders: dict[str, Mapping[int, int]] = {}
+        """Of the topics of `readable_ends`, as of their last metadata."""
 
     # --- the port --------------------------------------------------------------------------------------------------
 
@@ -119,6 +121,16 @@ class KafkaSystem:
         """Kafka's last stable offsets."""
         async with self._cluster(stream) as client:
             return await self._offsets(client, stream, _LATEST, _COMMITTED)
+
+    async def readable_ends(self, partitions: Mapping[str, Collection[int]]) -> Mapping[str, Offsets]:
+        """Like `readable`, for these partitions of several topics, and to be called often: one request to each broker, and metadata only
+        after an error and for new partitions."""
+        async with self._cluster() as client:
+            try:
+                return await self._readable_ends(client, partitions)
+            except BaseException:
+                self._leaders.clear()
+                raise
 
     async def settled_ends(self, stream: str) -> Offsets:
         """Wait until all transactions on the stream have ended, and return the ends. Records behind an open transaction cannot be read,
@@ -385,6 +397,27 @@ class KafkaSystem:
                     _raise(code)
                     found[partition] = offset
         return dict(sorted(found.items()))
+
+    async def _readable_ends(self, client: AIOKafkaClient, partitions: Mapping[str, Collection[int]]) -> Mapping[str, Offsets]:
+        by_leader: defaultdict[int, list[tuple[str, list[tuple[int, int]]]]] = defaultdict(list)
+        for stream, wanted in partitions.items():
+            if not self._leaders.get(stream, {}).keys() >= set(wanted):
+                self._leaders[stream] = (await self._topic(client, stream)).leaders
+            led: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+            for partition in wanted:
+                led[self._leaders[stream].get(partition, -1)].append((partition, _LATEST))
+            for leader, each in led.items():
+                by_leader[leader].append((stream, each))
+        if -1 in by_leader:
+            raise errors.LeaderNotAvailableError(f"a partition of {by_leader[-1][0][0]} has no leader")
+        found: dict[str, dict[int, int]] = {stream: {} for stream in partitions}
+        for leader, asked in by_leader.items():
+            reply = await client.send(leader, OffsetRequest(-1, _COMMITTED, asked))
+            for stream, answers in reply.topics:
+                for partition, code, _, offset, *_ in answers:
+                    _raise(code)
+                    found[stream][partition] = offset
+        return found
 
 
 def _raise(code: int, message: str | None = "") -> None:

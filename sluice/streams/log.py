@@ -55,6 +55,10 @@ _TRIM_PAUSE = timedelta(seconds=0.1)
 """The shortest pause between two portions of a trim: SQLite's waiting writers retry at least this often."""
 
 TRIM_PORTION = 100_000
+
+_ENDS_SECONDS = 1.0
+"""How long a question for the ends of streams waits for a lock. Writers do not lock readers out, except after a crash."""
+
 _LONGEST_NAME = 240
 """A file name has up to 255 bytes, and SQLite appends up to eight to that of the database."""
 
@@ -116,14 +120,15 @@ class Log:
         self.directory = directory
         self._wal_bytes = wal_bytes
 
-    def _file(self, stream: str) -> Path:
+    def file(self, stream: str) -> Path:
+        """The file of a stream, which need not exist. Raises ClientError for a name that no stream can have."""
         if len(checked_name("stream", stream)) > _LONGEST_NAME:
             raise ClientError(f"the name of a log stream has at most {_LONGEST_NAME} characters, because its files are named after it")
         return self.directory / f"{stream}.db"
 
     @contextmanager
     def _open(self, stream: str, *, write: bool = False) -> Iterator[sqlite3.Connection]:
-        file = self._file(stream)
+        file = self.file(stream)
         try:
             self._check_present(stream, file)
             with closing(sqlite3.connect(file, timeout=_BUSY_SECONDS, isolation_level=None)) as connection:
@@ -167,7 +172,7 @@ class Log:
     def create(self, stream: str, partitions: int) -> None:
         if partitions < 1:
             raise StreamConflict(f"a stream needs at least one partition, not {partitions}")
-        file = self._file(stream)
+        file = self.file(stream)
         self._write_new(file, partitions)
         present = self.partitions(stream)
         if present != partitions:
@@ -343,6 +348,43 @@ class Log:
                     connection.execute("UPDATE partitions SET earliest = ? WHERE partition = ?", (end, partition))
                     gone += end - earliest
         return gone
+
+
+class LogEnds:
+    """The ends of streams, for one thread that asks often: connections stay open, so an answer takes some microseconds."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._connections: dict[str, tuple[tuple[int, int], sqlite3.Connection]] = {}
+        """By stream, with the device and inode of its file."""
+
+    def latest(self, stream: str) -> Offsets:
+        """Raises StreamUnavailable, UnknownStream."""
+        file = self._log.file(stream)
+        try:
+            return dict(self._connection(stream, file).execute("SELECT partition, latest FROM partitions"))
+        except (OSError, sqlite3.Error) as error:
+            self._close(stream)
+            raise StreamUnavailable(f"log stream {stream}: {error} (file {file}){disks.note(file.parent)}") from error
+
+    def close(self) -> None:
+        for stream in list(self._connections):
+            self._close(stream)
+
+    def _connection(self, stream: str, file: Path) -> sqlite3.Connection:
+        """The open connection, or a new one if the file is another one."""
+        found = file.stat()
+        identity = (found.st_dev, found.st_ino)
+        if stream in self._connections and self._connections[stream][0] != identity:
+            self._close(stream)
+        if stream not in self._connections:
+            self._connections[stream] = identity, sqlite3.connect(file, timeout=_ENDS_SECONDS, isolation_level=None)
+        return self._connections[stream][1]
+
+    def _close(self, stream: str) -> None:
+        if stream in self._connections:
+            with suppress(sqlite3.Error):
+                self._connections.pop(stream)[1].close()
 
 
 def _falls(connection: sqlite3.Connection) -> Mapping[int, Sequence[int]]:

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from containers.engine import Writes
 from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced, TransactionalWriter, TransactionMeter
-from containers.spark.systems.port import Grant
+from containers.spark.systems.port import Grant, StreamEnds
 from containers.spark.systems.row_transfer import transfer
 from sluice.core.errors import BadSettings, LeaseLost, SluiceError
 from sluice.job import Delivery
@@ -159,6 +159,9 @@ class KafkaTaskSystem:
     def ends(self, stream: str) -> Mapping[int, int]:
         return self._ask(lambda system: system.settled_ends(stream))
 
+    def stream_ends(self) -> StreamEnds:
+        return _KafkaStreamEnds(KafkaSystem(self._bootstrap, self._properties))
+
     def _ask(self, request: Callable[[KafkaSystem], Awaitable[T]]) -> T:
         async def ask() -> T:
             system = KafkaSystem(self._bootstrap, self._properties)
@@ -207,3 +210,18 @@ class KafkaTaskSystem:
             raise
         self._writers[name] = writer
         return written
+
+
+class _KafkaStreamEnds:
+    """Keeps its connections, and the event loop to which they belong."""
+
+    def __init__(self, system: KafkaSystem) -> None:
+        self._system = system
+        self._runner = asyncio.Runner()
+
+    def latest(self, partitions: Mapping[str, Collection[int]]) -> Mapping[str, Mapping[int, int]]:
+        return self._runner.run(self._system.readable_ends(partitions))
+
+    def close(self) -> None:
+        with self._runner:
+            self._runner.run(self._system.close())

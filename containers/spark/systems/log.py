@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from containers.engine import Writes
 from containers.spark.systems import log_source
-from containers.spark.systems.port import Grant
+from containers.spark.systems.port import Grant, StreamEnds
 from sluice.clock import Clock
 from sluice.core.errors import LeaseLost
 from sluice.job import Delivery
-from sluice.streams.log import Log, Record, Writer
+from sluice.streams.log import Log, LogEnds, Record, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,6 +65,9 @@ class LogTaskSystem:
     def ends(self, stream: str) -> Mapping[int, int]:
         return self._log.latest(stream)
 
+    def stream_ends(self) -> StreamEnds:
+        return _LogStreamEnds(self._log)
+
     def fence(self, grant: Grant, stream: str, delivery: Delivery | None, unfinished: Callable[[], Mapping[int, datetime]] = dict) -> int:
         self._log.fence(stream, grant.owner, grant.generation)
         appended = self._log.last_batch(stream, grant.lineage)
@@ -78,3 +81,14 @@ class LogTaskSystem:
 
     def close(self) -> None:
         """Do nothing: each append opens and closes the log's file."""
+
+
+class _LogStreamEnds:
+    def __init__(self, log: Log) -> None:
+        self._ends = LogEnds(log)
+
+    def latest(self, partitions: Mapping[str, Collection[int]]) -> Mapping[str, Mapping[int, int]]:
+        return {stream: self._ends.latest(stream) for stream in partitions}
+
+    def close(self) -> None:
+        self._ends.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
@@ -38,6 +38,17 @@ class Grant:
         return f"{self.job}/{self.task}"
 
 
+class StreamEnds(Protocol):
+    """The ends of streams, for one thread that asks often."""
+
+    def latest(self, partitions: Mapping[str, Collection[int]]) -> Mapping[str, Mapping[int, int]]:
+        """The offsets up to which a query can read now, by stream and partition; of these partitions at least, where they exist. Blocks.
+        Raises StreamUnavailable, UnknownStream."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class TaskSystem(Protocol):
     def read(self, grant: Grant, stream: str, starts: Mapping[int, int], max_rows: int) -> DataFrame:
         """The records of the partitions that are keys of `starts`, as a streaming DataFrame of the columns of `Task.read`.
@@ -68,6 +79,10 @@ class TaskSystem(Protocol):
 
     def ends(self, stream: str) -> Mapping[int, int]:
         """The present next offset of each partition. Blocks. Raises StreamUnavailable."""
+        ...
+
+    def stream_ends(self) -> StreamEnds:
+        """For the thread that calls this."""
         ...
 
     def fence(self, grant: Grant, stream: str, delivery: Delivery | None, unfinished: Callable[[], Mapping[int, datetime]] = dict) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,10 @@ from containers.settings import ContainerSettings
 from containers.spark.systems.kafka import KafkaTaskSystem
 from containers.spark.systems.kafka_transactions import MissingMarker
 from containers.spark.systems.log import LogTaskSystem
-from containers.spark.systems.port import TaskSystem
+from containers.spark.systems.port import StreamEnds, TaskSystem
 from sluice.clock import Clock
 from sluice.core.errors import LeaseLost, UnknownSystem
+from sluice.core.ids import Ssp
 from sluice.streams.kafka_properties import KafkaProperties
 
 if TYPE_CHECKING:
@@ -50,3 +52,29 @@ def task_systems(
             case other:
                 raise UnknownSystem(f"the system {name!r} is of type {other!r}, which this version of Sluice does not support")
     return systems
+
+
+class EndsOfSystems:
+    """The ends of streams of several systems, for one thread that asks often."""
+
+    def __init__(self, systems: Mapping[str, TaskSystem]) -> None:
+        self._systems = systems
+        self._open: dict[str, StreamEnds] = {}
+
+    def latest(self, partitions: Collection[Ssp]) -> Mapping[Ssp, int]:
+        """The offsets up to which a query can read now. Partitions that do not exist are left out. Blocks. Raises StreamUnavailable,
+        UnknownStream."""
+        wanted: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for ssp in partitions:
+            wanted[ssp.system][ssp.stream].append(ssp.partition)
+        found: dict[Ssp, int] = {}
+        for name, streams in wanted.items():
+            if name not in self._open:
+                self._open[name] = self._systems[name].stream_ends()
+            for stream, ends in self._open[name].latest(streams).items():
+                found |= {Ssp(name, stream, partition): end for partition, end in ends.items()}
+        return found
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()

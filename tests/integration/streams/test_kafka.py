@@ -168,6 +168,33 @@ async def test_a_topic_grows_and_does_not_shrink(kafka: KafkaSystem) -> None:
     assert await kafka.latest(name) == {0: 0, 1: 0, 2: 0, 3: 0}
 
 
+async def test_the_readable_ends_of_topics_are_before_open_transactions_and_follow_growth(kafka: KafkaSystem, kafka_server: str) -> None:
+    first, second = (f"ends-{uuid4().hex}" for _ in range(2))
+    for name in (first, second):
+        await kafka.create(name, 2)
+    assert await kafka.readable_ends({first: [0], second: [0, 1]}) == {first: {0: 0}, second: {0: 0, 1: 0}}
+    async with AIOKafkaProducer(bootstrap_servers=kafka_server, transactional_id=first) as producer:
+        await producer.begin_transaction()
+        await producer.send_and_wait(first, b"x", partition=0)
+        assert await kafka.readable_ends({first: [0]}) == {first: {0: 0}}
+        await producer.commit_transaction()
+    async with asyncio.timeout(SOON.total_seconds()):
+        while True:
+            if await kafka.readable_ends({first: [0]}) == {first: {0: 2}}:  # the record and the marker of the transaction
+                break
+    await kafka.grow(first, 3)
+    async with asyncio.timeout(SOON.total_seconds()):
+        while True:
+            with suppress(StreamUnavailable):  # a new partition has no leader for a moment
+                if await kafka.readable_ends({first: [0, 2]}) == {first: {0: 2, 2: 0}}:
+                    break
+
+
+async def test_the_readable_ends_of_a_topic_that_is_not_there_are_unknown(kafka: KafkaSystem) -> None:
+    with pytest.raises(UnknownStream):
+        await kafka.readable_ends({f"asked-{uuid4().hex}": [0]})
+
+
 async def test_a_system_without_a_broker_is_unavailable_and_the_error_has_the_address() -> None:
     nowhere = f"127.0.0.1:{free_port()}"
     system = KafkaSystem(nowhere, KafkaProperties({}), timeout=timedelta(seconds=2))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.errors import BadName, LeaseLost, StreamConflict, UnknownStream
+from sluice.core.errors import BadName, LeaseLost, StreamConflict, StreamUnavailable, UnknownStream
 from sluice.core.ids import Generation, Lineage
-from sluice.streams.log import Log, LogSystem, Record, Writer, partition_of
+from sluice.streams.log import Log, LogEnds, LogSystem, Record, Writer, partition_of
 from tests.contracts.streams import HOUR, NOON, Append, Delete, Grow, StreamSystemContract
 from tests.support.fakes import FakeClock
 
@@ -331,3 +331,37 @@ def test_after_a_record_of_the_future_the_clock_counts_again(log: Log) -> None:
     assert [row[1] - T0 for rows in log.read("s", 1, 0, 9) for row in rows] == [9]
     with sqlite3.connect(log.directory / "s.db") as connection:
         assert connection.execute("SELECT * FROM falls").fetchall() == [(0, 4)]
+
+
+# --- the ends, for a thread that asks often --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[LogEnds]:
+    found = LogEnds(Log(tmp_path))
+    yield found
+    found.close()
+
+
+def test_the_ends_of_a_stream_move_with_every_append_of_others(tmp_path: Path, ends: LogEnds) -> None:
+    log = Log(tmp_path)
+    log.create("s", 2)
+    assert ends.latest("s") == {0: 0, 1: 0}
+    for batch in range(3):
+        log.append("s", texts("a", partition=1), writer=writer(), batch=batch, now_micros=T0)
+        assert ends.latest("s") == {0: 0, 1: batch + 1}
+    log.grow("s", 3)
+    assert ends.latest("s") == {0: 0, 1: 3, 2: 0}
+
+
+def test_the_ends_are_those_of_the_file_that_is_there_now(tmp_path: Path, ends: LogEnds) -> None:
+    log, other = Log(tmp_path), Log(tmp_path / "other")
+    log.create("s", 1)
+    other.create("s", 4)
+    assert len(ends.latest("s")) == 1
+    for each in tmp_path.glob("s.db*"):
+        each.unlink()
+    with pytest.raises(StreamUnavailable, match="No such file"):
+        ends.latest("s")
+    other.file("s").rename(log.file("s"))
+    assert len(ends.latest("s")) == 4
