@@ -63,6 +63,10 @@ class Drain:
             self.phase = phase
         self.flushed, self.catch_up = flushed, catch_up
         self.changes += 1
+        self.recheck()
+
+    def recheck(self) -> None:
+        """Make all waits check their conditions."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -184,8 +188,7 @@ class DrainParticipant:
         await drain.phase_at_least(Phase.STOPPING)
         await _all(self._stop(drain, queries, stage) for stage in stages)
         await drain.phase_at_least(Phase.FLUSHING)
-        for stage in stages:
-            await self._flush(drain, queries, stage)
+        await self._flush_all(drain, queries, stages)
         await drain.phase_at_least(Phase.COMMITTING)
         await _all(self._commit(drain, stage) for stage in stages)
         await drain.until(lambda: drain.phase.over)
@@ -196,11 +199,27 @@ class DrainParticipant:
             await self._report(drain, stage, "stopped", await self._durable(drain, stage))
             log.info("%s has stopped for drain %s", stage.name, drain.uuid)
 
-    async def _flush(self, drain: Drain, queries: Queries, stage: Stage) -> None:
+    async def _flush_all(self, drain: Drain, queries: Queries, stages: Sequence[Stage]) -> None:
+        """Flush each stage as soon as its feeders are flushed. After a failure no further flush begins."""
+        failed = asyncio.Event()
+
+        async def flush(stage: Stage) -> None:
+            try:
+                await self._flush(drain, queries, stage, failed)
+            except BaseException:
+                failed.set()
+                drain.recheck()
+                raise
+
+        await _all(flush(stage) for stage in stages)
+
+    async def _flush(self, drain: Drain, queries: Queries, stage: Stage, failed: asyncio.Event) -> None:
         if drain.phase is not Phase.FLUSHING:
             return
         feeders = self._feeders[stage.start.declared.stage.name]
-        await drain.until(lambda: drain.flushed is not None and drain.flushed.issuperset(feeders))
+        await drain.until(lambda: failed.is_set() or (drain.flushed is not None and drain.flushed.issuperset(feeders)))
+        if failed.is_set():
+            return
         await self._report(drain, stage, "flushing")
         start = stage.start if drain.mode is Mode.KEEP_STATE else replace(stage.start, drain=drain.uuid)
         ends = dict(await self._retry(drain, lambda: queries.engine.run_for(start.task, lambda engine: engine.ends(start)), stage))
