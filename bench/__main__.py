@@ -37,6 +37,8 @@ BENCHMARKS: Mapping[str, str] = {
     "kafka-exactly-once": "bench.kafka_exactly_once",
     "page": "bench.page",
     "kafka-memory": "bench.kafka_memory",
+    "keyed": "bench.keyed",
+    "latency": "bench.latency",
     "start": "bench.start",
 }
 """Name -> module with `run() -> Result`, imported when it is run."""

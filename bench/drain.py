@@ -2,6 +2,7 @@
 `local[2]`.
 
 * one, two: an idle job of one stage, and of two stages, with all windows open; the second stage reads what the first flushes.
+* loaded: the job of one stage while 1,000 rows a second arrive; what arrives after the drain has begun stays for the next run.
 * million: one stage with 1,000,000 rows of open state.
 * upgrade: `sluice upgrade` upgrades the job of one stage while rows arrive. Measured until the first output of the new version,
   whose containers start when the old ones have drained.
@@ -14,12 +15,14 @@ coordinator's, by phase. Flink 2.2 takes 0.9 s for `stop --drain` of a job with 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,8 +50,9 @@ IDLE_ROWS = 4_000
 MANY_ROWS = round(1_000_000 * SHARE)
 IDLE_SECONDS = 14.0
 """Pause after the last batch: longer than the commit interval, so that everything is backed up when the drain begins."""
+LOADED_SECONDS = 10.0
 PATIENCE = 600.0
-MOST_SECONDS = 3.0
+MOST_SECONDS: Mapping[str, float] = {"one": 1.2, "loaded": 1.2, "two": 2.5}
 JOB = ROOT / "bench" / "drain_job.py"
 WRITER = Writer(Lineage("bench"), "bench", Generation(1))
 APPENDED = 50_000
@@ -58,11 +62,19 @@ SECONDS_APART = 7
 
 @dataclass(frozen=True, slots=True)
 class Case:
+    """`arriving`: rows a second while the job is drained."""
+
     stages: int
     rows: int
+    arriving: int = 0
 
 
-CASES: Mapping[str, Case] = {"one": Case(1, IDLE_ROWS), "two": Case(2, IDLE_ROWS), "million": Case(1, MANY_ROWS)}
+CASES: Mapping[str, Case] = {
+    "one": Case(1, IDLE_ROWS),
+    "loaded": Case(1, IDLE_ROWS, arriving=1000),
+    "two": Case(2, IDLE_ROWS),
+    "million": Case(1, MANY_ROWS),
+}
 
 
 @dataclass
@@ -84,7 +96,7 @@ def run() -> Result:
         for name, case in CASES.items():
             measured = found[name]
             with place(case) as (home, log):
-                detail = drained(home, case)
+                detail = drained(home, log, case)
             measured.phases.append({each.phase: each.seconds for each in detail.phases})
             assert detail.ended_at is not None
             measured.drain.append((detail.ended_at - detail.requested_at).total_seconds())
@@ -112,8 +124,9 @@ def judged(found: Mapping[str, Measured], upgrade: float) -> Result:
         name=NAME,
         figures=figures,
         ratio=round(statistics.median(found["one"].bare) / one, 3),
-        target=f"an idle job of eight tasks and one stage is drained within {MOST_SECONDS:g} s",
-        met=one < MOST_SECONDS,
+        target=f"a job of eight tasks and one stage is drained within {MOST_SECONDS['one']:g} s, idle and under load, one of two stages "
+        f"within {MOST_SECONDS['two']:g} s",
+        met=all(statistics.median(found[name].drain) <= most for name, most in MOST_SECONDS.items()),
     )
 
 
@@ -126,10 +139,37 @@ def place(case: Case) -> Iterator[tuple[Path, Log]]:
         for stream, partitions in (("seen", PARTITIONS), ("counts", 1)):
             log.create(stream, partitions)
         for first in range(0, case.rows, APPENDED):
-            numbers = range(first, min(first + APPENDED, case.rows))
-            records = [Record(str(n * SECONDS_APART).encode(), key=f"name-{n}".encode(), partition=n % PARTITIONS) for n in numbers]
-            log.append("seen", records, writer=WRITER, batch=first, now_micros=time.time_ns() // 1000)
+            append(log, range(first, min(first + APPENDED, case.rows)))
         yield home, log
+
+
+def append(log: Log, numbers: range) -> None:
+    records = [Record(str(n * SECONDS_APART).encode(), key=f"name-{n}".encode(), partition=n % PARTITIONS) for n in numbers]
+    log.append("seen", records, writer=WRITER, batch=numbers.start, now_micros=time.time_ns() // 1000)
+
+
+@contextmanager
+def arriving(log: Log, case: Case) -> Iterator[None]:
+    """Rows arrive while the block runs, and for some seconds before it."""
+    over = threading.Event()
+
+    def feed() -> None:
+        rows = case.arriving // 10
+        for first in itertools.count(case.rows, rows):
+            append(log, range(first, first + rows))
+            if over.wait(0.1):
+                return
+
+    feeder = threading.Thread(target=feed, name="feeder")
+    if case.arriving:
+        feeder.start()
+        time.sleep(LOADED_SECONDS)
+    try:
+        yield
+    finally:
+        over.set()
+        if case.arriving:
+            feeder.join()
 
 
 def environment(case: Case) -> dict[str, str]:
@@ -139,14 +179,15 @@ def environment(case: Case) -> dict[str, str]:
 # --- the drain -------------------------------------------------------------------------------------------------------
 
 
-def drained(home: Path, case: Case) -> DrainDetail:
+def drained(home: Path, log: Log, case: Case) -> DrainDetail:
     """Run the job until it is idle, and drain it. Returns the durations."""
     with sluice_run(JOB, home, containers=1, port=0, environment=environment(case)) as run:
         try:
             watch = RunWatch(*run.where(60))
             await_idle(run, watch, case)
-            uuid = watch.drain()
-            return ended(run, run.where(0)[0], uuid)
+            with arriving(log, case):
+                uuid = watch.drain()
+                return ended(run, run.where(0)[0], uuid)
         except httpx.HTTPError as error:
             raise BenchFailed(f"{error}\n{run.tail()}") from error
 
