@@ -53,7 +53,9 @@ class ContainerSettings(BaseSettings):
         description="a batch of which nothing says whether its records are in the topic: stop and name it, send them, or skip them",
     )
     max_rows: int = Field(50_000, ge=1, description="maximum number of rows that a source reads per batch")
-    trigger_seconds: float = Field(1.0, ge=0, description="shortest time from one batch of a query to the next")
+    trigger_seconds: float = Field(
+        0, ge=0, description="shortest time from one batch of a query to the next; 0: batches begin when there is something to read"
+    )
     connect_timeout_seconds: float = Field(
         300, ge=0, description="how long a starting container waits for the coordinator and the blob stores"
     )

@@ -21,6 +21,8 @@ from sluice.metrics import with_old_names
 from sluice.wire import agents as wire_agents
 
 RATE_OVER = timedelta(seconds=10)
+RATE_OVER_AT_LEAST = timedelta(seconds=1)
+"""A batch of some milliseconds after a pause does not show how many rows arrive."""
 
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Bounds of the histogram of batch durations, in seconds."""
@@ -77,7 +79,7 @@ class Meter:
     def _rate(self, now: float) -> float:
         while len(self._recent) > 1 and self._recent[0][1] <= now - RATE_OVER.total_seconds():
             self._recent.popleft()
-        over = max(now - self._recent[0][0], self._trigger.total_seconds(), 0.001)
+        over = max(now - self._recent[0][0], self._trigger.total_seconds(), RATE_OVER_AT_LEAST.total_seconds())
         return sum(rows for _, _, rows in self._recent) / over
 
     def _body(self, rows: int, rate: float) -> wire_agents.StageMetricsBody:

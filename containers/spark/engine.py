@@ -1,7 +1,8 @@
 """The engine on Spark: starts, pauses, flushes and stops the queries of a container's stages.
 
 It delegates the work: to `session` for the JVM, `replay` for the batches that run again before a query starts, `query` for a running query,
-`watermark` and `caps` for the limits of its watermark, `gate` for a paused query, and `flush` for a drain.
+`input_gate` for one that waits for input, `watermark` and `caps` for the limits of its watermark, `gate` for a paused query, and `flush`
+for a drain.
 """
 
 from __future__ import annotations
@@ -25,15 +26,26 @@ from containers.settings import ContainerSettings
 from containers.spark.caps import CommittedBatch, StageCaps, natural_watermark
 from containers.spark.flush import ENDS_WITHIN, Flusher
 from containers.spark.gate import PausedQuery, pause
+from containers.spark.input_gate import ASKED_EVERY, InputGates, InputWatcher, Waits, input_gates
+from containers.spark.installation import GatedStarts
 from containers.spark.listener import BatchDone, Listener, QueryEnded
-from containers.spark.operators import Operator, check_stateless, operators_of, stateful, unflushable, watermarks_of
+from containers.spark.operators import (
+    Empties,
+    Operator,
+    check_stateless,
+    operators_of,
+    sources_of,
+    stateful,
+    unflushable,
+    watermarks_of,
+)
 from containers.spark.query import Triggers, await_initialised, start_query, stop_between_batches
 from containers.spark.replay import Replay
 from containers.spark.session import Session, pickle_by_value
 from containers.spark.systems.port import Grant, TaskSystem
-from containers.spark.systems.registry import Connections, task_systems
+from containers.spark.systems.registry import Connections, EndsOfSystems, task_systems
 from containers.spark.task import Bound, StageTask
-from containers.spark.watermark import Capping, GatedStarts
+from containers.spark.watermark import Capping, WatermarkGate
 from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect, unfinished_batches
 from containers.state.offsets.offsetlog import positions_of
 from sluice.clock import Clock
@@ -50,6 +62,8 @@ log = logging.getLogger(__name__)
 
 SOURCES_WITHIN = timedelta(seconds=15)
 """Longer than Spark waits for the Python process of a source."""
+
+WATCHER_ENDS_WITHIN = timedelta(seconds=2)
 
 
 @dataclass(slots=True)
@@ -91,6 +105,8 @@ class SparkEngine:
         self._session: Session | None = None
         self._callbacks: Callbacks | None = None
         self._systems: Mapping[str, TaskSystem] = {}
+        self._input: InputGates | None = None
+        self._watcher: InputWatcher | None = None
         self._queries: dict[str, StageQuery] = {}
         self._names: dict[str, str] = {}
         """Names of running queries, by Spark's id of the run."""
@@ -103,6 +119,11 @@ class SparkEngine:
         self._systems = task_systems(session.spark, self._connections, self._settings, self._clock, callbacks.on_lease_lost)
         pickle_by_value(sys.modules["sluice_job"])
         session.check_shared_paths(self._settings, self._connections, self._clock)
+        self._input = input_gates(session.spark)
+        if self._input is not None:
+            ends = EndsOfSystems(self._systems)
+            self._watcher = InputWatcher(self._input.exchange, ends.latest, ends.close)
+            self._watcher.start()
         self._gated = GatedStarts(session.spark)
         session.spark.streams.addListener(Listener(self._on_batch, self._on_end, self._on_idle, self._gated.on_started))
 
@@ -115,6 +136,9 @@ class SparkEngine:
         self._opened.check()
 
     def close(self) -> None:
+        if self._input is not None and self._watcher is not None:
+            self._input.close()
+            self._watcher.join(WATCHER_ENDS_WITHIN)
         for system in self._systems.values():
             system.close()
         if self._session is not None:
@@ -191,17 +215,29 @@ class SparkEngine:
         caps = known.caps = self._caps(start, task, writer, directory)
         known.task = task
 
-        def start_it() -> StreamingQuery:
-            return start_query(self._opened.spark, writer, start.query, directory, self._triggers.of(start.query))
+        interval = self._triggers.of(start.query)
+        trigger = (interval or ASKED_EVERY) if self._input is None else timedelta(0)
 
+        def start_it() -> StreamingQuery:
+            return start_query(self._opened.spark, writer, start.query, directory, trigger)
+
+        first, last = [], []
+        if (gates := self._input) is not None:
+            waits = Waits(interval, timed=self._is_timed(known, writer))
+            first.append(lambda execution: gates.new_gate(start.query, known.reads, waits, execution))
         if caps.limited:
             capping = Capping(caps.caps_at, natural, caps.planned, caps.stateful)
-            query = self._gated.start(start.query, capping, start_it)
-        else:
-            query = start_it()
+            last.append(lambda execution: WatermarkGate(self._opened.spark, execution, capping))
+        query = self._gated.start(start.query, start_it, first, last) if first or last else start_it()
         self._names[str(query.runId)] = start.query
         await_initialised(query, SOURCES_WITHIN)
         return str(query.runId), query
+
+    def _is_timed(self, known: StageQuery, writer: DataStreamWriter) -> bool:
+        """Whether the query has work to do without new records: timers of processing time, or sources whose ends are not known here."""
+        names = {stream.stream for stream in known.reads}
+        operators = known.operators or ()
+        return any(each.empties is Empties.PROCESSING_TIME for each in operators) or any(name not in names for name in sources_of(writer))
 
     def _caps(self, start: StageStart, task: StageTask, writer: DataStreamWriter, directory: Path) -> StageCaps:
         known, bound = self._query(start), [self._streams[name] for name in start.declared.stage.reads]
@@ -218,7 +254,11 @@ class SparkEngine:
         )
 
     def limit_watermark(self, query: str, steps: Mapping[StreamId, Sequence[WatermarkStep]] | None) -> None:
-        self._queries.setdefault(query, StageQuery()).steps = steps
+        known = self._queries.setdefault(query, StageQuery())
+        if known.steps != steps:
+            known.steps = steps
+            if self._input is not None:
+                self._input.open(query)
 
     def progress(self, query: str) -> FeederProgress | None:
         known = self._queries.get(query)

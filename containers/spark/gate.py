@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 
+from containers.spark.input_gate import hurry_gate
 from containers.spark.jvm import (
     EVERY_BATCH,
     READ_LIMIT,
@@ -104,11 +105,13 @@ class PausedQuery:
         return operators_in(self._execution.logicalPlan(), str(self._execution.outputMode().toString()))
 
     def close(self) -> None:
-        """Replace the sources by the gate."""
+        """Replace the sources by the gate. A query that waits for input asks its sources once more."""
         ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call]
         limit = java(self._spark, READ_LIMIT).allAvailable()
         set_member(self._execution, "uniqueSources", scala_object(self._spark, NO_ENTRIES).empty().updated(self.gate, limit))
         self._interval(SOON_MILLIS)
+        for source in each_of(self._sources.keysIterator()):
+            hurry_gate(source)
 
     @property
     def waits(self) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
+from containers.spark.input_gate import hurry
 from containers.spark.listener import OperatorState, operator_states
 
 if TYPE_CHECKING:
@@ -85,9 +86,10 @@ def stop_between_batches(spark: SparkSession, query: StreamingQuery, deadline: t
 
 
 def terminate(spark: SparkSession, query: StreamingQuery) -> None:
-    """Let the query end after its present trigger."""
+    """Let the query end after its present trigger, and not wait for input in it."""
     if query.isActive:
         query._jsq.streamingQuery().state().set(getattr(getattr(spark._jvm, TERMINATED), "MODULE$"))
+        hurry(query)
 
 
 LONGEST = 0.05

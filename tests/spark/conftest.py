@@ -97,12 +97,15 @@ class Bench:
         starts = dict.fromkeys(self.ends(reads), 0)
         return Grant("job", TaskName("Partition 0"), StageName(stage), Generation(generation), Lineage(lineage), RunId("origin"), starts)
 
-    def task(self, grant: Grant) -> StageTask:
-        streams = {name: Bound(self.stream_id(name), intermediate=name == "mid") for name in ("in", "mid", "out")}
+    def systems(self) -> dict[str, TaskSystem]:
         systems: dict[str, TaskSystem] = {"log": LogTaskSystem(self.spark, self.log.directory, SystemClock(), self.lost.append)}
         if self.topics is not None:
             systems["kafka"] = KafkaTaskSystem(self.spark, self.topics.bootstrap, KafkaProperties({}))
-        return StageTask(self.spark, grant, streams, systems, {}, self.max_rows)
+        return systems
+
+    def task(self, grant: Grant) -> StageTask:
+        streams = {name: Bound(self.stream_id(name), intermediate=name == "mid") for name in ("in", "mid", "out")}
+        return StageTask(self.spark, grant, streams, self.systems(), {}, self.max_rows)
 
     def start(self, grant: Grant, stage: Callable[[StageTask], DataStreamWriter], trigger: float = 0.1) -> StreamingQuery:
         directory = self.stores.prepare(grant.task, grant.stage, grant.lineage, None)

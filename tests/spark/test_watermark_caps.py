@@ -21,10 +21,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from containers.spark.caps import natural_watermark
 from containers.spark.flush import Flusher
 from containers.spark.gate import PausedQuery, pause
+from containers.spark.installation import GatedStarts
 from containers.spark.listener import Listener
 from containers.spark.query import start_query
 from containers.spark.task import StageTask
-from containers.spark.watermark import Capping, GatedStarts
+from containers.spark.watermark import Capping, WatermarkGate
 from containers.state.checkpoint import inspect, read_offset_log
 from containers.state.offsets.offsetlog import from_millis, millis, parse
 from sluice.clock import SystemClock
@@ -77,7 +78,9 @@ class Reader:
         name = f"{self.bench.root.name}/{len(self.bench.queries)}"
         writer = self.stage(self.bench.task(self.grant))
         self.query = self.starts.start(
-            name, capping, lambda: start_query(self.bench.spark, writer, name, self.directory, timedelta(seconds=0.1))
+            name,
+            lambda: start_query(self.bench.spark, writer, name, self.directory, timedelta(seconds=0.1)),
+            last=[lambda execution: WatermarkGate(self.bench.spark, execution, capping)],
         )
         self.bench.queries.append(self.query)
         return self

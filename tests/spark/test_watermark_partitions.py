@@ -16,11 +16,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.spark.caps import CommittedBatch, StageCaps, natural_watermark
 from containers.spark.flush import Flusher
+from containers.spark.installation import GatedStarts
 from containers.spark.listener import BatchDone, Listener
 from containers.spark.operators import watermarks_of
 from containers.spark.query import start_query
 from containers.spark.task import StageTask, event_time_of
-from containers.spark.watermark import Capping, GatedStarts
+from containers.spark.watermark import Capping, WatermarkGate
 from containers.state.offsets.offsetlog import from_millis
 from sluice.clock import SystemClock
 from sluice.core.ids import Ssp, StreamId
@@ -92,7 +93,8 @@ class Running:
         self.bench.endings.callback(self.bench.spark.streams.removeListener, listener)
         start: Callable[[], StreamingQuery] = lambda: start_query(self.bench.spark, writer, name, self.directory, timedelta(seconds=0.1))  # noqa: E731
         capping = Capping(caps.caps_at, natural_watermark(self.directory), caps.planned, caps.stateful)
-        query = self.starts.start(name, capping, start) if caps.limited else start()
+        gates = [lambda execution: WatermarkGate(self.bench.spark, execution, capping)] if caps.limited else []
+        query = self.starts.start(name, start, last=gates) if gates else start()
         self.bench.queries.append(query)
         query.processAllAvailable()
         assert self.bench.stop(query)

@@ -65,8 +65,10 @@ def test_a_batch_is_reported_with_all_its_metrics(meter: Meter) -> None:
     )
 
 
-def test_the_rate_of_a_short_batch_is_not_above_what_the_trigger_allows(meter: Meter) -> None:
-    assert meter.committed(batch(0, rows=50, millis=10)).rows_per_second == 50
+@pytest.mark.parametrize(("trigger", "rate"), [(0, 50), (1, 50), (5, 10)])
+def test_the_rate_of_a_short_batch_is_over_a_second_or_the_trigger(clock: FakeClock, trigger: int, rate: int) -> None:
+    meter = Meter(START.task, START.declared.stage.name, lambda: 0, timedelta(seconds=trigger), clock)
+    assert meter.committed(batch(0, rows=50, millis=10)).rows_per_second == rate
 
 
 def test_the_rate_of_a_long_batch_is_over_its_whole_length(meter: Meter) -> None:

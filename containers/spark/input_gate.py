@@ -1,0 +1,410 @@
+"""Makes queries wait for input between two batches, without polling their sources.
+
+Spark asks the sources of a query for new offsets after each batch, and while there is nothing to read every 10 ms or at the interval of a
+trigger. Each question is a request to Kafka, or a call of a Python process. So a query gets an additional source, the first that Spark
+asks: a gate, which has no offsets, and holds the question on the query's thread until there is something to read or to do. The trigger of
+the query is then 0. `Waits` says when a question passes.
+
+One thread of the container (`InputWatcher`) looks at the ends of the streams that waiting queries read, and opens the gates of those that
+have not read everything. The gates are objects of the JVM: a query that waits uses no Python thread, and Spark can interrupt it.
+
+While a query waits, its trigger is active (`isTriggerActive`), and it has `awaitProgressLock`. Therefore a query is stopped or paused
+between two batches only after `hurry`. The time of the wait is not counted in the batch that follows.
+
+This uses internals of Spark's `MicroBatchExecution`: `uniqueSources`, and `batchId`, `startOffsets`, `startTrigger` and `reportTimeTaken`
+of `getLatestExecutionContext`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from time import sleep
+from typing import TYPE_CHECKING, Any
+
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from containers.spark.jvm import compiled, each_of
+from containers.state.offsets.offsetlog import positions_of
+from sluice.core.ids import Ssp, StreamId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger(__name__)
+
+GATES, GATE = "sluice.InputGates", "sluice.InputGates$InputGate"
+
+SOURCE = """
+package sluice;
+
+import java.io.InterruptedIOException;
+import java.io.UncheckedIOException;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution;
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecutionContext;
+
+/** The gates of a session. Their variables are guarded by the lock of this object. */
+public class InputGates {
+
+    final Map present = new LinkedHashMap();
+    final Map waiting = new LinkedHashMap();
+    long created = 0L;
+    boolean closed = false;
+
+    public synchronized InputGate gate(MicroBatchExecution execution, long interval, long longest, boolean repeats) {
+        created += 1L;
+        InputGate gate = new InputGate(this, created, execution, interval, longest, repeats);
+        present.put(Long.valueOf(created), gate);
+        return gate;
+    }
+
+    /** Opens gates, waits for some milliseconds, and then until a gate waits. Returns the waiting gates, null after close. */
+    public synchronized String exchange(String opened, long pause) throws InterruptedException {
+        String[] ids = opened.split(",");
+        for (int i = 0; i < ids.length; i++) {
+            Object gate = ids[i].isEmpty() ? null : present.get(Long.valueOf(ids[i]));
+            if (gate != null) {
+                ((InputGate) gate).opened = true;
+                notifyAll();
+            }
+        }
+        long until = System.nanoTime() + pause * 1000000L;
+        long left = pause;
+        while (!closed && left > 0L) {
+            wait(left);
+            left = (until - System.nanoTime()) / 1000000L;
+        }
+        while (!closed && waiting.isEmpty()) {
+            wait();
+        }
+        if (closed) {
+            return null;
+        }
+        StringBuilder found = new StringBuilder();
+        Iterator gates = waiting.values().iterator();
+        while (gates.hasNext()) {
+            InputGate gate = (InputGate) gates.next();
+            if (!gate.opened) {
+                found.append(gate.id).append(gate.positions).append((char) 10);
+            }
+        }
+        return found.toString();
+    }
+
+    public synchronized void close() {
+        closed = true;
+        notifyAll();
+    }
+
+    public static class InputGate implements MicroBatchStream {
+
+        final InputGates gates;
+        final long id;
+        final MicroBatchExecution execution;
+        final long interval;
+        final long longest;
+        final boolean repeats;
+        String positions = "";
+        boolean opened = false;
+        boolean hurried = false;
+        boolean asked = false;
+        long batch = -1L;
+        long passed = 0L;
+
+        InputGate(InputGates gates, long id, MicroBatchExecution execution, long interval, long longest, boolean repeats) {
+            this.gates = gates;
+            this.id = id;
+            this.execution = execution;
+            this.interval = interval * 1000000L;
+            this.longest = longest * 1000000L;
+            this.repeats = repeats;
+        }
+
+        public long id() {
+            return id;
+        }
+
+        /** Lets the present question pass at once, or the next one. */
+        public void hurry() {
+            synchronized (gates) {
+                hurried = true;
+                gates.notifyAll();
+            }
+        }
+
+        public Offset latestOffset() {
+            StreamExecutionContext context = execution.getLatestExecutionContext();
+            boolean follows = repeats && context.batchId() != batch;
+            batch = context.batchId();
+            String read = follows ? "" : positionsOf(context);
+            long began = System.nanoTime();
+            try {
+                await(began, follows, read);
+            } catch (InterruptedException e) {
+                throw new UncheckedIOException(new InterruptedIOException("interrupted while waiting for input"));
+            }
+            long waited = (System.nanoTime() - began) / 1000000L;
+            if (waited > 0L) {
+                context.startTrigger();
+                context.reportTimeTaken("latestOffset", -waited);
+                context.reportTimeTaken("triggerExecution", -waited);
+            }
+            return null;
+        }
+
+        void await(long began, boolean follows, String read) throws InterruptedException {
+            synchronized (gates) {
+                positions = read;
+                try {
+                    long left = left(began, follows);
+                    while (left > 0L) {
+                        if (!follows) {
+                            gates.waiting.put(Long.valueOf(id), this);
+                            if (gates.waiting.size() == 1) {
+                                gates.notifyAll();
+                            }
+                        }
+                        gates.wait(left / 1000000L + 1L);
+                        left = left(began, follows);
+                    }
+                } finally {
+                    gates.waiting.remove(Long.valueOf(id));
+                }
+                opened = false;
+                hurried = false;
+                asked = true;
+                passed = System.nanoTime();
+            }
+        }
+
+        /** The longest time, in nanoseconds, until the question passes. */
+        long left(long began, boolean follows) {
+            if (!asked || hurried || !execution.isActive()) {
+                return 0L;
+            }
+            long now = System.nanoTime();
+            long allowed = interval - (now - passed);
+            if (allowed > 0L) {
+                return allowed;
+            }
+            return opened || follows ? 0L : longest - (now - (repeats ? began : passed));
+        }
+
+        /** The text of each offset up to which the query has read, each after a tab. */
+        static String positionsOf(StreamExecutionContext context) {
+            StringBuilder found = new StringBuilder();
+            scala.collection.Iterator offsets = context.startOffsets().valuesIterator();
+            while (offsets.hasNext()) {
+                String offset = ((Offset) offsets.next()).json();
+                found.append((char) 9).append(offset.replace((char) 9, (char) 32).replace((char) 10, (char) 32));
+            }
+            return found.toString();
+        }
+
+        public Offset initialOffset() {
+            throw new UnsupportedOperationException();
+        }
+
+        public Offset deserializeOffset(String json) {
+            throw new UnsupportedOperationException();
+        }
+
+        public void commit(Offset end) {
+        }
+
+        public void stop() {
+            synchronized (gates) {
+                gates.present.remove(Long.valueOf(id));
+            }
+        }
+
+        public InputPartition[] planInputPartitions(Offset start, Offset end) {
+            throw new UnsupportedOperationException();
+        }
+
+        public PartitionReaderFactory createReaderFactory() {
+            throw new UnsupportedOperationException();
+        }
+
+        public String toString() {
+            return "the gate that waits for input";
+        }
+    }
+}
+"""
+
+LONGEST = timedelta(seconds=5)
+"""How long a query waits at most, if nothing opens its gate. Spark then reports that it is idle, at most every ten seconds."""
+
+ASKED_EVERY = timedelta(seconds=1)
+"""How often a query is asked that must be asked without new records, if no interval is set."""
+
+FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=5), timedelta(milliseconds=50)
+"""The shortest and the longest time between two looks at the ends of streams."""
+
+GROWTH = 1.5
+"""By which factor that time grows while nothing arrives."""
+
+AFTER_ERROR = timedelta(seconds=1)
+
+MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """When a question of a query for new offsets passes its gate. `interval`: the shortest time from one question to the next; 0 for none.
+    `timed`: whether the query must be asked without new records: it has timers of processing time, or sources of which Sluice does not know
+    the ends. `longest`: how long a question waits at most.
+
+    A question passes when there are unread records, after `InputGates.open`, and after `longest`; of a timed query, after the interval, or
+    `ASKED_EVERY`. The first question after a batch passes at once, because Spark may want a batch without data; with timers it would always
+    want one, so a timed query waits then, too. `hurry` ends every wait."""
+
+    interval: timedelta
+    timed: bool = False
+    longest: timedelta = LONGEST
+
+    @property
+    def limit(self) -> timedelta:
+        """From the beginning of a wait; of a timed query, from the last question."""
+        return (self.interval or ASKED_EVERY) if self.timed else self.longest
+
+
+class InputGates:
+    """The gates of the queries of a session. Thread-safe."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        """Raises Py4JError, PySparkException if this version of Spark does not allow it."""
+        self._java = compiled(spark, SOURCE, GATES).newInstance()
+        self._numbers: dict[str, int] = {}
+        """The number of the present gate of each query, by the name of the query."""
+        self._reads: dict[int, Sequence[StreamId]] = {}
+        self._opened: set[int] = set()
+        self._lock = threading.Lock()
+
+    def new_gate(self, query: str, reads: Sequence[StreamId], waits: Waits, execution: Any) -> Any:
+        """A gate for a query that starts. `reads`: the streams that it reads; `execution`: Spark's `MicroBatchExecution`."""
+        gate = self._java.gate(execution, waits.interval // MILLISECOND, waits.limit // MILLISECOND, not waits.timed)
+        with self._lock:
+            self._reads.pop(self._numbers.get(query, 0), None)
+            self._numbers[query] = int(gate.id())
+            self._reads[int(gate.id())] = tuple(reads)
+        return gate
+
+    def open(self, query: str) -> None:
+        """Let the present question of the query pass, or the next one, within some `LAST_PAUSE`. Does not block."""
+        with self._lock:
+            if query in self._numbers:
+                self._opened.add(self._numbers[query])
+
+    def exchange(self, opened: Collection[int], pause: timedelta) -> Mapping[int, Mapping[Ssp, int]] | None:
+        """Open these gates and those of `open`, wait for `pause`, and then until a gate waits. Returns how far the query of each waiting
+        gate has read. None after `close`. Blocks."""
+        with self._lock:
+            numbers, self._opened = {*opened, *self._opened}, set()
+        text = self._java.exchange(",".join(map(str, numbers)), pause // MILLISECOND)
+        if text is None:
+            return None
+        with self._lock:
+            reads = dict(self._reads)
+        waiting = [line.split("\t") for line in str(text).split("\n") if line]
+        return {int(number): positions_of(texts, reads.get(int(number), ())) for number, *texts in waiting}
+
+    def close(self) -> None:
+        self._java.close()
+
+
+def input_gates(spark: SparkSession) -> InputGates | None:
+    """None, with a warning, if this version of Spark does not allow them: the sources are then polled."""
+    try:
+        return InputGates(spark)
+    except (Py4JError, PySparkException) as error:
+        log.warning("queries poll their sources, because there can be no gates in this session: %s", error)
+        return None
+
+
+def hurry(query: StreamingQuery) -> None:
+    """Let the question at which the query waits for input pass, or its next one. A query without a gate is not affected."""
+    for source in each_of(query._jsq.streamingQuery().uniqueSources().keysIterator()):
+        hurry_gate(source)
+
+
+def hurry_gate(source: Any) -> None:
+    """The same, for a source of a query."""
+    if isinstance(source, JavaObject) and source.getClass().getName() == GATE:
+        source.hurry()
+
+
+class InputWatcher:
+    """Opens the gates of queries that have not read everything, on a thread of its own, until the gates are closed. While the ends of
+    streams cannot be had, every query is asked after its longest wait, and Spark reports what is wrong."""
+
+    def __init__(
+        self,
+        exchange: Callable[[Collection[int], timedelta], Mapping[int, Mapping[Ssp, int]] | None],
+        ends: Callable[[Collection[Ssp]], Mapping[Ssp, int]],
+        on_end: Callable[[], None] = lambda: None,
+        after_error: timedelta = AFTER_ERROR,
+    ) -> None:
+        """`exchange`: that of the gates. `ends` returns the present ends of partitions, up to which a query can read. `on_end` is called
+        when the thread ends. All are called on the thread."""
+        self._exchange = exchange
+        self._after_error = after_error
+        self._ends = ends
+        self._on_end = on_end
+        self._thread = threading.Thread(target=self._run, name="sluice-input", daemon=True)
+        self._failing = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self, within: timedelta) -> None:
+        """Wait until the thread has ended, or for that long: a system that does not answer may delay it."""
+        self._thread.join(within.total_seconds())
+
+    def _run(self) -> None:
+        try:
+            opened: Collection[int] = ()
+            pause = FIRST_PAUSE
+            while (waiting := self._exchange(opened, pause)) is not None:
+                opened = self._unread(waiting)
+                pause = next_pause(pause, bool(opened))
+        except (Py4JError, OSError) as error:  # the JVM has ended
+            log.debug("no streams are watched any more: %s", error)
+        finally:
+            self._on_end()
+
+    def _unread(self, waiting: Mapping[int, Mapping[Ssp, int]]) -> Collection[int]:
+        try:
+            found = unread(waiting, self._ends({ssp for positions in waiting.values() for ssp in positions}))
+        except Exception as error:  # whatever it is, no query may wait for this thread for ever
+            if not self._failing:
+                log.warning("queries look for input only every %g s: %s", LONGEST.total_seconds(), error)
+            self._failing = True
+            sleep(self._after_error.total_seconds())
+            return ()
+        self._failing = False
+        return found
+
+
+def unread(waiting: Mapping[int, Mapping[Ssp, int]], ends: Mapping[Ssp, int]) -> Collection[int]:
+    """The gates of queries of which a position differs from the end of its partition. An end before the position is for Spark to judge."""
+    return [gate for gate, positions in waiting.items() if any(ends.get(ssp, at) != at for ssp, at in positions.items())]
+
+
+def next_pause(last: timedelta, found: bool) -> timedelta:
+    """The pause after one of the duration `last`. `found`: whether a gate was opened."""
+    return FIRST_PAUSE if found else min(LAST_PAUSE, last * GROWTH)

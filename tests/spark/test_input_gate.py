@@ -1,0 +1,224 @@
+"""Queries that wait for input between two batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from threading import Event
+from time import monotonic, sleep
+
+import pytest
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+from containers.spark.caps import natural_watermark
+from containers.spark.gate import PausedQuery, pause
+from containers.spark.input_gate import InputGates, InputWatcher, Waits
+from containers.spark.installation import GatedStarts
+from containers.spark.listener import BatchDone, Listener
+from containers.spark.query import start_query
+from containers.spark.systems.registry import EndsOfSystems
+from containers.spark.watermark import Capping, WatermarkGate
+from containers.state.offsets.offsetlog import from_millis
+from sluice.core.watermarks import Cap, NoCap
+from tests.spark.conftest import SOON, Bench
+from tests.spark.drainworld import Drained, windowed
+from tests.spark.operators import EVENTS, grouped
+
+pytestmark = pytest.mark.spark
+
+NEVER = timedelta(hours=1)
+"""Queries of these tests are not asked just because time passes."""
+
+WAITING = "Getting offsets from the gate that waits for input"
+
+
+def await_true(condition: Callable[[], object]) -> None:
+    end = monotonic() + SOON.total_seconds()
+    while not condition():
+        assert monotonic() < end
+        sleep(0.02)
+
+
+@dataclass
+class Gated:
+    """Queries on a log or on topics that wait for input, as in the engine."""
+
+    bench: Bench
+    gates: InputGates
+    starts: GatedStarts
+    done: list[BatchDone] = field(default_factory=list)
+    idle: list[str] = field(default_factory=list)
+    cap: Cap = NoCap.FREE
+
+    def start(self, drained: Drained, waits: Waits, *, capped: bool = False) -> StreamingQuery:
+        bench, grant, name = self.bench, drained.grant, f"{self.bench.root.name}/{len(self.bench.queries)}"
+        directory = bench.stores.prepare(grant.task, grant.stage, grant.lineage, None)
+        writer = drained.stage(bench.task(grant))
+        capping = Capping(lambda latest: [self.cap], natural_watermark(directory), lambda: 0)
+        query: StreamingQuery = self.starts.start(
+            name,
+            lambda: start_query(bench.spark, writer, name, directory, timedelta(0)),
+            first=[lambda execution: self.gates.new_gate(name, [bench.stream_id("in")], waits, execution)],
+            last=[lambda execution: WatermarkGate(bench.spark, execution, capping)] if capped else [],
+        )
+        bench.queries.append(query)
+        return query
+
+    @property
+    def rows(self) -> int:
+        """How many rows were read."""
+        return sum(each.rows for each in self.done)
+
+    def await_rows(self, rows: int) -> None:
+        await_true(lambda: self.rows == rows)
+
+    def await_waiting(self, query: StreamingQuery) -> None:
+        await_true(lambda: query.status["message"] == WAITING or not query.isActive)
+        assert query.isActive, query.exception()
+
+    def pause(self, query: StreamingQuery) -> PausedQuery:
+        paused = pause(self.bench.spark, query, SOON, Event())
+        assert paused is not None
+        self.bench.endings.callback(paused.end, SOON, Event())
+        return paused
+
+
+@contextmanager
+def gating(bench: Bench) -> Iterator[Gated]:
+    gates, ends, starts = InputGates(bench.spark), EndsOfSystems(bench.systems()), GatedStarts(bench.spark)
+    watcher = InputWatcher(gates.exchange, ends.latest, ends.close)
+    made = Gated(bench, gates, starts)
+    listener = Listener(made.done.append, lambda ended: None, made.idle.append, starts.on_started)
+    bench.spark.streams.addListener(listener)
+    watcher.start()
+    try:
+        yield made
+    finally:
+        gates.close()
+        watcher.join(timedelta(seconds=60))
+        bench.spark.streams.removeListener(listener)
+
+
+@pytest.fixture
+def gated(bench: Bench) -> Iterator[Gated]:
+    with gating(bench) as made:
+        yield made
+
+
+@pytest.fixture
+def either_gated(either: Bench) -> Iterator[Gated]:
+    with gating(either) as made:
+        yield made
+
+
+def test_a_query_waits_until_records_arrive_and_reads_them(either_gated: Gated) -> None:
+    gated = either_gated
+    query = gated.start(Drained(gated.bench, windowed), Waits(timedelta(0), longest=NEVER))
+    gated.await_waiting(query)
+    for batch in range(2):
+        gated.bench.feed(EVENTS, batch=batch)
+        gated.await_rows((batch + 1) * len(EVENTS))
+        gated.await_waiting(query)
+    assert gated.bench.stop(query)
+
+
+def test_a_batch_without_data_follows_at_once_and_closes_windows(gated: Gated) -> None:
+    gated.bench.feed(EVENTS, batch=0)
+    drained = Drained(gated.bench, windowed)
+    query = gated.start(drained, Waits(timedelta(0), longest=NEVER))
+    await_true(drained.output)  # the window to 1010, which the watermark of 1014 closes
+    assert gated.bench.stop(query)
+
+
+def test_a_query_that_waits_is_interrupted_by_spark(gated: Gated) -> None:
+    query = gated.start(Drained(gated.bench, windowed), Waits(timedelta(0), longest=NEVER))
+    gated.await_waiting(query)
+    query.stop()
+    assert not query.isActive
+    assert query.exception() is None
+
+
+def test_a_query_that_waits_is_paused_and_resumed_and_drained(either_gated: Gated) -> None:
+    gated = either_gated
+    drained = Drained(gated.bench, windowed)
+    query = gated.start(drained, Waits(timedelta(0), longest=NEVER))
+    gated.await_waiting(query)
+    paused = gated.pause(query)
+    gated.bench.feed(EVENTS, batch=0)
+    assert paused.gate.reached.wait(SOON.total_seconds())
+    assert not gated.rows
+    paused.resume()
+    gated.await_rows(len(EVENTS))
+    gated.await_waiting(query)
+    paused = gated.pause(query)
+    flusher = drained.flusher(paused=paused)
+    flusher.advance(drained.ends())
+    assert flusher.flush().rows_left == 0
+    assert paused.end(SOON, Event())
+    assert query.exception() is None
+    assert drained.counted() == len(EVENTS)
+
+
+def test_an_opened_gate_lets_a_watermark_rise_that_was_capped(gated: Gated) -> None:
+    gated.bench.feed(EVENTS, batch=0)
+    gated.cap = from_millis(1_000_000)
+    drained = Drained(gated.bench, windowed)
+    query = gated.start(drained, Waits(timedelta(0), longest=NEVER), capped=True)
+    gated.await_rows(len(EVENTS))
+    gated.await_waiting(query)
+    assert not drained.output()
+    gated.cap = NoCap.FREE
+    gated.gates.open(str(query.name))
+    await_true(drained.output)
+    assert gated.bench.stop(query)
+
+
+def test_a_query_with_timers_of_processing_time_is_asked_without_new_records(gated: Gated) -> None:
+    gated.bench.feed(EVENTS, batch=0)
+    stage = grouped(GroupStateTimeout.ProcessingTimeTimeout)
+    query = gated.start(Drained(gated.bench, stage), Waits(timedelta(milliseconds=50), timed=True, longest=NEVER))
+    await_true(lambda: len(gated.done) > 2)
+    assert gated.rows == len(EVENTS)
+    assert gated.bench.stop(query)
+
+
+def test_a_query_with_an_interval_does_not_begin_a_batch_before_its_end_and_stops_at_once(gated: Gated) -> None:
+    gated.bench.feed(EVENTS, batch=0)
+    query = gated.start(Drained(gated.bench, windowed), Waits(NEVER, longest=NEVER))
+    gated.await_rows(len(EVENTS))
+    gated.await_waiting(query)
+    gated.bench.feed(EVENTS, batch=1)
+    assert gated.bench.stop(query)
+    assert gated.rows <= 2 * len(EVENTS)
+    assert query.exception() is None
+
+
+def test_the_time_of_a_wait_does_not_count_as_time_of_the_batch(gated: Gated) -> None:
+    query = gated.start(Drained(gated.bench, windowed), Waits(timedelta(0), longest=NEVER))
+    gated.await_waiting(query)
+    began = monotonic()
+    await_true(lambda: monotonic() - began >= 1)
+    waited = monotonic() - began
+    gated.bench.feed(EVENTS, batch=0)
+    gated.await_rows(len(EVENTS))
+    elapsed = monotonic() - began
+    (batch,) = [each for each in gated.done if each.rows]
+    assert 0 < batch.duration_ms / 1000 <= elapsed - waited
+    assert min(batch.parts_ms.values()) >= 0
+    progress = next(each for each in query.recentProgress if each["batchId"] == batch.batch)
+    assert 0 < progress["durationMs"]["triggerExecution"] / 1000 <= elapsed - waited
+    assert 0 <= progress["durationMs"]["latestOffset"] <= progress["durationMs"]["triggerExecution"]
+
+
+def test_a_query_that_waits_reports_that_it_is_idle(gated: Gated) -> None:
+    interval = "spark.sql.streaming.noDataProgressEventInterval"
+    gated.bench.spark.conf.set(interval, "100")
+    try:
+        query = gated.start(Drained(gated.bench, windowed), Waits(timedelta(0), longest=timedelta(milliseconds=100)))
+    finally:
+        gated.bench.spark.conf.unset(interval)
+    await_true(lambda: str(query.runId) in gated.idle)
+    assert gated.bench.stop(query)
