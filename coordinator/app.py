@@ -83,6 +83,7 @@ from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
 from sluice.clock import Clock, SystemClock
+from sluice.core.access.certificates import CertificateRow
 from sluice.core.access.metrics_address import parse_scrape_hosts
 from sluice.core.access.networks import parse_open_networks
 from sluice.core.access.providers import Provider, RoleRow
@@ -147,6 +148,10 @@ def stream_systems(settings: Settings, clock: Clock) -> dict[str, StreamSystem]:
         properties = KafkaProperties.read(settings.kafka_properties)
         systems["kafka"] = KafkaSystem(settings.kafka_bootstrap, properties, replication=settings.kafka_replication)
     return systems
+
+
+def certificate_rows(settings: Settings) -> tuple[CertificateRow, ...]:
+    return tuple(CertificateRow(each.name, Grant(frozenset(each.roles), each.jobs)) for each in settings.client_certificates)
 
 
 def identity_providers(settings: Settings) -> Sequence[ProviderSettings]:
@@ -220,7 +225,7 @@ def build(
     sessions = Sessions(store, clock, random_bytes, pages.wake)
     providers = IdentityProviders(identity_providers(settings), clock)
     tokens = Tokens(store, clock, random_bytes, end_waits)
-    authentication = Authentication(tokens, sessions, providers, clock, required=settings.authenticates)
+    authentication = Authentication(tokens, sessions, providers, certificate_rows(settings), clock, required=settings.authenticates)
     stage_metrics, traffic = StageMetrics(), Traffic(clock)
     lag = LagMonitor(store, systems, stage_metrics, clock, models.decoded)
     reports, regrouping = ReportChecks(models.decoded, lag.ends_after), Regrouping(leases, clock, new_lineage, lag.forget)

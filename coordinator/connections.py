@@ -24,6 +24,7 @@ from coordinator.api.errors import problem_of
 from coordinator.api.middleware import Receive, Scope, Send
 from sluice.client import IDLE_CONNECTION
 from sluice.clock import Clock
+from sluice.core.access.certificates import PEER_CERTIFICATE
 from sluice.core.errors import BadSettings, RequestHeadTooLarge, RequestTimeout, SluiceError, TooManyRequests, UrlTooLong
 from sluice.wire.body import HeaderList, header_lines
 
@@ -324,6 +325,9 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.peer = self.client[0] if self.client else ""
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            self.app_state = {**self.app_state, PEER_CERTIFICATE: certificate}
         self._wait(_Waits.HEAD)
         self._connections_of_server.enter(self)
 

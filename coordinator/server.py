@@ -172,6 +172,8 @@ def server(settings: Settings, timeouts: Timeouts | None = None) -> Server:
         forwarded_allow_ips=list(settings.trusted_proxies),
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
+        ssl_ca_certs=None if settings.tls_client_authorities is None else str(settings.tls_client_authorities),
+        ssl_cert_reqs=ssl.CERT_NONE if settings.tls_client_authorities is None else ssl.CERT_OPTIONAL,
     )
     running = Server(config, coordinator, settings)
     return running
@@ -183,11 +185,14 @@ CERTIFICATE_INTERVAL = timedelta(seconds=10)
 
 class Certificate:
     """Reloads a server's certificate when its files have changed. Open connections keep the former certificate. If the files do not match,
-    because only one of them has been replaced yet, the load is retried."""
+    because only one of them has been replaced yet, the load is retried. Authorities of clients are added; those that the file no longer has
+    are trusted until the next start, because a context cannot forget one."""
 
-    def __init__(self, context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    def __init__(self, context: ssl.SSLContext, certificate: Path, key: Path, client_authorities: Path | None = None) -> None:
         self._context = context
-        self._files = (certificate, key)
+        self._chain = (certificate, key)
+        self._authorities = client_authorities
+        self._files = self._chain if client_authorities is None else (*self._chain, client_authorities)
         self._version = self._now()
         self._next: asyncio.TimerHandle | None = None
 
@@ -209,9 +214,11 @@ class Certificate:
         if found is None or found == self._version:
             return False
         try:
-            self._context.load_cert_chain(*self._files)
+            self._context.load_cert_chain(*self._chain)
+            if self._authorities is not None:
+                self._context.load_verify_locations(self._authorities)
         except OSError as error:
-            log.error("cannot load the new certificate from %s and %s: %s", *self._files, error)
+            log.error("cannot load the new certificate from %s and %s: %s", *self._chain, error)
             return False
         self._version = found
         log.info("reloaded the certificate from %s", self._files[0])
@@ -234,9 +241,11 @@ def certificate_of(config: uvicorn.Config, settings: Settings) -> Certificate | 
     try:
         config.load()
     except OSError as error:
-        raise BadSettings(f"tls_certificate {certificate}, tls_key {key}: {error}") from error
+        raise BadSettings(
+            f"tls_certificate {certificate}, tls_key {key}, tls_client_authorities {settings.tls_client_authorities}: {error}"
+        ) from error
     assert config.ssl is not None
-    return Certificate(config.ssl, certificate, key)
+    return Certificate(config.ssl, certificate, key, settings.tls_client_authorities)
 
 
 FULL_COLLECTION_INTERVAL = timedelta(hours=1)

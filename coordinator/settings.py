@@ -75,6 +75,18 @@ class ProviderRole(BaseModel):
         return self
 
 
+class ClientCertificate(BaseModel):
+    """Who presents a client certificate with this name has the roles for the jobs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(
+        min_length=1, max_length=1000, description="its first URI, else its first DNS name, else its common name; * is any text"
+    )
+    roles: tuple[Role, ...] = Field(min_length=1)
+    jobs: tuple[JobPattern, ...] = Field(("*",), min_length=1)
+
+
 class IdentityProvider(BaseModel):
     """An OpenID Connect provider, or a Kubernetes cluster."""
 
@@ -129,6 +141,12 @@ class Settings(BaseSettings):
     )
     tls_certificate: Path | None = Field(None, description="PEM file of the certificate and its chain; read again when it changes")
     tls_key: Path | None = Field(None, description="PEM file of its private key")
+    tls_client_authorities: Path | None = Field(
+        None, description="PEM file of the authorities of client certificates; new ones are read when the file changes"
+    )
+    client_certificates: Annotated[tuple[ClientCertificate, ...], NoDecode] = Field(
+        (), description="names of client certificates, with their roles: a JSON list of objects, or tables [[client_certificates]]"
+    )
     behind_proxy: bool = Field(False, description="a proxy in front of the coordinator terminates TLS; requests need a token")
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto headers are used"
@@ -277,6 +295,7 @@ class Settings(BaseSettings):
         "allowed_hosts",
         "trusted_proxies",
         "identity_providers",
+        "client_certificates",
         "metrics_hosts",
         "deployer_spark_settings",
         "groupers",
@@ -453,6 +472,10 @@ def _check_exposure(settings: Settings) -> None:
     """Raises BadSettings if a network could send requests without a token, or read tokens."""
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise BadSettings("tls_certificate and tls_key are needed together")
+    if settings.tls_client_authorities is not None and settings.tls_certificate is None:
+        raise BadSettings("tls_client_authorities needs tls_certificate and tls_key")
+    if settings.client_certificates and settings.tls_client_authorities is None:
+        raise BadSettings("client_certificates needs tls_client_authorities, the authorities that sign them")
     parse_networks(settings.trusted_proxies)
     parse_scrape_hosts(settings.metrics_hosts)
     parse_open_networks(settings.samza_networks)

@@ -74,15 +74,25 @@ CA_FILE = "SLUICE_CA_FILE"
 """Variable with the name of a PEM file of certificate authorities for the coordinator's certificate. It replaces those of the system."""
 
 
+CLIENT_CERTIFICATE, CLIENT_KEY = "SLUICE_CLIENT_CERTIFICATE", "SLUICE_CLIENT_KEY"
+"""Variables with the names of PEM files: this process's client certificate with its chain, and its key, unless the first file has it."""
+
+
 def verification() -> ssl.SSLContext | bool:
-    """The setting with which httpx verifies the coordinator's certificate. Raises BadSettings."""
-    file = os.environ.get(CA_FILE)
-    if not file:
+    """How httpx verifies the coordinator's certificate, with the client certificate of this process. Raises BadSettings."""
+    file, certificate = os.environ.get(CA_FILE), os.environ.get(CLIENT_CERTIFICATE)
+    if not file and not certificate:
         return True
     try:
-        return ssl.create_default_context(cafile=file)
+        context = ssl.create_default_context(cafile=file or None)
     except OSError as error:
         raise BadSettings(f"{CA_FILE}: {file} cannot be read as certificates: {error}") from error
+    if certificate:
+        try:
+            context.load_cert_chain(certificate, os.environ.get(CLIENT_KEY) or None)
+        except OSError as error:
+            raise BadSettings(f"{CLIENT_CERTIFICATE}, {CLIENT_KEY}: {certificate} cannot be read with its key: {error}") from error
+    return context
 
 
 class EnvironmentToken:

@@ -25,6 +25,7 @@ from coordinator.identity.authentication import Authentication, Principal
 from coordinator.identity.incarnations import Incarnation, Incarnations
 from coordinator.store.sql import Store
 from sluice.core.access.browsers import SAFE_METHODS
+from sluice.core.access.certificates import PEER_CERTIFICATE
 from sluice.core.access.networks import OpenNetworks
 from sluice.core.access.roles import Role
 from sluice.core.access.tokens import INCARNATION_PREFIX, Rights
@@ -231,6 +232,12 @@ class Access:
         if session_id and not authorization:
             await self._admit_principal(request, rule, self.authentication.of_session(session_id))
             return
+        certificate = getattr(request.state, PEER_CERTIFICATE, None)
+        if certificate is not None and not authorization:
+            holder = self.authentication.of_certificate(certificate)
+            if holder is not None:
+                await self._admit_principal(request, rule, holder)
+                return
         if rule.samza and not authorization and await self._is_of_samza(request, rule, address):
             return
         token = self.authentication.token_of(authorization, address)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import ceil
+from typing import Any
 
 from coordinator.identity.providers import IdentityProviders
 from coordinator.identity.sessions import Sessions
 from coordinator.identity.tokens import Tokens
 from coordinator.store.access import SessionRow
 from sluice.clock import Clock
+from sluice.core.access.certificates import CertificateRow, expiry_of, name_of, rights_of
 from sluice.core.access.providers import CLOCK_SKEW, Identity, RefusedToken, looks_like_jwt
 from sluice.core.access.tokens import BadLogins, Digest, Rights, TokenId, id_of
 from sluice.core.errors import NotAuthenticated, TooManyBadTokens
@@ -39,11 +41,21 @@ class Authentication:
     """`required`: whether requests need a token. Otherwise all requests are allowed. `failed`: the number of refused requests, by
     reason."""
 
-    def __init__(self, tokens: Tokens, sessions: Sessions, providers: IdentityProviders, clock: Clock, *, required: bool) -> None:
+    def __init__(
+        self,
+        tokens: Tokens,
+        sessions: Sessions,
+        providers: IdentityProviders,
+        certificates: tuple[CertificateRow, ...],
+        clock: Clock,
+        *,
+        required: bool,
+    ) -> None:
         self.required = required
         self.tokens = tokens
         self.sessions = sessions
         self.providers = providers
+        self._certificates = certificates
         self.failed: Counter[str] = Counter(dict.fromkeys(("missing", "wrong", "too-many"), 0))
         self._clock = clock
         self._bad_logins = BadLogins()
@@ -80,6 +92,14 @@ class Authentication:
         except RefusedToken as refused:
             raise self.refusal("", address, str(refused)) from refused
         return self.of_identity(found)
+
+    def of_certificate(self, certificate: Mapping[str, Any]) -> Principal | None:
+        """The principal of a connection with this client certificate; None if the settings give its name no role, or it has expired."""
+        name = name_of(certificate)
+        rights, expires_at = rights_of(name, self._certificates), expiry_of(certificate)
+        if not rights.grants or self._clock.now() >= expires_at:
+            return None
+        return Principal(f"certificate:{name}", rights, expires_at=expires_at)
 
     def of_identity(self, identity: Identity) -> Principal:
         provider = self.providers.clients[identity.provider].settings.provider

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.cli.runner import Json, print_reply
-from sluice.client import CA_FILE, TOKEN, TOKEN_FILE
+from sluice.client import CA_FILE, CLIENT_CERTIFICATE, CLIENT_KEY, TOKEN, TOKEN_FILE
 from sluice.core.access.credentials import HIDDEN, without_credentials
 from sluice.core.access.secrets import looks_secret
 from sluice.core.deprecations import Kind, of_kind
@@ -48,6 +48,8 @@ CLIENT = {
     "SLUICE_COORDINATOR_URL": ("http://127.0.0.1:8180", "the coordinator that commands call"),
     TOKEN: ("", "token of this process"),
     TOKEN_FILE: ("", "file with the token of this process; read again when it changes"),
+    CLIENT_CERTIFICATE: ("", "PEM file of the client certificate of this process, with its chain"),
+    CLIENT_KEY: ("", "PEM file of its key; default: the same file"),
     CA_FILE: ("", "PEM file of the authorities that may sign the coordinator's certificate; default: those of the system"),
 }
 """Variables that commands and containers read: default and description."""

@@ -36,6 +36,8 @@ PROXY = {"behind_proxy": True, "trusted_proxies": ["10.0.0.0/8"]}
         ({"trusted_proxies": ["10.0.0.1/8"]}, "has host bits set"),
         ({"trusted_proxies": ["proxy.example.com"]}, "write networks as"),
         ({"tls_certificate": Path("tls.crt")}, "are needed together"),
+        ({"tls_client_authorities": Path("ca.crt")}, "needs tls_certificate"),
+        ({"client_certificates": [{"name": "ci", "roles": ["viewer"]}], **PAIR}, "needs tls_client_authorities"),
     ],
     ids=str,
 )
@@ -100,7 +102,7 @@ def test_with_tls_clients_that_know_the_authority_are_served(tmp_path: Path, mon
     with serving(tmp_path / "home", authentication=True, tls_certificate=certificate, tls_key=key) as port:
         url = f"https://localhost:{port}"
         monkeypatch.setenv("SLUICE_CA_FILE", str(certificate))
-        assert httpx.get(f"{url}/livez", verify=ssl.create_default_context(cafile=str(certificate))).text == "ok"
+        assert httpx.get(f"{url}/livez", verify=ssl.create_default_context(cafile=str(certificate)), timeout=60).text == "ok"
         token = tmp_path / "admin.token"
         assert token.stat().st_mode & 0o777 == 0o600
         monkeypatch.setenv("SLUICE_TOKEN_FILE", str(token))
@@ -160,3 +162,80 @@ def test_forwarded_addresses_count_from_listed_proxies_only(
         headers = {"X-Forwarded-For": "192.0.2.7", "Authorization": "Bearer wrong"}
         assert httpx.get(f"http://127.0.0.1:{port}/jobs", headers=headers).status_code == 401
         assert f"was sent by {counted}" in caplog.text
+
+
+# --- client certificates -------------------------------------------------------------------------------------------------
+
+
+def signed(directory: Path, authority: tuple[Path, Path], name: str, *extensions: str) -> tuple[Path, Path]:
+    """A client certificate with this common name."""
+    certificate, key = directory / f"client-{name}.crt", directory / f"client-{name}.key"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    command += [
+        "-subj",
+        f"/CN={name}",
+        "-CA",
+        str(authority[0]),
+        "-CAkey",
+        str(authority[1]),
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+    ]
+    for extension in extensions:
+        command += ["-addext", extension]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    return certificate, key
+
+
+def test_a_client_certificate_gives_the_roles_of_its_name(tmp_path: Path) -> None:
+    server_files, authority, foreign = (make_certificate(tmp_path, name) for name in ("server", "authority", "foreign"))
+    rows = [{"name": "ci", "roles": ["viewer"]}, {"name": "spiffe://example.org/ns/flights/*", "roles": ["agent"], "jobs": ["flight-*"]}]
+    clients = {
+        "ci": signed(tmp_path, authority, "ci"),
+        "pod": signed(tmp_path, authority, "pod", "subjectAltName=DNS:ci,URI:spiffe://example.org/ns/flights/agent"),
+        "unknown": signed(tmp_path, authority, "unknown"),
+        "foreign": signed(tmp_path, foreign, "ci-of-others"),
+    }
+    settings = {"tls_certificate": server_files[0], "tls_key": server_files[1], "tls_client_authorities": authority[0]}
+    with serving(tmp_path / "home", authentication=True, client_certificates=rows, **settings) as port:
+
+        def status(client: str | None, method: str = "GET", path: str = "/jobs", **headers: str) -> int:
+            context = ssl.create_default_context(cafile=str(server_files[0]))
+            if client is not None:
+                context.load_cert_chain(*clients[client])
+            return httpx.request(method, f"https://localhost:{port}{path}", verify=context, headers=headers, timeout=60).status_code
+
+        assert status(None) == 401, "a certificate is not needed"
+        assert status("ci") == 200
+        assert status("ci", "POST", "/gc/run") == 403
+        assert status("pod") == 403, "its name is the URI"
+        assert status("pod", "POST", "/runs/none/containers") == 403
+        assert status("unknown") == 401
+        assert status("ci", Authorization="Bearer wrong") == 401, "a token goes before the certificate"
+        admin = (tmp_path / "admin.token").read_text().strip()
+        assert status("unknown", Authorization=f"Bearer {admin}") == 200
+        with pytest.raises(httpx.HTTPError):
+            status("foreign")
+
+
+def test_commands_present_the_certificate_of_their_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server_files, authority = (make_certificate(tmp_path, name) for name in ("server", "authority"))
+    certificate, key = signed(tmp_path, authority, "ci")
+    settings = {"tls_certificate": server_files[0], "tls_key": server_files[1], "tls_client_authorities": authority[0]}
+    rows = [{"name": "ci", "roles": ["viewer"]}]
+    monkeypatch.setenv("SLUICE_CA_FILE", str(server_files[0]))
+    monkeypatch.setenv("SLUICE_CLIENT_CERTIFICATE", str(certificate))
+    monkeypatch.setenv("SLUICE_CLIENT_KEY", str(key))
+    with serving(tmp_path / "home", authentication=True, client_certificates=rows, **settings) as port:
+
+        async def jobs() -> object:
+            client = OperatorClient(f"https://localhost:{port}")
+            try:
+                return (await client.jobs()).jobs
+            finally:
+                await client.close()
+
+        assert asyncio.run(jobs()) == ()
+    monkeypatch.setenv("SLUICE_CLIENT_KEY", str(server_files[1]))
+    with pytest.raises(BadSettings, match="SLUICE_CLIENT_CERTIFICATE"):
+        OperatorClient("https://localhost:1")
