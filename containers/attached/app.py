@@ -106,6 +106,7 @@ def _attach(spark: SparkSession, job: JobName, url: str, wait: bool, replace: bo
         container = ExecutionContainerId(f"container-{new_uuid().hex}")
         request = Request(job, container, socket.gethostname(), replace=replace, wait=wait)
         app.start(_start_attendant(request, Driver(drivers, observed), url, stop_timeout), ends_script=not observed)
+    app.handle_end()
     return app
 
 
@@ -169,7 +170,6 @@ class App:
                 connection.close()
                 raise NotGranted(self._refused)
         threading.Thread(target=self._watch, name="sluice-queries", daemon=True).start()
-        self._watch_end()
 
     # --- the supervisor --------------------------------------------------------------------------------------------
 
@@ -274,8 +274,9 @@ class App:
 
     # --- the end of the script -------------------------------------------------------------------------------------
 
-    def _watch_end(self) -> None:
-        atexit.register(self._at_exit)
+    def handle_end(self) -> None:
+        """Handle SIGTERM, if this is the main thread, and tell the supervisor how the script ends."""
+        atexit.register(self.close)
         before = sys.excepthook
 
         def remember(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -287,7 +288,8 @@ class App:
         if threading.current_thread() is threading.main_thread() and former is not signal.SIG_IGN:
             signal.signal(signal.SIGTERM, lambda number, frame: self._terminate(number, frame, former))
 
-    def _at_exit(self) -> None:
+    def close(self) -> None:
+        """The script ends."""
         self._ending = True
         self._send("ending", error=self._error)
 

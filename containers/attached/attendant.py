@@ -91,6 +91,7 @@ class Attendant:
     async def _attend(self, claim: Claim, serving: asyncio.Task[None]) -> tuple[int, str, bool]:
         """Until the driver ends, or the lease is lost. Returns the exit code, the reason, and whether all processes have ended."""
         if not self._driver.observed:
+            await self._guardian.start()
             self._in_background(self._guardian.keep())
         self._in_background(self._link.report())
         self._in_background(self._follow_notices(claim))

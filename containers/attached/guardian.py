@@ -136,24 +136,27 @@ class GuardianProcess:
     def has_token(self, token: str) -> None:
         self._token = token
 
+    async def start(self) -> None:
+        """Returns when the guardian knows the lease. Raises OSError."""
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "containers.attached.guardian"),
+            *(str(os.getpid()), self._container, self._coordinator),
+            *map(str, self._drivers),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            env={name: value for name, value in os.environ.items() if name != MARK},
+            start_new_session=True,
+        )
+        self._write(f"token {self._token}")
+        if self._lease_ends is not None:
+            self._write(f"lease {self._lease_ends!r}")
+
     async def keep(self) -> None:
-        """Start the guardian, and restart it when it ends. Until cancelled."""
-        environment = {name: value for name, value in os.environ.items() if name != MARK}
-        while True:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "containers.attached.guardian"),
-                *(str(os.getpid()), self._container, self._coordinator),
-                *map(str, self._drivers),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.DEVNULL,
-                env=environment,
-                start_new_session=True,
-            )
-            self._write(f"token {self._token}")
-            if self._lease_ends is not None:
-                self._write(f"lease {self._lease_ends!r}")
+        """Restart the guardian when it ends. Until cancelled."""
+        while self._process is not None:
             await self._process.wait()
             log.warning("the guardian process has ended and is started again")
+            await self.start()
 
     async def end(self) -> None:
         if self._process is not None and self._process.returncode is None:

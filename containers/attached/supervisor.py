@@ -90,6 +90,7 @@ class Supervisor:
             if claim is None:
                 code, reason = 128 + (self._signal or 0), f"{signal_name(self._signal or 0)} before the command was started"
             else:
+                await self._guardian.start()
                 self._in_background(self._guardian.keep())
                 self._in_background(link.report())
                 link.granted(claim)

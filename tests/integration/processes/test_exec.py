@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -308,3 +309,14 @@ def test_without_a_coordinator_the_command_runs_only_if_that_is_asked_for(tmp_pa
     command[command.index("--without-coordinator")] = "--no-wait"
     refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert (refused.returncode, refused.stdout) == (1, "")
+
+
+def test_a_process_that_the_command_has_not_started_is_not_attached(executions: Executions) -> None:
+    process, _ = executions.driver('echo "socket $SLUICE_EXEC_SOCKET."')
+    name = await_line(process, executions.directory / "exec-0.log", r"^socket (\S+)\.$")
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(60)
+        connection.connect(f"\0{name}")
+        with connection.makefile("rb") as lines:
+            assert b"it is not a process of this command" in lines.readline()
+            assert lines.readline() == b""

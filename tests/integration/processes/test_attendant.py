@@ -1,0 +1,168 @@
+"""The process that keeps the lease of an attached script. Here the driver is a shell, and this test its end of the connection."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from containers.attached import messages
+from containers.attached.attendant import Driver, command
+from containers.attached.claim import Request
+from containers.attached.processes import process
+from sluice.core.ids import ExecutionContainerId, JobName
+from tests.integration.processes.test_exec import SHORT_LEASE, await_end, ended
+from tests.support.coordinators import Running, running
+from tests.support.processes import await_line, start, wait_for
+
+
+@pytest.fixture(scope="module")
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("attendant") / "home") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def short_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("short") / "home", *SHORT_LEASE) as found:
+        yield found
+
+
+class Attended:
+    """A driver with a child, and its attendant."""
+
+    def __init__(self, coordinator: Running, root: Path, *, observed: bool = False, wait: bool = True, job: str = "") -> None:
+        self.coordinator = coordinator
+        self.job = job or f"orders-{uuid4().hex[:8]}"
+        log = root / f"driver-{uuid4().hex[:8]}.log"
+        self.driver = start(["bash", "-c", "sleep 1003 & echo child $!.; wait"], log, new_session=True)
+        self.child = int(await_line(self.driver, log, r"child (\d+)\."))
+        found = process(self.driver.pid)
+        assert found is not None
+        request = Request(JobName(self.job), ExecutionContainerId(f"container-{uuid4().hex}"), "here", wait=wait)
+        self.ours, theirs = socket.socketpair()
+        self.ours.settimeout(120)
+        self.lines = self.ours.makefile("rb")
+        arguments = command(request, Driver((found.id,), observed), str(coordinator.http.base_url), timedelta(seconds=1))
+        self.log = root / f"attendant-{uuid4().hex[:8]}.log"
+        with theirs, self.log.open("wb") as out:
+            self.process = subprocess.Popen(arguments, stdin=theirs.fileno(), stdout=out, stderr=out)
+
+    def next(self, kind: str) -> messages.Message:
+        while (found := messages.decode(self.lines.readline()))["kind"] != kind:
+            pass
+        return found
+
+    def container(self) -> dict[str, Any]:
+        run = self.coordinator.http.get("/runs", params={"job": self.job, "limit": 1}).json()["runs"][0]["runId"]
+        (found,) = self.coordinator.http.get(f"/runs/{run}").json()["incarnations"]
+        return dict(found)
+
+    def end(self) -> None:
+        self.lines.close()
+        self.ours.close()
+        for each in (self.driver, self.process):
+            if each.poll() is None:
+                each.kill()
+                each.wait(60)
+        if not ended(self.child):
+            os.kill(self.child, signal.SIGKILL)
+
+
+@contextmanager
+def attended(coordinator: Running, root: Path, **options: Any) -> Iterator[Attended]:
+    made = Attended(coordinator, root, **options)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def test_the_end_of_a_script_frees_the_job(coordinator: Running, tmp_path: Path) -> None:
+    with attended(coordinator, tmp_path) as script:
+        assert script.next("granted")["job"] == script.job
+        script.ours.sendall(messages.encode("ending", error=""))
+        script.driver.kill()
+        script.driver.wait(60)
+        os.kill(script.child, signal.SIGKILL)
+        assert script.process.wait(60) == 0
+        assert (script.container()["state"], script.container()["exitCode"], script.container()["reason"]) == (
+            "EXITED",
+            0,
+            "the script ended",
+        )
+
+
+def test_a_driver_that_is_killed_has_failed(coordinator: Running, tmp_path: Path) -> None:
+    with attended(coordinator, tmp_path) as script:
+        script.next("granted")
+        os.kill(script.child, signal.SIGKILL)
+        script.driver.kill()
+        script.driver.wait(60)
+        assert script.process.wait(60) == 1
+        assert script.container()["reason"] == "the driver was killed, or ended by os._exit"
+
+
+def test_a_second_script_waits_for_the_first(coordinator: Running, tmp_path: Path) -> None:
+    with attended(coordinator, tmp_path) as first:
+        first.next("granted")
+        with attended(coordinator, tmp_path, job=first.job, wait=False) as refused:
+            assert "is running" in str(refused.next("refused")["why"])
+            assert refused.process.wait(60) == 1
+            assert not ended(refused.driver.pid)
+        with attended(coordinator, tmp_path, job=first.job) as second:
+            wait_for("the second to wait", lambda: "waiting: job" in second.log.read_text())
+            first.ours.sendall(messages.encode("ending", error=""))
+            os.kill(first.child, signal.SIGKILL)
+            first.driver.kill()
+            first.driver.wait(60)
+            assert second.next("granted")["generation"] == 2
+
+
+def test_a_stopped_driver_loses_the_lease_and_is_ended(short_leases: Running, tmp_path: Path) -> None:
+    with attended(short_leases, tmp_path) as script:
+        script.next("granted")
+        os.kill(script.driver.pid, signal.SIGSTOP)
+        assert script.process.wait(120) == 3
+        script.driver.wait(60)
+        await_end(script.child)
+
+
+def test_a_driver_that_is_observed_is_told_that_the_lease_is_lost(short_leases: Running, tmp_path: Path) -> None:
+    with attended(short_leases, tmp_path, observed=True) as script:
+        script.next("granted")
+        os.kill(script.driver.pid, signal.SIGSTOP)
+        assert "lease" in str(script.next("lost")["why"])
+        assert script.process.wait(60) == 3
+        assert not ended(script.driver.pid)
+        assert not ended(script.child)
+
+
+def test_a_driver_is_ended_when_its_attendant_is_stopped(short_leases: Running, tmp_path: Path) -> None:
+    with attended(short_leases, tmp_path) as script:
+        script.next("granted")
+        script.process.send_signal(signal.SIGSTOP)
+        try:
+            script.driver.wait(120)
+            await_end(script.child)
+        finally:
+            script.process.send_signal(signal.SIGCONT)
+        assert script.process.wait(60) in (1, 3)
+
+
+def test_a_stop_is_passed_to_the_script_which_is_ended_if_it_goes_on(coordinator: Running, tmp_path: Path) -> None:
+    with attended(coordinator, tmp_path) as script:
+        run = script.next("granted")["run"]
+        assert coordinator.http.post(f"/runs/{run}/stop").status_code == 202
+        assert script.next("stop")["seconds"] == 1
+        script.ours.sendall(messages.encode("stopped", interrupted=[]))
+        assert script.driver.wait(60) == -signal.SIGTERM
