@@ -171,6 +171,16 @@ class Kept:
     operators: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class JvmUsage:
+    """Memory and garbage collection of Spark's JVM, in bytes and seconds. `heap_max`: None if the heap is not limited. `collections`: for
+    each collector, how often it has run, and for how long together."""
+
+    heap_used: int
+    heap_max: int | None
+    collections: Mapping[str, tuple[int, float]]
+
+
 class Engine(Protocol):
     def open(self, callbacks: Callbacks) -> None:
         """Start the session, which takes seconds. Called once, before all other methods."""
@@ -230,9 +240,9 @@ class Engine(Protocol):
         started. Thread-safe; does not block."""
         ...
 
-    def check(self) -> None:
-        """Return once the JVM has answered, within milliseconds unless it hangs. Raises SparkStopped if the session has ended.
-        Thread-safe."""
+    def check(self) -> JvmUsage | None:
+        """Return once the JVM has answered, within milliseconds unless it hangs: what it uses, None if it does not say. Raises SparkStopped
+        if the session has ended. Thread-safe."""
         ...
 
     def close(self) -> None: ...

@@ -78,7 +78,7 @@ from coordinator.ui.actions import Actions
 from coordinator.ui.live import LivePages
 from coordinator.ui.samples import Samples
 from coordinator.ui.views import Pages
-from coordinator.waits import DeletionHold
+from coordinator.waits import DeletionHold, EventLoopLag
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
@@ -137,6 +137,7 @@ class Coordinator:
     task_waiters: TaskWaiters
     pages: LivePages
     connections: Connections
+    loop_lag: EventLoopLag
     authentication: Authentication
     prepare: Callable[[], Awaitable[None]]
 
@@ -210,7 +211,7 @@ def build(
     clock = clock or SystemClock()
     connections = Connections(connection_limit(settings.max_connections, file_limit()), settings.max_connections_per_peer, clock)
     store = store or open_store(settings.database)
-    leases, task_waiters = Leases(settings.lease_policy, clock), TaskWaiters()
+    leases, task_waiters, loop_lag = Leases(settings.lease_policy, clock), TaskWaiters(), EventLoopLag(clock.elapsed)
     notices = Notices(store)
     models = JobModels(store)
     systems = stream_systems(settings, clock)
@@ -345,7 +346,8 @@ def build(
                     partial(metrics.of_traffic, traffic, models, notices),
                     partial(metrics.of_connections, connections),
                     partial(metrics.of_authentication, authentication),
-                    partial(metrics.of_database, lambda: store.failures),
+                    partial(metrics.of_database, lambda: store.failures, lambda: store.claimed),
+                    partial(metrics.of_event_loop, loop_lag),
                     partial(metrics.of_drains, drain_watch),
                     partial(metrics.of_snapshots, snapshots, lag),
                     partial(metrics.of_degraded_backups, backup_monitor),
@@ -456,7 +458,8 @@ def build(
     hosts = HostCheck(settings.host_names)
     fast_paths = FastPaths(leases, models, hosts, for_all=not settings.authenticates)
     asgi = fast_paths.before(middleware.with_term(traffic.counted(browsers.guarded(marked, hosts)), leases))
-    return Coordinator(asgi, fast_paths, api, notices, task_waiters, pages, connections, authentication, partial(take, settings, store))
+    taken = partial(take, settings, store)
+    return Coordinator(asgi, fast_paths, api, notices, task_waiters, pages, connections, loop_lag, authentication, taken)
 
 
 def _fences_of(systems: Mapping[str, StreamSystem]) -> Fences:

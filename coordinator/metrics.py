@@ -4,13 +4,11 @@ integers, which is faster. docs/operating.md lists the metrics.
 
 from __future__ import annotations
 
-import platform
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -35,7 +33,7 @@ from coordinator.snapshots.gc import GarbageCollector
 from coordinator.snapshots.lost import FindLostBlobs
 from coordinator.snapshots.reports import Snapshots
 from coordinator.store.fleet import ContainerState
-from coordinator.waits import DeletionHold
+from coordinator.waits import DeletionHold, EventLoopLag
 from sluice.blobs.counted import Requests
 from sluice.clock import Clock
 from sluice.core.drain import Mode, Phase, Step
@@ -44,7 +42,7 @@ from sluice.core.leases.ownership import FALSE
 from sluice.core.lifecycle import RunState
 from sluice.core.snapshots.degraded import Degradation
 from sluice.core.waits import age
-from sluice.metrics import with_old_names
+from sluice.metrics import build_info, with_old_names
 
 Source = Callable[[], Iterable[Metric]]
 
@@ -167,8 +165,9 @@ def of_traffic(traffic: Traffic, models: JobModels, notices: Notices) -> Iterabl
     yield GaugeMetricFamily("sluice_notice_polls", "Long polls for notices that are waiting: one for each container.", notices.polls)
 
 
-def of_database(failures: Callable[[], int]) -> Iterable[Metric]:
+def of_database(failures: Callable[[], int], claimed: Callable[[], bool]) -> Iterable[Metric]:
     yield CounterMetricFamily("sluice_database_errors", "Database operations that failed.", failures())
+    yield GaugeMetricFamily("sluice_claim_held", "1 while this coordinator holds the claim on its database, else 0.", int(claimed()))
 
 
 class _All(Collector):
@@ -297,9 +296,15 @@ def of_drains(watch: DrainDeadlines) -> Iterable[Metric]:
 
 
 def of_build() -> Iterable[Metric]:
-    info = InfoMetricFamily("sluice_build", "Versions of Sluice and of Python.")
-    info.add_metric([], {"version": version("sluice-spark"), "python": platform.python_version()})
-    yield info
+    yield build_info()
+
+
+def of_event_loop(lag: EventLoopLag) -> Iterable[Metric]:
+    yield GaugeMetricFamily(
+        "sluice_event_loop_lag_seconds",
+        "By how much the event loop was late at most within the last half minute: heartbeats are answered late by as much.",
+        lag.longest(),
+    )
 
 
 def of_connections(connections: Connections) -> Iterable[Metric]:

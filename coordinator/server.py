@@ -53,6 +53,7 @@ class Server(uvicorn.Server):
         await super().startup(listening)
         if self.started:
             self._heap.start()
+            self._coordinator.loop_lag.start()
             host, port, *_ = listening[0].getsockname()
             where = f"[{host}]" if ":" in host else host
             database, directory = self._settings.database_shown, self._settings.log_directory
@@ -108,6 +109,7 @@ class Server(uvicorn.Server):
         self._coordinator.task_waiters.close()
         self._coordinator.pages.close()
         self._heap.stop()
+        self._coordinator.loop_lag.stop()
         if self._certificate is not None:
             self._certificate.stop()
         await super().shutdown(sockets)

@@ -3,11 +3,15 @@
 A short wait, such as a drain's deadline, is measured with the monotonic clock (`Waits`). The recorded time of its start is used once, when
 the coordinator first sees it. A long wait must survive restarts, so its end is a recorded time. Before a deletion, a jump of the wall clock
 could end it too early, so all deletions are suspended for some time after a jump (`DeletionHold`).
+
+`EventLoopLag` measures a wait that no one asked for: by how much the event loop is late.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
@@ -98,3 +102,50 @@ class DeletionHold:
 
     def _offset_now(self) -> float:
         return self._clock.now().timestamp() - self._clock.elapsed()
+
+
+LAG_INTERVAL = timedelta(seconds=0.5)
+LAG_WINDOW = timedelta(seconds=30)
+"""At least two intervals at which Prometheus reads it, so that no delay is missed."""
+
+
+class EventLoopLag:
+    """Sleeps for LAG_INTERVAL again and again, and remembers for LAG_WINDOW by how much each sleep was too long. Nothing is measured before
+    `start`. `time`: a monotonic clock in seconds."""
+
+    def __init__(self, time: Callable[[], float], interval: timedelta = LAG_INTERVAL, window: timedelta = LAG_WINDOW) -> None:
+        self._time = time
+        self._interval = interval.total_seconds()
+        self._window = window.total_seconds()
+        self._late: deque[tuple[float, float]] = deque()
+        """When a sleep ended, and by how much it was too long."""
+        self._due = 0.0
+        self._next: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Call on the event loop."""
+        self._due = self._time() + self._interval
+        self._next = asyncio.get_running_loop().call_later(self._interval, self._woken)
+
+    def stop(self) -> None:
+        """Idempotent."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def longest(self) -> float:
+        """The longest delay within LAG_WINDOW, in seconds. It includes one that has not ended."""
+        now = self._time()
+        self._forget(now)
+        waiting = now - self._due if self._next is not None else 0.0
+        return max([waiting, 0.0, *(late for _, late in self._late)])
+
+    def _woken(self) -> None:
+        now = self._time()
+        self._forget(now)
+        self._late.append((now, now - self._due))
+        self.start()
+
+    def _forget(self, now: float) -> None:
+        while self._late and self._late[0][0] < now - self._window:
+            self._late.popleft()

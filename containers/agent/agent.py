@@ -19,7 +19,7 @@ from containers.agent.drain import DrainParticipant
 from containers.agent.failures import RestartPolicy
 from containers.agent.heartbeat import LeaseExpired, LeaseKeeper, Replaced, RunEnded
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, RETRY, ContainerLifecycle, ExitReason, exit_code_of
-from containers.agent.metrics import ContainerCollector, Meter, backup_metrics, disk_metrics
+from containers.agent.metrics import ContainerCollector, Meter, backup_metrics, disk_metrics, jvm_metrics, process_metrics
 from containers.agent.metrics_server import MetricsServer, serve_metrics
 from containers.agent.progress import ProgressReporter
 from containers.agent.queries import Queries
@@ -175,6 +175,9 @@ class Agent:
     def _more_metrics(self) -> Iterable[Metric]:
         yield from backup_metrics(self._backups.meters, self._backups.requests, self._standby.meters)
         yield from disk_metrics(disks.measure(self._settings.disks), self._settings.disk_thresholds)
+        yield from process_metrics()
+        if self._queries is not None and self._queries.engine.jvm is not None:
+            yield from jvm_metrics(self._queries.engine.jvm)
 
     def _lease_left(self) -> timedelta | None:
         return self._lease.left if self._lease else None

@@ -11,7 +11,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
-from containers.engine import STARTING, Batch, Callbacks, Engine
+from containers.engine import STARTING, Batch, Callbacks, Engine, JvmUsage
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import StreamId, TaskName
 from sluice.core.watermarks import FeederProgress, WatermarkStep
@@ -33,6 +33,8 @@ class AsyncEngine:
 
     def __init__(self, engine: Engine) -> None:
         self.starting = asyncio.Semaphore(STARTING)
+        self.jvm: JvmUsage | None = None
+        """As of the last `check`."""
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="sluice-spark")
@@ -101,7 +103,7 @@ class AsyncEngine:
 
     async def check(self) -> None:
         """See `Engine.check`. It has a thread of its own, because all others may wait for Spark."""
-        await self._loop.run_in_executor(self._probe_thread, self._engine.check)
+        self.jvm = await self._loop.run_in_executor(self._probe_thread, self._engine.check)
 
 
 def _contained(blocking: Callable[[], T]) -> T:

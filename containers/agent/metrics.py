@@ -6,18 +6,19 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
+from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, SummaryMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from containers.engine import Batch
+from containers.engine import Batch, JvmUsage
 from containers.state.meters import BackupMeter, CopyMeter, Histogram, Transfers
 from sluice.blobs.counted import Requests
 from sluice.clock import Clock
 from sluice.core.ids import StageName, TaskName
 from sluice.disks import DiskSpace, Thresholds
 from sluice.job import Delivery
-from sluice.metrics import with_old_names
+from sluice.metrics import build_info, with_old_names
 from sluice.wire import agents as wire_agents
 
 RATE_OVER = timedelta(seconds=10)
@@ -252,6 +253,28 @@ def disk_metrics(found: Mapping[str, DiskSpace], thresholds: Thresholds) -> Iter
         free.add_metric([name], space.free)
         low.add_metric([name], thresholds.low)
     return free, low
+
+
+_PROCESS = ProcessCollector(registry=None)
+
+
+def process_metrics() -> Iterable[Metric]:
+    """The versions, and CPU, memory and descriptors of the driver's Python process."""
+    yield build_info()
+    yield from _PROCESS.collect()
+
+
+def jvm_metrics(usage: JvmUsage) -> Iterable[Metric]:
+    """Of Spark's JVM, as of its last answer to the liveness probe."""
+    yield GaugeMetricFamily("sluice_container_jvm_heap_used_bytes", "Used heap of Spark's JVM.", usage.heap_used)
+    if usage.heap_max is not None:
+        yield GaugeMetricFamily("sluice_container_jvm_heap_max_bytes", "Maximum heap of Spark's JVM.", usage.heap_max)
+    runs = CounterMetricFamily("sluice_container_jvm_collections", "Garbage collections of Spark's JVM.", labels=["collector"])
+    seconds = CounterMetricFamily("sluice_container_jvm_collection_seconds", "Time spent on them.", labels=["collector"])
+    for collector, (count, took) in sorted(usage.collections.items()):
+        runs.add_metric([collector], count)
+        seconds.add_metric([collector], took)
+    yield from (runs, seconds)
 
 
 def _of_transfers(what: str, done: str, found: Mapping[tuple[str, str], Transfers]) -> Iterable[Metric]:

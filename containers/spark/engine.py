@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.engine import STARTING, Batch, Callbacks, Emptied, Kept, StageStart
+from containers.engine import STARTING, Batch, Callbacks, Emptied, JvmUsage, Kept, StageStart
 from containers.errors import CheckpointUnreadable, OperatorsDiffer, StateNotLocal
 from containers.secrets import resolve_secrets
 from containers.settings import ContainerSettings
@@ -132,8 +132,8 @@ class SparkEngine:
         assert self._session is not None
         return self._session
 
-    def check(self) -> None:
-        self._opened.check()
+    def check(self) -> JvmUsage:
+        return self._opened.check()
 
     def close(self) -> None:
         if self._input is not None and self._watcher is not None:

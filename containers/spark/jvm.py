@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from containers.engine import JvmUsage
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -26,6 +28,21 @@ def java(spark: SparkSession, name: str) -> Any:
 def scala_object(spark: SparkSession, name: str) -> Any:
     """The only instance of a class of Scala."""
     return getattr(java(spark, name), "MODULE$")
+
+
+class JvmBeans:
+    """The JVM's own account of its heap and its collectors. It is looked up once; each `usage` is a few calls."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        factory = java(spark, "java.lang.management.ManagementFactory")
+        self._memory = factory.getMemoryMXBean()
+        self._collectors = {str(each.getName()): each for each in factory.getGarbageCollectorMXBeans()}
+
+    def usage(self) -> JvmUsage:
+        heap = self._memory.getHeapMemoryUsage()
+        limit = int(heap.getMax())
+        collections = {name: (int(each.getCollectionCount()), each.getCollectionTime() / 1000) for name, each in self._collectors.items()}
+        return JvmUsage(int(heap.getUsed()), limit if limit > 0 else None, collections)
 
 
 def field(spark: SparkSession, class_: str, name: str) -> Any:

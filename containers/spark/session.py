@@ -28,6 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import readwriter
 from pyspark.sql.utils import ForeachBatchFunction
 
+from containers.engine import JvmUsage
 from containers.errors import SparkNotStarted, SparkStopped, signal_name
 from containers.jars import check_java, java
 from containers.secrets import ResolvedConfig, resolve_secrets
@@ -35,6 +36,7 @@ from containers.settings import ContainerSettings
 from containers.spark import local_files
 from containers.spark.cds import CLASS_PATH, ClassArchive, find_archive
 from containers.spark.executors import SharedPath, SharedPaths
+from containers.spark.jvm import JvmBeans
 from containers.spark.systems.registry import Connections, jars_for
 from containers.state.checkpoint import check_writable
 from containers.worker_python import plain_environment, worker_python
@@ -53,6 +55,7 @@ class Session:
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
+        self._beans = JvmBeans(spark)
         self._shared_paths: SharedPaths | None = None
 
     @classmethod
@@ -94,11 +97,12 @@ class Session:
         self._shared_paths = SharedPaths(self.spark, paths, clock, settings.executors_timeout)
         self._shared_paths.check(executors_requested(master, dict(self.spark.sparkContext.getConf().getAll())))
 
-    def check(self) -> None:
+    def check(self) -> JvmUsage:
         """Raises SparkStopped; PathNotShared for an executor that has joined since."""
         check_alive(self.spark)
         if self._shared_paths is not None:
             self._shared_paths.check_new_executors()
+        return self._beans.usage()
 
     def close(self) -> None:
         if self._shared_paths is not None:

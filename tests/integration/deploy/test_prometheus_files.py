@@ -46,8 +46,20 @@ def test_every_alert_is_seen_to_fire_and_says_what_it_is_and_what_to_do() -> Non
     fired = set(re.findall(r'alertname="(\w+)"', ALERTS.read_text()))
     assert {rule["alert"] for rule in rules} == fired
     for rule in rules:
-        assert {*rule["annotations"]} == {"summary", "description"}
+        assert {*rule["annotations"]} == {"summary", "description", "runbook_url"}
         assert rule["labels"]["severity"] in {"page", "ticket"}
+
+
+def test_every_alert_leads_to_its_section_in_the_docs_and_no_section_is_about_another() -> None:
+    rules = [rule for group in yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())["groups"] for rule in group["rules"]]
+    page = (DEPLOY.parent / "docs" / "alerts.md").read_text()
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
+    assert sections.keys() == {rule["alert"] for rule in rules}
+    for rule in rules:
+        alert, severity = rule["alert"], rule["labels"]["severity"]
+        assert rule["annotations"]["runbook_url"] == f"{{{{ $externalLabels.sluice_docs }}}}/alerts.html#{alert.lower()}"
+        assert re.findall(r"^\*\*(.+?)\*\*", sections[alert], re.M) == ["Means", "Look at", "Do"], alert
+        assert f"**Means** ({severity}): " in sections[alert], alert
 
 
 def test_the_panels_of_the_dashboard_do_not_overlap_and_use_one_data_source() -> None:

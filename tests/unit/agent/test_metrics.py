@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from containers.agent.metrics import ContainerCollector, Meter
-from containers.engine import Batch, StageStart, StateSize, Writes
+from containers.agent.metrics import ContainerCollector, Meter, jvm_metrics, process_metrics
+from containers.engine import Batch, JvmUsage, StageStart, StateSize, Writes
 from sluice import Job
 from sluice.core.ids import Generation, Lineage, RunId, TaskName
 from sluice.job import Delivery
@@ -191,3 +193,32 @@ def test_the_container_shows_its_lease_its_tasks_and_its_trigger(meter: Meter, c
 
 def test_before_the_registration_no_lease_is_shown(meter: Meter, clock: FakeClock) -> None:
     assert "sluice_container_lease_seconds_left{}" not in scraped(meter, clock, lease_left=None)
+
+
+# --- the processes -----------------------------------------------------------------------------------------------------
+
+
+def samples(found: Iterable[Metric]) -> dict[tuple[str, str], float]:
+    """By the sample's name and its first label."""
+    return {(sample.name, next(iter(sample.labels.values()), "")): sample.value for each in found for sample in each.samples}
+
+
+def test_heap_and_collections_of_the_jvm_are_exposed() -> None:
+    usage = JvmUsage(heap_used=700, heap_max=1000, collections={"G1 Old": (2, 0.5), "G1 Young": (30, 1.25)})
+    assert samples(jvm_metrics(usage)) == {
+        ("sluice_container_jvm_heap_used_bytes", ""): 700,
+        ("sluice_container_jvm_heap_max_bytes", ""): 1000,
+        ("sluice_container_jvm_collections_total", "G1 Old"): 2,
+        ("sluice_container_jvm_collections_total", "G1 Young"): 30,
+        ("sluice_container_jvm_collection_seconds_total", "G1 Old"): 0.5,
+        ("sluice_container_jvm_collection_seconds_total", "G1 Young"): 1.25,
+    }
+
+
+def test_a_heap_without_a_limit_has_no_series_of_one() -> None:
+    assert ("sluice_container_jvm_heap_max_bytes", "") not in samples(jvm_metrics(JvmUsage(700, None, {})))
+
+
+def test_the_versions_and_the_descriptors_of_the_driver_are_exposed() -> None:
+    names = {name for name, _ in samples(process_metrics())}
+    assert {"sluice_build_info", "process_open_fds", "process_max_fds", "process_resident_memory_bytes"} <= names
