@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Images often set it. Without bytecode, every process of a test run compiles all modules and rewrites the assertions of all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka test unit simulate check format bench screenshots constraints clean java
+.PHONY: demo demo-kafka test unit simulate check format bench screenshots docs docs-serve reference dist constraints clean java
 
 # With KEEP=1 the coordinator is started again afterwards, so that its pages can be looked at, until Ctrl-C.
 demo: $(VENV)/demo.stamp java
@@ -61,6 +61,24 @@ bench: $(VENV)/test.stamp java
 screenshots: $(VENV)/test.stamp
 	$(BIN)/python -m tests.support.screenshots .sluice/screenshots
 
+# The documentation as a site. A warning, such as a dead link, is an error.
+docs: $(VENV)/test.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "the site is in .sluice/site: make docs-serve shows it"
+
+docs-serve: docs
+	cd .sluice/site && ../../$(BIN)/python -m http.server --bind 127.0.0.1 8000
+
+# The pages of docs/reference, from the code.
+reference: $(VENV)/test.stamp
+	$(BIN)/python scripts/reference.py
+
+# A wheel and an sdist in .sluice/dist.
+dist: $(VENV)/test.stamp
+	rm -rf .sluice/dist
+	$(BIN)/python -m build --outdir .sluice/dist
+	$(BIN)/python -m twine check --strict .sluice/dist/*
+
 java:
 	@scripts/java
 
@@ -74,7 +92,7 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/test.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -e '.[demo,test]'
+	$(BIN)/python -m pip install --quiet -e '.[demo,docs,test]'
 	@touch $@ $(VENV)/demo.stamp
 
 # Pins versions without the addresses of indexes; needs uv (pip install uv).

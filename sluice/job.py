@@ -168,8 +168,19 @@ class Job:
         max_tasks: int | None = None,
         max_event_skew: timedelta | None = None,
     ) -> None:
-        """`max_event_skew`: watermark alignment. A task of a stage that writes an intermediate stream pauses between batches while it is
-        ahead of the slowest task by more than this event time. The stage must have a watermark or name an event time."""
+        """`name`: of the job, as commands and the API use it. Its state and its history belong to this name.
+
+        `stateful`: False if no stage keeps anything about a key. Then the job may be deployed with other tasks at any time, and its inputs
+        may grow to any number of partitions.
+
+        `grouper`: which partitions make up a task: GroupByPartition, GroupBySystemStreamPartition, AllSspToSingleTask, or a class of your
+        own as `module:Class`, which the coordinator's operator must allow. `max_tasks`: with GroupByPartition, partition p belongs to the
+        task p % max_tasks.
+
+        `max_event_skew`: watermark alignment. A task of a stage that writes an intermediate stream pauses between batches while it is
+        ahead of the slowest task by more than this event time. The stage must have a watermark or name an event time.
+
+        Raises BadName, BadJobFile."""
         self.name = JobName(checked_name("job", name))
         self.stateful = stateful
         self.grouper = grouper
