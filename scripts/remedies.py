@@ -81,6 +81,7 @@ REMEDIES: Mapping[str, str] = {
     # --- stop, retry, data, bugs
     "LeaseLost": "Nothing: the container ends, and its launcher starts another one.",
     "Unavailable": "Nothing at first: it is tried again. Repair the part that the message names.",
+    "RetryAfter": "Wait for the time in `Retry-After`, and repeat the request.",
     "CrashLoopBackoff": "Correct what ended the former containers of the slot: `sluice containers RUN`.",
     "StoreUnavailable": "Repair the database: space, connection, permissions.",
     "StreamUnavailable": "Make the system reachable: see `/readyz?verbose`.",
