@@ -88,6 +88,8 @@ REMEDIES: Mapping[str, str] = {
     "BlobUnavailable": "Make the blob store reachable: see `/readyz?verbose`.",
     "NumbersNotReserved": "Make a blob store writable.",
     "CatalogIncomplete": "Make the blob store available that `/readyz?verbose` names: see [lost databases](../howto/lost-database.md).",
+    "AuditUnavailable": "Make the database, or the audit file, writable: a change that cannot be recorded is not made.",
+    "IdentityProviderUnavailable": "Make the identity provider reachable for the coordinator: see [security](../security.md).",
     "TooManyRequests": "Wait for the time in `Retry-After`. Find clients that send many requests at a time.",
     "CannotListen": "Choose another `--host` or `--port`, or end the process that has it.",
     "CoordinatorUnreachable": "Check `SLUICE_COORDINATOR_URL`, the coordinator, its certificate and the network.",
