@@ -40,6 +40,7 @@ REMEDIES: Mapping[str, str] = {
     "DrainTooEarly": "Nothing: the container repeats the step.",
     "NotCancellable": "Wait for the end of the drain. After FLUSHING only a drain that keeps state can be cancelled.",
     "AttachedJob": "Stop the job with `sluice stop`. Jobs of `sluice exec` have no queries that Sluice could drain.",
+    "NotAttached": "Use the request that fits the kind of the job: `sluice status JOB` shows it.",
     "NotEmptied": "Drain without `--require-empty`, or with `--keep-state`, or change the operators that the message names.",
     "OtherDrainMode": "Wait for the drain, or cancel it and request the other mode.",
     "OutdatedContainers": "Update the containers first.",
