@@ -50,16 +50,18 @@ class Health:
         *answers, measured = await asyncio.gather(
             *(self._in_time(name, check) for name, check in checks.items()), self._in_time("disks", self._measure_disks())
         )
-        blobs = [self._blob_store(name) for name in self.blob_stores.names]
         return [
             *answers,
-            *(self._disks() if measured.ok else [measured]),
-            *blobs,
+            *([] if measured.ok else [measured]),
+            *self.known(),
             self._backups(),
-            self._catalog(),
-            self._chores(),
             self._lease_window(),
         ]
+
+    def known(self) -> Sequence[Check]:
+        """The checks that send no requests: they return what chores and earlier requests have found."""
+        blobs = [self._blob_store(name) for name in self.blob_stores.names]
+        return [*self._disks(), *blobs, self._catalog(), self._chores()]
 
     async def _database(self) -> Check:
         try:

@@ -99,6 +99,6 @@ def of_requests(events: Iterable[EventRow]) -> Iterator[TimelineEvent]:
             yield TimelineEvent(each.at, f"{actor} requested {what}", outcome, tone="bad" if failed else "quiet")
 
 
-def newest(*events: Iterable[TimelineEvent], limit: int) -> Sequence[TimelineEvent]:
-    """Up to `limit` events, newest first."""
-    return sorted((each for some in events for each in some), key=lambda each: each.at, reverse=True)[:limit]
+def newest(events: Iterable[TimelineEvent]) -> Sequence[TimelineEvent]:
+    """The events, newest first."""
+    return sorted(events, key=lambda each: each.at, reverse=True)

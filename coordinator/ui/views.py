@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
+from typing import TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from coordinator.api.access import ADMINISTER, Roles
@@ -16,6 +18,7 @@ from coordinator.api.jobmodels import difference_reply, versions_reply
 from coordinator.api.runs import describe_run, run_summary
 from coordinator.identity.audit_log import AuditLog
 from coordinator.snapshots.catalog import SnapshotDetails
+from coordinator.store.fleet import ContainerState
 from coordinator.turns import in_turns
 from coordinator.ui import fleet, timeline
 from coordinator.ui.actions import of_drain, of_garbage, of_job, of_snapshot, of_version
@@ -27,17 +30,25 @@ from coordinator.ui.samples import Samples, sparkline
 from sluice.core.drain import DrainId
 from sluice.core.errors import SluiceError, UnknownPage, UnknownVersion
 from sluice.core.ids import ExecutionContainerId, JobName, StageName, TaskName
+from sluice.core.lifecycle import RunState
 from sluice.status import RunOverview, lag_of, last_report, overview_steps, snapshot_age
+from sluice.wire import drains as wire_drains
 from sluice.wire import runs as wire_runs
 
 ROWS_A_PAGE = 100
 JOBS_A_PAGE = 25
+CONTAINERS_OF_A_JOB = 50
+"""Containers on the page of a job. The page of its containers has all of them."""
 EVENTS_SHOWN = 50
+"""Events on the page of a job. The page of its events has the newest EVENTS_KEPT of each kind."""
+EVENTS_KEPT = 300
+PER_TURN_OF_EVENTS = 20
 PER_TURN = 5
 """Number of rows that are rendered before the event loop processes other requests: less than two milliseconds."""
 PER_TURN_OF_LEASES = 1000
 
 Crumbs = Sequence[tuple[str, str]]
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +74,30 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`offset`: the first row of the long table; `find`: only rows with this text in their name. Of the audit trail: `before`, the number
-    of the event that follows, 0 for the newest; `job`: only events that name it."""
+    """The filters of a list, and its first row. `offset`: the number of the first row, from 0. `before`: only rows with smaller numbers; 0
+    for the newest. `find`: only rows with this text. `state`, `job`, `task`, `stage`: only rows of these; "" for all."""
 
     offset: int = 0
-    find: str = ""
     before: int = 0
+    find: str = ""
+    state: str = ""
     job: str = ""
+    task: str = ""
+    stage: str = ""
 
     @staticmethod
     def parsed(text: str) -> Query:
         given = dict(parse_qsl(text))
         offset, before = (_digits(given.get(name, "")) for name in ("offset", "before"))
-        return Query(min(offset, 10**7), given.get("find", "")[:200], min(before, 2**63 - 1), given.get("job", "")[:300])
+        texts = {name: given.get(name, "")[:600] for name in ("find", "state", "job", "task", "stage")}
+        return Query(min(offset, 10**7), min(before, 2**63 - 1), **texts)
 
     def at(self, offset: int) -> str:
-        others = {"find": self.find, "before": self.before, "job": self.job}
-        return urlencode({"offset": offset, **{name: value for name, value in others.items() if value}})
+        return urlencode({"offset": offset, **{name: value for name, value in asdict(self).items() if value and name != "offset"}})
+
+    def older(self, before: int) -> str:
+        """The page of a list divided by numbers that follows this number; with 0 the newest page."""
+        return urlencode({"before": before, **{name: value for name, value in asdict(self).items() if value and name != "before"}})
 
 
 def _digits(text: str) -> int:
@@ -88,20 +106,26 @@ def _digits(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Pager:
-    """`previous`, `following`: queries of the neighbouring pages, "" at the ends. `total` None: unknown."""
+    """The form above a list. `first`, `last`: the numbers of the rows that are shown, from 1; 0 if there are none. `previous`, `following`:
+    queries of the neighbouring pages, "" at the ends. `states`: the choices of the filter by state; empty if there is no such filter."""
 
     first: int
     last: int
-    total: int | None
+    total: int
     previous: str
     following: str
     find: str
+    state: str
+    states: Sequence[str]
 
 
-def pager(query: Query, shown: int, total: int | None, limit: int, *, more: bool) -> Pager:
+def paged(rows: Sequence[Row], query: Query, limit: int, states: Sequence[str] = ()) -> tuple[Sequence[Row], Pager]:
+    """At most `limit` of the rows, from the query's offset on."""
+    shown = rows[query.offset : query.offset + limit]
     previous = query.at(max(0, query.offset - limit)) if query.offset else ""
-    first = query.offset + 1 if shown else 0
-    return Pager(first, query.offset + shown, total, previous, query.at(query.offset + limit) if more else "", query.find)
+    following = query.at(query.offset + limit) if query.offset + limit < len(rows) else ""
+    first, last = (query.offset + 1, query.offset + len(shown)) if shown else (0, 0)
+    return shown, Pager(first, last, len(rows), previous, following, query.find, query.state, states)
 
 
 class Pages:
@@ -137,6 +161,8 @@ class Pages:
             ("garbage", self._garbage),
             ("audit", self._audit),
             ("jobs/([^/]+)", self._job),
+            ("jobs/([^/]+)/containers", self._containers),
+            ("jobs/([^/]+)/events", self._events),
             ("jobs/([^/]+)/state", self._state),
             ("jobs/([^/]+)/versions/([0-9]{1,9})", self._version),
             ("drains/([^/]+)", self._drain),
@@ -148,8 +174,8 @@ class Pages:
         async def render() -> Sequence[Fragment]:
             jobs = await self._parts.runs.jobs()
             seen = [each for each in jobs if any(fnmatchcase(each.job, pattern) for pattern in visible)]
-            found = [each for each in seen if query.find.lower() in each.job.lower()]
-            shown = found[query.offset : query.offset + JOBS_A_PAGE]
+            found = [each for each in seen if query.find.lower() in each.job.lower() and query.state in ("", each.state)]
+            shown, found_pager = paged(found, query, JOBS_A_PAGE, list(RunState))
             rows = []
             for each in shown:
                 try:
@@ -157,8 +183,11 @@ class Pages:
                     rows.append(self._job_row(run))
                 except SluiceError as error:
                     rows.append(piece("job_unread", f"job-{element_id(each.job)}", job=each.job, error=f"{error.title()} {error}"))
-            found_pager = pager(query, len(shown), len(found), JOBS_A_PAGE, more=len(found) > query.offset + JOBS_A_PAGE)
-            return [piece("jobs", "jobs", rows, any=bool(seen), since=self._samples.since, pager=found_pager)]
+            checks = [each for each in self._parts.health.known() if not each.ok] if "*" in visible else []
+            return [
+                piece("coordinator", "coordinator", checks=checks),
+                piece("jobs", "jobs", rows, any=bool(seen), since=self._samples.since, pager=found_pager),
+            ]
 
         return Page(key, "Jobs", (), render, lists_jobs=True, shared_by=tuple(visible))
 
@@ -168,6 +197,7 @@ class Pages:
             "job_row",
             f"job-{element_id(run.job)}",
             run=run,
+            held_by=_holder(run.watermarks),
             rate=sum_known(each.rows_per_second for each in run.stages),
             lag=sum_known(each.lag for each in run.stages),
             watermark_lag=max((each.watermark_lag_seconds for each in run.stages if each.watermark_lag_seconds is not None), default=None),
@@ -186,14 +216,13 @@ class Pages:
             run = await describe_run(self._parts, current.run_id)
             found = await in_turns(overview_steps(run, self._parts.runs.now()))
             tasks = [task for task in run.tasks if query.find.lower() in task.task.lower()]
-            shown = tasks[query.offset : query.offset + ROWS_A_PAGE]
+            shown, tasks_pager = paged(tasks, query, ROWS_A_PAGE)
             rows = await _in_turns(shown, _task_row)
-            containers = sorted(run.incarnations, key=lambda each: (each.ended_at is not None, each.processor_id, -each.epoch))[
-                :ROWS_A_PAGE
-            ]
-            container_rows = await _in_turns(containers, self._container_row)
+            containers = await _in_turns(_sorted_containers(run)[:CONTAINERS_OF_A_JOB], self._container_row)
+            events = await _in_turns(
+                enumerate((await self._events_of(name, run, EVENTS_SHOWN))[:EVENTS_SHOWN]), lambda each: _event_row(each, "../")
+            )
             samples = self._samples.of_job(name)
-            more = len(tasks) > query.offset + ROWS_A_PAGE
             return [
                 piece("job_head", "head", run=found, detail=run, actions=of_job(run), drain=run.drain),
                 piece("problems", "problems", problems=list(zip(found.problems, found.remedies, strict=True)), run=found),
@@ -206,12 +235,37 @@ class Pages:
                     lags=sparkline([each.lag for each in samples]),
                     since=self._samples.since,
                 ),
-                piece("tasks", "tasks", rows, stages=run.stages, pager=pager(query, len(shown), len(tasks), ROWS_A_PAGE, more=more)),
-                piece("containers", "containers", container_rows, total=len(run.incarnations), run=run),
-                piece("timeline", "timeline", await _in_turns(enumerate(await self._events(name, run)), self._event_row)),
+                piece("watermarks", "watermarks", watermarks=run.watermarks, missing=run.missing_event_times),
+                piece("tasks", "tasks", rows, pager=tasks_pager),
+                piece("containers", "containers", containers, all=f"{segment(job)}/containers", run=run, pager=None),
+                piece("timeline", "timeline", events, all=f"{segment(job)}/events", pager=None),
             ]
 
         return Page(key, job, (("Jobs", ""),), render, _known(name))
+
+    def _containers(self, key: str, query: Query, job: str) -> Page:
+        name = JobName(job)
+
+        async def render() -> Sequence[Fragment]:
+            run = await describe_run(self._parts, (await self._parts.runs.current(name)).run_id)
+            found = [each for each in _sorted_containers(run) if _is_found(each, query)]
+            shown, found_pager = paged(found, query, ROWS_A_PAGE, list(ContainerState))
+            return [piece("containers", "containers", await _in_turns(shown, self._container_row), all="", run=run, pager=found_pager)]
+
+        return Page(key, "Containers", _crumbs_of(job), render, _known(name))
+
+    def _events(self, key: str, query: Query, job: str) -> Page:
+        name = JobName(job)
+
+        async def render() -> Sequence[Fragment]:
+            run = await describe_run(self._parts, (await self._parts.runs.current(name)).run_id)
+            events = await self._events_of(name, run, EVENTS_KEPT)
+            found = [each for each in events if query.find.lower() in f"{each.what} {each.detail} {each.actor}".lower()]
+            shown, found_pager = paged(found, query, ROWS_A_PAGE)
+            made = await _in_turns(enumerate(shown), lambda each: _event_row(each, "../../"))
+            return [piece("timeline", "timeline", made, all="", pager=found_pager)]
+
+        return Page(key, "Events", _crumbs_of(job), render, _known(name))
 
     def _container_row(self, container: wire_runs.ContainerReply) -> Fragment:
         lease = self._parts.leases.terms.lease.total_seconds()
@@ -224,23 +278,26 @@ class Pages:
             levels=fleet.LEVELS,
         )
 
-    def _event_row(self, numbered: tuple[int, timeline.TimelineEvent]) -> Fragment:
-        number, event = numbered
-        return piece("timeline_row", f"happened-{number}", event=event)
-
-    async def _events(self, job: JobName, run: wire_runs.RunDetail) -> Sequence[timeline.TimelineEvent]:
-        runs = map(run_summary, await self._parts.runs.older(job, None, EVENTS_SHOWN))
-        heads, current = await self._versioning.history.versions(job, None, EVENTS_SHOWN)
-        versions = versions_reply(job, heads, current, EVENTS_SHOWN).models
-        drains = map(drain_summary, await self._draining.drains.of_job(job, None, EVENTS_SHOWN))
-        return timeline.newest(
+    async def _events_of(self, job: JobName, run: wire_runs.RunDetail, limit: int) -> Sequence[timeline.TimelineEvent]:
+        """The newest `limit` events of each kind and those of the run's containers, newest first."""
+        runs = map(run_summary, await self._parts.runs.older(job, None, limit))
+        heads, current = await self._versioning.history.versions(job, None, limit)
+        versions = chain.from_iterable(versions_reply(job, [head], current, 1).models for head in heads)
+        drains = map(drain_summary, await self._draining.drains.of_job(job, None, limit))
+        requests = await self._audit_log.page(None, limit, job)
+        lazily = chain(
             timeline.of_runs(runs),
             timeline.of_versions(job, versions),
             timeline.of_drains(drains),
             timeline.of_containers(run.incarnations),
-            timeline.of_requests(await self._audit_log.page(None, EVENTS_SHOWN, job)),
-            limit=EVENTS_SHOWN,
+            timeline.of_requests(requests),
         )
+        events = []
+        for number, event in enumerate(lazily):
+            events.append(event)
+            if number % PER_TURN_OF_EVENTS == PER_TURN_OF_EVENTS - 1:
+                await asyncio.sleep(0)
+        return timeline.newest(events)
 
     # --- versions, drains -----------------------------------------------------------------------------------------------
 
@@ -259,7 +316,7 @@ class Pages:
             actions = of_version(job, version) if version != current else ()
             return [piece("version", "version", head=head, current=current, change=change, job=job, actions=actions)]
 
-        return Page(key, f"Version {version}", (("Jobs", ""), (job, f"jobs/{segment(job)}")), render, _known(name))
+        return Page(key, f"Version {version}", _crumbs_of(job), render, _known(name))
 
     async def _versions(self, job: JobName, version: int) -> tuple[Sequence[object], int]:
         heads, current = await self._versioning.history.versions(job, version + 1, 1)
@@ -273,12 +330,10 @@ class Pages:
             found = drain_detail(await self._draining.drains.describe(DrainId(drain)))
             every = [(container, task) for container in found.containers for task in container.tasks]
             rows = [each for each in every if query.find.lower() in each[1].task.lower()]
-            shown = rows[query.offset : query.offset + ROWS_A_PAGE]
-            more = len(rows) > query.offset + ROWS_A_PAGE
-            made = [piece("drain_row", f"task-{element_id(task.task)}", container=container, task=task) for container, task in shown]
+            shown, tasks_pager = paged(rows, query, ROWS_A_PAGE)
             return [
                 piece("drain", "drain", drain=found, actions=of_drain(found)),
-                piece("drain_tasks", "tasks", made, pager=pager(query, len(shown), len(rows), ROWS_A_PAGE, more=more)),
+                piece("drain_tasks", "tasks", await _in_turns(shown, _drain_row), pager=tasks_pager),
             ]
 
         async def job() -> JobName:
@@ -293,7 +348,10 @@ class Pages:
 
         async def render() -> Sequence[Fragment]:
             run = await describe_run(self._parts, (await self._parts.runs.current(name)).run_id)
-            found = await self._backups.catalog.snapshots(name, None, None, None, ROWS_A_PAGE)
+            wanted = TaskName(query.task) if query.task else None, StageName(query.stage) if query.stage else None
+            listed = await self._backups.catalog.snapshots(name, *wanted, query.before or None, ROWS_A_PAGE + 1)
+            found = listed[:ROWS_A_PAGE]
+            older = query.older(found[-1].row.seq) if len(listed) > ROWS_A_PAGE else ""
             pins = await self._backups.catalog.pins(name)
             heads = {(each.row.task, each.row.stage): each for each in found if each.head}
             at = self._parts.runs.now()
@@ -302,17 +360,19 @@ class Pages:
                 loss_of(task.task, stage, heads.get((TaskName(task.task), StageName(stage.stage))), snapshot_age(stage, at))
                 for task in run.tasks
                 for stage in task.stages
-                if stage.stage in stateful
-            ][:ROWS_A_PAGE]
-            rows = [piece("snapshot_row", _snapshot_id(each), snapshot=each, actions=of_snapshot(each)) for each in found]
+                if stage.stage in stateful and query.task in ("", task.task) and query.stage in ("", stage.stage)
+            ]
+            worst = sorted(losses, key=lambda each: (each.snapshot == "", each.seconds or 0.0, each.batches or 0), reverse=True)
+            rows = await _in_turns(found, lambda each: piece("snapshot_row", _snapshot_id(each), snapshot=each, actions=of_snapshot(each)))
             return [
-                piece("losses", "losses", losses=losses, backup_to=run.backup_to, job=job),
+                piece("filter", "filter", query=query, stages=[each.name for each in run.stages]),
+                piece("losses", "losses", losses=worst[:ROWS_A_PAGE], total=len(worst), backup_to=run.backup_to, job=job),
                 piece("axis", "axis", marks=axis(found)),
-                piece("pins", "pins", pins=pins, job=job),
-                piece("snapshots", "snapshots", rows, any=bool(found), limit=ROWS_A_PAGE),
+                piece("pins", "pins", pins=pins[:ROWS_A_PAGE], total=len(pins), job=job),
+                piece("snapshots", "snapshots", rows, query=query, older=older, any=bool(found)),
             ]
 
-        return Page(key, "State", (("Jobs", ""), (job, f"jobs/{segment(job)}")), render, _known(name))
+        return Page(key, "State", _crumbs_of(job), render, _known(name))
 
     def _garbage(self, key: str, query: Query) -> Page:
         async def render() -> Sequence[Fragment]:
@@ -329,7 +389,7 @@ class Pages:
             found = await self._audit_log.page(query.before or None, ROWS_A_PAGE + 1, query.job or None)
             shown = found[:ROWS_A_PAGE]
             rows = await _in_turns(shown, lambda each: piece("audit_row", f"event-{each.seq}", event=each))
-            older = urlencode({"before": shown[-1].seq, **({"job": query.job} if query.job else {})}) if len(found) > ROWS_A_PAGE else ""
+            older = query.older(shown[-1].seq) if len(found) > ROWS_A_PAGE else ""
             return [piece("audit", "audit", rows, any=bool(shown), older=older, query=query)]
 
         return Page(key, "Audit trail", (("Jobs", ""),), render, roles=ADMINISTER)
@@ -347,10 +407,12 @@ class Pages:
                 if number % PER_TURN_OF_LEASES == PER_TURN_OF_LEASES - 1:
                     await asyncio.sleep(0)
             cells = fleet.heat_map(left, leases.terms.lease.total_seconds())
-            jobs = [each for each in self._parts.lag.jobs if each.slots]
+            jobs = [each for each in self._parts.lag.jobs if each.slots and query.find.lower() in each.job.lower()]
+            shown, jobs_pager = paged(jobs, query, ROWS_A_PAGE)
             return [
-                piece("fleet", "fleet", valid=len(leases), ending=leases.ending, terms=leases.terms, jobs=jobs[:ROWS_A_PAGE]),
+                piece("fleet", "fleet", valid=len(leases), ending=leases.ending, terms=leases.terms),
                 piece("heat", "heat", cells=cells, levels=fleet.LEVELS),
+                piece("fleet_jobs", "jobs", jobs=shown, pager=jobs_pager),
             ]
 
         return Page(key, "Fleet", (), render)
@@ -361,6 +423,39 @@ def _known(job: JobName) -> Callable[[], Awaitable[JobName]]:
         return job
 
     return known
+
+
+def _crumbs_of(job: str) -> Crumbs:
+    return (("Jobs", ""), (job, f"jobs/{segment(job)}"))
+
+
+def _holder(watermarks: Iterable[wire_runs.StreamWatermark]) -> str:
+    """The first stage of a task that holds the watermark furthest behind; "" if none is held."""
+    held = [each for each in watermarks if each.held_by]
+    if not held:
+        return ""
+    first = max(held, key=lambda each: each.held_seconds).held_by[0]
+    return f"{first.task}/{first.stage}"
+
+
+def _sorted_containers(run: wire_runs.RunDetail) -> Sequence[wire_runs.ContainerReply]:
+    """Those that have not ended first, each by slot, newest first."""
+    return sorted(run.incarnations, key=lambda each: (each.ended_at is not None, each.processor_id, -each.epoch))
+
+
+def _is_found(container: wire_runs.ContainerReply, query: Query) -> bool:
+    text = f"{container.execution_container_id} {container.processor_id} {container.host}"
+    return query.find.lower() in text.lower() and query.state in ("", container.state)
+
+
+def _event_row(numbered: tuple[int, timeline.TimelineEvent], root: str) -> Fragment:
+    number, event = numbered
+    return piece("timeline_row", f"happened-{number}", event=event, root=root)
+
+
+def _drain_row(found: tuple[wire_drains.DrainContainerReply, wire_drains.DrainTaskReply]) -> Fragment:
+    container, task = found
+    return piece("drain_row", f"task-{element_id(task.task)}", container=container, task=task)
 
 
 def _task_row(task: wire_runs.TaskReply) -> Fragment:

@@ -101,6 +101,8 @@ def test_the_pages_work_under_the_prefix_of_a_proxy(guarded: Running, tmp_path: 
         page.get_by_role("button", name="Scale…").click()
         page.get_by_role("dialog").get_by_label("Containers").fill("3")
         page.get_by_role("dialog").get_by_role("button", name=f"Scale {JOB}").click()
+        expect(page.get_by_role("dialog")).to_contain_text("The run has 3 slots")  # the plan for the new number comes first
+        page.get_by_role("dialog").get_by_role("button", name=f"Scale {JOB}").click()
         expect(page.get_by_role("dialog")).to_contain_text("is in force")
         page.keyboard.press("Escape")
         expect(page.locator("#timeline")).to_contain_text("operator requested a change of the job model, on the page", timeout=60_000)

@@ -113,6 +113,66 @@ def test_text_of_users_cannot_act_on_the_page(context: BrowserContext, coordinat
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "long text makes the page wider than the window"
 
 
+REACHABLE = """() => [...document.querySelectorAll('a[href], button, input, select, summary, [tabindex="0"]')]
+    .filter(each => each.checkVisibility()).map(DESCRIBE)"""
+FOCUSED = """() => {
+    const each = document.activeElement, style = getComputedStyle(each);
+    return [DESCRIBE(each), style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2];
+}"""
+DESCRIBE = """(each => [each.tagName, each.name, each.getAttribute('href'), each.dataset.action, each.getAttribute('aria-label'),
+    each.parentElement?.id, each.tagName === 'SUMMARY' ? '' : each.textContent.slice(0, 20)].join('|'))"""
+
+
+def test_the_tab_key_reaches_everything_and_its_place_is_visible(context: BrowserContext, staged: Staged) -> None:
+    drain = staged.drain()
+    page = context.new_page()
+    for name, path in PAGES.items():
+        page.goto(f"/ui/{path.format(drain=drain)}")
+        expect(page.locator("#connection")).to_have_text("live")
+        wanted = page.evaluate(REACHABLE.replace("DESCRIBE", DESCRIBE))
+        reached, invisible = list[str](), list[str]()
+        for _ in wanted:
+            page.keyboard.press("Tab")
+            described, visible = page.evaluate(FOCUSED.replace("DESCRIBE", DESCRIBE))
+            reached.append(described)
+            if not visible:
+                invisible.append(described)
+        assert sorted(reached) == sorted(wanted), name
+        assert not invisible, name
+
+
+def test_an_action_is_done_with_the_keyboard_alone(context: BrowserContext, staged: Staged) -> None:
+    page = opened(context, f"jobs/{JOB}")
+    page.get_by_role("button", name="Scale…").focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("heading", name=f"Scale {JOB}")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(dialog.get_by_label("Containers")).to_be_focused()
+    page.keyboard.press("Control+A")
+    page.keyboard.type("4")
+    page.keyboard.press("Enter")
+    expect(dialog).to_contain_text("The run has 4 slots")  # the plan for the new number comes first
+    assert staged.http.get(f"/runs/{staged.run_id}").json()["containers"] == 3
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(dialog.get_by_role("heading", name="Done")).to_be_focused()
+    assert staged.http.get(f"/runs/{staged.run_id}").json()["containers"] == 4
+    expect(page.locator("#timeline")).to_contain_text("scaled on the page")  # the page has changed behind the dialog
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    expect(page.get_by_role("button", name="Scale…")).to_be_focused()
+
+
+def test_a_change_of_the_page_leaves_the_focus_where_it_is(context: BrowserContext, staged: Staged) -> None:
+    page = opened(context, f"jobs/{JOB}")
+    parts = page.locator("#task-Partition_200 summary").first
+    parts.focus()
+    staged.commit("Partition 0", "c0", batch=7)
+    expect(page.locator("#task-Partition_200")).to_contain_text("batch 7")
+    expect(page.locator("#task-Partition_200 summary").first).to_be_focused()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(browser: Browser, coordinator: Running, staged: Staged, scheme: str) -> None:
     drain = staged.drain()

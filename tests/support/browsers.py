@@ -11,14 +11,18 @@ from typing import Any
 import httpx
 from playwright.sync_api import Browser, expect, sync_playwright
 
+from sluice.core.ids import JobName, StageKey, StageName, TaskName
+from sluice.core.snapshots.snapshot import Kind, fresh_blob_id
 from sluice.streams.log import Log
-from tests.support.api import Json, chained_body
+from tests.support.api import Json, chained_body, checkpoint_id
 from tests.support.servers import program
 
 JOB = "flight-delays"
 PAGES: Mapping[str, str] = {
     "jobs": "",
     "job": f"jobs/{JOB}",
+    "containers": f"jobs/{JOB}/containers",
+    "events": f"jobs/{JOB}/events",
     "state": f"jobs/{JOB}/state",
     "version": f"jobs/{JOB}/versions/2",
     "drain": "drains/{drain}",
@@ -47,7 +51,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Staged:
-    """A job of two stages with two containers, of which one has failed, a failing stage, and a second version of its model."""
+    """A job of two stages with two containers, of which one has failed, a failing stage, snapshots, and a second version of its model."""
 
     def __init__(
         self, http: httpx.Client, home: Path, host: str = "host-1", error: str = "orders.py, line 12: KeyError: 'carrier'"
@@ -60,6 +64,8 @@ class Staged:
             self.post(f"/runs/{self.run_id}/containers", body)
         for task, owner in self.slots().items():
             self.commit(task, f"c{owner}")
+        for commit, stage in enumerate(("route", "hourly"), start=1):
+            self.snapshot("Partition 0", stage, commit)
         failing = f"/runs/{self.run_id}/tasks/Partition 0/stages/hourly/failure"
         self.post(failing, {"generation": 1, "error": error, "failures": 2, "retrySeconds": 30, "log": "/var/log/sluice/container-0.log"})
         self.post("/containers/c1/exit", {"exitCode": 1, "reason": error})
@@ -85,6 +91,19 @@ class Staged:
             metrics = {"rows": 1200, "rowsPerSecond": 480.5, "batchMillis": 170, "batchMillisByPart": parts, "at": self.now().isoformat()}
             body = {"generation": acquired["generation"], "stage": stage["stage"], "lineage": stage["lineage"], "batchId": batch}
             self.post(f"{path}/progress", {**body, "offsets": [offset], "metrics": metrics})
+
+    def snapshot(self, task: str, stage: str, number: int) -> None:
+        """Report a snapshot of the stage after its first batch."""
+        key = StageKey(JobName(JOB), TaskName(task), StageName(stage))
+        index = fresh_blob_id(key, Kind.SNAPSHOTS, number, f"{number:016x}")
+        run = self.http.get(f"/runs/{self.run_id}").raise_for_status().json()
+        [state] = [each for found in run["tasks"] if found["task"] == task for each in found["stages"] if each["stage"] == stage]
+        body = {"generation": 1, "lineage": state["lineage"], "batchId": 0, "offsets": state["offsets"]}
+        marker = {"index": index, "files": 12, "bytes": 3 << 20, "uploadedFiles": 12, "uploadedBytes": 3 << 20, "puts": 4}
+        self.post(
+            f"/runs/{self.run_id}/tasks/{task}/stages/{stage}/snapshots",
+            {**body, "checkpointId": checkpoint_id(number), "markers": {"local": marker}},
+        )
 
     def now(self) -> datetime:
         return datetime.fromisoformat(self.http.get(f"/runs/{self.run_id}").raise_for_status().json()["serverTime"])

@@ -34,6 +34,14 @@
   }
 
   // --- events ---
+  // Finds the element again in a new version of its fragment; "" if it has nothing to be recognised by.
+  function selectorOf(element) {
+    for (const name of ["data-action", "href", "aria-label"])
+      if (element.hasAttribute(name)) return `[${name}="${CSS.escape(element.getAttribute(name))}"]`;
+    if (element.tagName === "SUMMARY") return `#${CSS.escape(element.parentElement.id)} > summary`;
+    return element.tagName === "BUTTON" ? "form.pager button" : "";
+  }
+
   function apply(data) {
     if (data.page !== key) return;
     for (const [id, html] of Object.entries(data.pieces)) {
@@ -41,11 +49,11 @@
       if (!element) continue;
       const open = [...element.querySelectorAll("details[open]")].map((each) => each.id);
       const focused = element.contains(document.activeElement) ? document.activeElement : null;
-      if (focused && focused.tagName === "INPUT") continue;  // do not replace a field with focus
-      const selector = focused && (focused.dataset.action ? `[data-action="${CSS.escape(focused.dataset.action)}"]` : focused.getAttribute("href") ? `[href="${CSS.escape(focused.getAttribute("href"))}"]` : "");
+      if (focused && ["INPUT", "SELECT"].includes(focused.tagName)) continue;  // do not replace a field with focus
+      const selector = focused && selectorOf(focused);
       element.outerHTML = html;  // the coordinator escapes all text in it
       for (const each of open) document.getElementById(each)?.setAttribute("open", "");
-      if (selector) document.getElementById(id)?.querySelector(selector)?.focus();
+      if (selector) document.getElementById(id)?.querySelector(selector)?.focus({preventScroll: true});
     }
     version = data.version;
     showTimes();
@@ -133,7 +141,18 @@
     }
     for (const each of dialog.querySelectorAll("[data-link]")) each.href = root + each.dataset.link;
     if (!dialog.open) dialog.showModal();
+    dialog.querySelector("h2")?.focus();  // a screen reader reads the new contents
   }
+
+  function replan(form) {
+    show(`${form.dataset.perform}?${new URLSearchParams(new FormData(form))}`);
+  }
+
+  let opener = "";
+  dialog.addEventListener("close", () => {
+    // The button may have been replaced or removed meanwhile.
+    (document.querySelector(`[data-action="${CSS.escape(opener)}"]`) || document.getElementById("content")).focus({preventScroll: true});
+  });
 
   async function copy(element, button) {
     try {
@@ -148,8 +167,8 @@
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-action], [data-replan], [data-copy]");
     if (!button) return;
-    if (button.dataset.action) show(button.dataset.action);
-    else if (button.dataset.replan) show(`${button.dataset.replan}?${new URLSearchParams(new FormData(button.form))}`);
+    if (button.dataset.action) show(opener = button.dataset.action);
+    else if ("replan" in button.dataset) replan(button.form);
     else copy(document.getElementById(button.dataset.copy), button);
   });
 
@@ -157,7 +176,12 @@
     const address = event.target.dataset.perform;
     if (!address) return;
     event.preventDefault();
-    show(address, {method: "POST", body: new URLSearchParams(new FormData(event.target))});
+    if (event.target.dataset.changed) replan(event.target);  // show the plan for the new values first
+    else show(address, {method: "POST", body: new URLSearchParams(new FormData(event.target))});
+  });
+
+  document.addEventListener("input", (event) => {
+    if (event.target.form?.dataset.perform) event.target.form.dataset.changed = "yes";
   });
 
   showTimes();

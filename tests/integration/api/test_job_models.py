@@ -104,7 +104,7 @@ async def test_live_and_ready_say_so(caller: Caller) -> None:
     assert [line.split(":")[0][4:] for line in of_blobs] == ["blob store local"]
     vital = [line.split(":")[0] for line in verbose if line not in of_blobs]
     disks = ["[+] disk log", "[+] disk database", "[+] disk blob store local"]
-    assert vital == ["[+] database", "[+] system log", *disks, "[+] backups", "[+] catalog", "[+] chores", "[+] leases", "ready"]
+    assert vital == ["[+] database", "[+] system log", *disks, "[+] catalog", "[+] chores", "[+] backups", "[+] leases", "ready"]
 
 
 async def test_without_its_log_the_coordinator_lives_and_is_not_ready(caller: Caller) -> None:

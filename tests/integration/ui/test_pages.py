@@ -15,7 +15,7 @@ import pytest
 from coordinator.identity.sessions import MAX_SESSIONS_OF_A_TOKEN
 from sluice.core.access.roles import Role
 from sluice.core.access.tokens import BAD_LOGINS, Grant, digest
-from tests.support.api import Caller, calling, chained_body, run_body
+from tests.support.api import Caller, calling, chained_body, run_body, snapshot
 from tests.support.fakes import FakeClock
 
 HOSTILE = "<script>alert(1)</script>\"'&"
@@ -181,6 +181,123 @@ async def test_more_tasks_than_a_page_holds_are_divided_into_pages(tmp_path: Pat
         assert "101–150 of 150" in second
         found = await text_of(caller, "/ui/jobs/flight-delays?find=partition%20149")
         assert "1–1 of 1" in found
+
+
+async def test_jobs_are_filtered_by_name_and_state(caller: Caller) -> None:
+    await caller.deploy(chained_body(job="weather"))
+    await caller.stop((await caller.deploy(chained_body(job="wind")))["runId"])
+    assert "1–2 of 2" in await text_of(caller, "/ui/?find=W")
+    stopped = await text_of(caller, "/ui/?state=STOPPED")
+    assert 'href="jobs/wind"' in stopped
+    assert 'href="jobs/weather"' not in stopped
+    assert "<option selected>STOPPED</option>" in stopped
+    assert "No job matches the filter" in await text_of(caller, "/ui/?find=wind&state=RUNNING")
+
+
+async def test_all_containers_of_a_job_are_listed_with_pages_and_filters(tmp_path: Path) -> None:
+    async with calling(tmp_path, FakeClock()) as caller:
+        caller.log.create("flights", 120)
+        run = await caller.deploy(run_body(containers=120))
+        for slot in range(120):
+            await caller.registered(run["runId"], f"c-{slot}", slot=str(slot), host=f"host-{slot % 2}")
+        await caller.http.post("/containers/c-7/exit", json={"exitCode": 1, "reason": "out of memory"})
+        job = await text_of(caller, "/ui/jobs/flight-delays")
+        assert 'href="flight-delays/containers">All 120 containers' in job
+        pages = "/ui/jobs/flight-delays/containers"
+        assert "1–100 of 120" in await text_of(caller, pages)
+        second = await text_of(caller, f"{pages}?offset=100")
+        assert "101–120 of 120" in second
+        assert "out of memory" in second, "containers that have ended come last"
+        assert "1–60 of 60" in await text_of(caller, f"{pages}?find=host-0")
+        ended = await text_of(caller, f"{pages}?state=EXITED")
+        assert "1–1 of 1" in ended
+        assert "c-7" in ended
+        assert "No container matches the filter" in await text_of(caller, f"{pages}?find=c-119&state=EXITED")
+
+
+async def test_the_events_of_a_job_have_pages_and_a_filter(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with calling(tmp_path, clock) as caller:
+        caller.log.create("flights", 2)
+        run = await caller.deploy(chained_body())
+        for number in range(110):
+            clock.advance(1)
+            await caller.http.patch(f"/runs/{run['runId']}", json={"containers": 1 + number % 2, "why": f"reason {number}"})
+        events = "/ui/jobs/flight-delays/events"
+        first = await text_of(caller, events)
+        assert "reason 109" in first
+        assert "was deployed" not in first
+        assert re.search(r'href="\?offset=100"', first)
+        assert "was deployed" in await text_of(caller, f"{events}?find=was%20deployed")
+        assert 'href="../../jobs/flight-delays/versions/106"' in await text_of(caller, f"{events}?find=reason%20105")
+        assert 'href="flight-delays/events"' in await text_of(caller, "/ui/jobs/flight-delays")
+
+
+async def test_snapshots_have_filters_and_pages(tmp_path: Path) -> None:
+    async with calling(tmp_path, FakeClock(), keep_last=100) as caller:
+        caller.log.create("flights", 2)
+        run_id = (await caller.deploy(chained_body()))["runId"]
+        await caller.registered(run_id, "c-1")
+        for task in range(2):
+            acquired = await caller.acquired(run_id, "c-1", task=f"Partition {task}")
+            lineage = next(each["lineage"] for each in acquired["stages"] if each["stage"] == "hourly")
+            for number in range(60 * task + 1, 60 * task + 61):
+                await snapshot(caller, run_id, number, lineage, task, number - 1 if number > 60 * task + 1 else None)
+        state = "/ui/jobs/flight-delays/state"
+        first = await text_of(caller, state)
+        assert len(re.findall(r'<tr id="snapshot-', first)) == 100
+        [older] = re.findall(r'href="\?([^"]*)" rel="next"', first)
+        second = await text_of(caller, f"{state}?{older.replace('&amp;', '&')}")
+        assert len(re.findall(r'<tr id="snapshot-', second)) == 20
+        one = await text_of(caller, f"{state}?task=Partition%201&stage=hourly")
+        assert len(re.findall(r'<tr id="snapshot-', one)) == 60
+        assert "Partition 0" not in one
+        assert "No snapshot matches the filter" in await text_of(caller, f"{state}?task=Partition%201&stage=route")
+
+
+async def test_the_jobs_of_the_fleet_have_a_filter(caller: Caller) -> None:
+    await caller.deploy(chained_body())
+    await caller.coordinator.api.state.parts.lag.run_once()
+    assert 'href="jobs/flight-delays"' in await text_of(caller, "/ui/fleet?find=delays")
+    assert "No job with this name has containers" in await text_of(caller, "/ui/fleet?find=wind")
+
+
+async def test_a_version_leads_to_the_one_before_and_after_it(caller: Caller) -> None:
+    run = await caller.deploy(chained_body())
+    for containers in (2, 1):
+        await caller.http.patch(f"/runs/{run['runId']}", json={"containers": containers})
+    text = await text_of(caller, "/ui/jobs/flight-delays/versions/2")
+    assert 'href="1" rel="prev"' in text
+    assert 'href="3" rel="next"' in text
+
+
+async def test_problems_of_the_coordinator_are_above_the_jobs(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "report.txt").write_text("of another program")
+    async with calling(tmp_path, FakeClock()) as caller:
+        text = await text_of(caller, "/ui/")
+    assert '<section id="coordinator" aria-labelledby' in text
+    assert "does not belong to Sluice" in text
+
+
+async def test_a_job_shows_which_task_holds_its_watermarks_and_how_it_writes(caller: Caller) -> None:
+    run_id = (await caller.deploy(chained_body()))["runId"]
+    await caller.registered(run_id, "c-1")
+    acquired = await caller.acquired(run_id, "c-1")
+    route = next(each for each in acquired["stages"] if each["stage"] == "route")
+    report = {"task": "Partition 0", "generation": 1, "stage": "route", "eventTime": "2013-01-01T12:07:00Z", "source": "column"}
+    reported = await caller.http.post(f"/runs/{run_id}/watermarks", json={"stages": [report]})
+    assert reported.status_code == 200, reported.text
+    metrics = {"rows": 1, "rowsPerSecond": 1, "batchMillis": 1, "at": "2013-01-01T12:07:00Z", "delivery": {"by-carrier": "at-least-once"}}
+    body = {"generation": 1, "stage": "route", "lineage": route["lineage"], "batchId": 0, "offsets": [], "metrics": metrics}
+    committed = await caller.http.post(f"/runs/{run_id}/tasks/Partition 0/progress", json=body)
+    assert committed.status_code == 204, committed.text
+    text = await text_of(caller, "/ui/jobs/flight-delays")
+    panel = text[text.index('<section id="watermarks" aria') :]
+    assert "log.by-carrier" in panel
+    assert "Partition 1/route: " in panel
+    assert "at-least-once" in text
+    assert "waits for Partition 1/route" in await text_of(caller, "/ui/")
 
 
 # --- with tokens --------------------------------------------------------------------------------------------------------
