@@ -364,10 +364,11 @@ class Pages:
             ]
             worst = sorted(losses, key=lambda each: (each.snapshot == "", each.seconds or 0.0, each.batches or 0), reverse=True)
             rows = await _in_turns(found, lambda each: piece("snapshot_row", _snapshot_id(each), snapshot=each, actions=of_snapshot(each)))
+            reported = [each.row.reported_at for each in found]
             return [
                 piece("filter", "filter", query=query, stages=[each.name for each in run.stages]),
                 piece("losses", "losses", losses=worst[:ROWS_A_PAGE], total=len(worst), backup_to=run.backup_to, job=job),
-                piece("axis", "axis", marks=axis(found)),
+                piece("axis", "axis", marks=axis(found), first=min(reported, default=None), last=max(reported, default=None)),
                 piece("pins", "pins", pins=pins[:ROWS_A_PAGE], total=len(pins), job=job),
                 piece("snapshots", "snapshots", rows, query=query, older=older, any=bool(found)),
             ]

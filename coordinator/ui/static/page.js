@@ -34,12 +34,19 @@
   }
 
   // --- events ---
-  // Finds the element again in a new version of its fragment; "" if it has nothing to be recognised by.
-  function selectorOf(element) {
-    for (const name of ["data-action", "href", "aria-label"])
-      if (element.hasAttribute(name)) return `[${name}="${CSS.escape(element.getAttribute(name))}"]`;
-    if (element.tagName === "SUMMARY") return `#${CSS.escape(element.parentElement.id)} > summary`;
-    return element.tagName === "BUTTON" ? "form.pager button" : "";
+  // The button of an action in `scope`; its subject may have changed meanwhile, such as the number of containers.
+  function buttonOf(address, scope) {
+    const action = address.split("?")[0];
+    return scope.querySelector(`[data-action="${CSS.escape(address)}"]`) || scope.querySelector(`[data-action^="${CSS.escape(action)}?"]`);
+  }
+
+  // The same element in a new version of its fragment.
+  function again(element, scope) {
+    if (element.dataset.action) return buttonOf(element.dataset.action, scope);
+    for (const name of ["href", "aria-label"])
+      if (element.hasAttribute(name)) return scope.querySelector(`[${name}="${CSS.escape(element.getAttribute(name))}"]`);
+    if (element.tagName === "SUMMARY") return scope.querySelector(`#${CSS.escape(element.parentElement.id)} > summary`);
+    return element.tagName === "BUTTON" ? scope.querySelector("form.pager button") : null;
   }
 
   function apply(data) {
@@ -50,10 +57,10 @@
       const open = [...element.querySelectorAll("details[open]")].map((each) => each.id);
       const focused = element.contains(document.activeElement) ? document.activeElement : null;
       if (focused && ["INPUT", "SELECT"].includes(focused.tagName)) continue;  // do not replace a field with focus
-      const selector = focused && selectorOf(focused);
       element.outerHTML = html;  // the coordinator escapes all text in it
       for (const each of open) document.getElementById(each)?.setAttribute("open", "");
-      if (selector) document.getElementById(id)?.querySelector(selector)?.focus({preventScroll: true});
+      const fragment = document.getElementById(id);
+      if (focused && fragment) again(focused, fragment)?.focus({preventScroll: true});
     }
     version = data.version;
     showTimes();
@@ -151,7 +158,7 @@
   let opener = "";
   dialog.addEventListener("close", () => {
     // The button may have been replaced or removed meanwhile.
-    (document.querySelector(`[data-action="${CSS.escape(opener)}"]`) || document.getElementById("content")).focus({preventScroll: true});
+    (buttonOf(opener, document) || document.getElementById("content")).focus({preventScroll: true});
   });
 
   async function copy(element, button) {
