@@ -167,6 +167,7 @@ CURRENT_RULES: Mapping[str, Rule] = {
     "POST /tokens": Rule(ADMINISTER, JobSource.ALL),
     "GET /tokens": Rule(ADMINISTER, JobSource.ALL),
     "DELETE /tokens/{tokenId}": Rule(ADMINISTER, JobSource.ALL),
+    "DELETE /sessions/{principal}": Rule(ADMINISTER, JobSource.ALL),
     "GET /identity-providers": OPEN,
     "GET /audit-log": Rule(ADMINISTER, JobSource.ALL),
     # tools

@@ -1,4 +1,4 @@
-"""The routes of tokens and of identity providers."""
+"""The routes of tokens, sessions and identity providers."""
 
 from __future__ import annotations
 
@@ -43,6 +43,12 @@ async def revoke_token(
 ) -> wire_access.TokenReply:
     """Revoke a token. Requests with it are refused from now on. Repeating the request changes nothing."""
     return wire_access.TokenReply.model_validate(_fields(await deps.authentication.tokens.revoke(TokenId(token_id), actor)))
+
+
+@router.delete("/sessions/{principal}")
+async def end_sessions(principal: Annotated[str, Path(max_length=300)], deps: AccessDep) -> wire_access.SessionsEndedReply:
+    """End all sessions of a principal on the web pages, and their event streams. Tokens stay valid."""
+    return wire_access.SessionsEndedReply(ended=await deps.authentication.end_sessions(principal))
 
 
 @router.get("/identity-providers")

@@ -123,6 +123,10 @@ class Authentication:
         provider = self.providers.provider(session.provider)
         return None if provider is None else Principal(session.name, provider.rights(session.subject, session.groups), None, session.digest)
 
+    async def end_sessions(self, name: str) -> int:
+        """End all sessions of a principal. Returns their number. Raises StoreUnavailable."""
+        return await self.sessions.end_all(name, {row.token_id for row in self.tokens.all() if row.name == name})
+
     def is_valid(self, principal: Principal) -> bool:
         """Whether its token is still valid, and its session, if it has one."""
         if principal.token_id is not None and not self.tokens.is_valid(principal.token_id):

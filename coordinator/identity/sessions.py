@@ -6,7 +6,7 @@ All sessions are in memory, so that no request waits for the database.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 
 from coordinator.store.access import SessionRow
@@ -69,6 +69,18 @@ class Sessions:
                 await tx.access.drop_sessions([key])
             self._rows.pop(key, None)
             self._on_ended()
+
+    async def end_all(self, name: str, token_ids: Collection[TokenId]) -> int:
+        """End all sessions of the user of a provider with this name, and those that began with one of the tokens. Returns their number.
+        Raises StoreUnavailable."""
+        keys = [key for key, row in self._rows.items() if (row.token_id in token_ids if row.token_id else row.name == name)]
+        if keys:
+            async with self._store.begin() as tx:
+                await tx.access.drop_sessions(keys)
+            for key in keys:
+                self._rows.pop(key, None)
+            self._on_ended()
+        return len(keys)
 
     def find(self, session_id: str) -> SessionRow | None:
         """The session, unless it has ended."""

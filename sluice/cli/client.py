@@ -65,6 +65,9 @@ class OperatorClient(CoordinatorClient):
     async def revoke_token(self, token_id: str) -> wire_access.TokenReply:
         return await self._read(wire_access.TokenReply, "DELETE", f"/tokens/{path_segment(token_id)}")
 
+    async def end_sessions(self, principal: str) -> wire_access.SessionsEndedReply:
+        return await self._read(wire_access.SessionsEndedReply, "DELETE", f"/sessions/{path_segment(principal)}")
+
     async def identity_providers(self) -> wire_access.IdentityProvidersReply:
         return await self._read(wire_access.IdentityProvidersReply, "GET", "/identity-providers")
 

@@ -36,9 +36,19 @@ def login(
     typer.echo(f"logged in at {coordinator}")
 
 
-def logout(coordinator: Url = LOCAL) -> None:
+def logout(
+    user: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="End all sessions of this user on the web pages instead, as an administrator."),
+    ] = None,
+    coordinator: Url = LOCAL,
+) -> None:
     """Forget the login of `sluice login`."""
-    logins.keep(coordinator, None)
+    if user is None:
+        logins.keep(coordinator, None)
+        return
+    reply = call(coordinator, lambda client: client.end_sessions(user))
+    typer.echo(f"{reply.ended} sessions of {user} have ended")
 
 
 def _login(coordinator: str, name: str | None, clock: Clock) -> None:

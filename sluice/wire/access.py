@@ -45,6 +45,12 @@ class TokensReply(Reply):
     next: str | None = None
 
 
+class SessionsEndedReply(Reply):
+    """`ended`: the number of sessions."""
+
+    ended: int
+
+
 class IdentityProviderReply(Reply):
     """An OpenID Connect provider with which people log in. `scopes`: separated by spaces."""
 

@@ -68,6 +68,7 @@ def test_the_document_declares_every_route() -> None:
         ("DELETE", "/drain/{uuid}"),
         ("DELETE", "/jobs/{job}"),
         ("DELETE", "/jobs/{job}/pins/{pinId}"),
+        ("DELETE", "/sessions/{principal}"),
         ("DELETE", "/tokens/{tokenId}"),
         ("GET", "/"),
         ("GET", "/containerHeartbeat"),

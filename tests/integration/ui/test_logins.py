@@ -19,6 +19,8 @@ from coordinator.identity.logins import LOGIN_LASTS
 from sluice import logins
 from sluice.cli.login import confirmed
 from sluice.clock import SystemClock
+from sluice.core.access.roles import Role
+from sluice.core.access.tokens import Grant
 from sluice.core.errors import ClientError
 from tests.support.api import Caller, calling
 from tests.support.fakes import FakeClock
@@ -117,6 +119,21 @@ async def test_a_login_outlives_a_restart_and_ends_with_its_provider(tmp_path: P
     async with calling(tmp_path, clock, authentication=True) as caller:
         caller.http.cookies.set("sluice_session", session)
         assert (await caller.http.get("/ui/")).status_code == 401
+
+
+async def test_an_administrator_ends_the_sessions_of_a_user(caller: Caller) -> None:
+    made = await caller.coordinator.authentication.tokens.create("root", Grant(frozenset({Role.ADMIN})), None, "test")
+    admin = {"Authorization": f"Bearer {made.token}"}
+    async with httpx.AsyncClient() as browser:
+        await caller.http.get(await authorized(browser, await begun(caller), "ann"))
+    assert (await caller.http.delete("/sessions/corp:ann")).status_code == 401, "a session is for the pages only"
+    assert (await caller.http.delete("/sessions/corp:bob", headers=admin)).json() == {"ended": 0}
+    assert (await caller.http.get("/ui/")).status_code == 200
+    assert (await caller.http.delete("/sessions/corp:ann", headers=admin)).json() == {"ended": 1}
+    assert (await caller.http.get("/ui/")).status_code == 401
+    await caller.http.post("/ui/login", data={"token": made.token})
+    assert (await caller.http.delete("/sessions/root", headers=admin)).json() == {"ended": 1}
+    assert (await caller.http.get("/ui/")).status_code == 401
 
 
 async def test_who_is_in_no_group_of_the_table_gets_no_session(caller: Caller) -> None:
