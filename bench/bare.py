@@ -1,7 +1,7 @@
 """The peer of the heartbeat benchmark: an ASGI function that only answers, under the same server with the same settings.
 
 It sends what the coordinator sends to a valid container, the same body and the same number of headers, and reads nothing. The difference is
-what Sluice costs on top of uvicorn. Usage: `python -m bench.bare PORT`.
+what Sluice costs on top of uvicorn. Usage: `python -m bench.bare PORT [CERTIFICATE KEY]`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def answer(_scope: MutableMapping[str, Any], _receive: Receive, send: Send
     await send({"type": "http.response.body", "body": BODY})
 
 
-def main(port: int) -> None:
+def main(port: int, certificate: str | None = None, key: str | None = None) -> None:
     """Serve with the settings of `coordinator.server.server`."""
     uvicorn.run(
         answer,
@@ -44,8 +44,10 @@ def main(port: int) -> None:
         access_log=False,
         log_config=None,
         server_header=False,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
     )
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:])

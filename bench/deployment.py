@@ -35,6 +35,7 @@ from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.store.sql import Store, open_store
 from sluice.clock import SystemClock
+from sluice.core.access.tokens import SECRET_BYTES, digest, new_incarnation_token
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, ProcessorId, Ssp, StageName, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId
@@ -65,9 +66,14 @@ def make_stream(home: Path, partitions: int) -> None:
     log.grow(STREAM, partitions)
 
 
+def token_of(slot: int) -> str:
+    """The token of a container of the fleet. Those of real containers are random."""
+    return new_incarnation_token(ExecutionContainerId(CONTAINER % slot), slot.to_bytes(SECRET_BYTES, "big"))
+
+
 def write_fleet(home: Path, partitions: int, containers: int, *, config: Mapping[str, str] | None = None, snapshots: bool = False) -> None:
-    """Create a database and a log under `home` with a running run, all of whose containers are registered, each on a host of its own.
-    `snapshots`: every task has one."""
+    """Create a database and a log under `home` with a running run, all of whose containers are registered, each on a host of its own and
+    with its `token_of`. `snapshots`: every task has one."""
     asyncio.run(_write_fleet(home, partitions, containers, config or {}, snapshots))
 
 
@@ -131,6 +137,7 @@ def _container(run: RunRow, slot: int, now: datetime) -> ContainerRow:
         last_seen_at=now,
         model_version=run.model_version,
         adopted_at=now,
+        token=digest(token_of(slot)),
     )
 
 
@@ -163,9 +170,9 @@ def post(url: str, body: object, method: str = "POST") -> dict[str, Any]:
         raise BenchFailed(f"{method} {url} answered {error.code}: {error.read().decode(errors='replace')}") from error
 
 
-def metric(url: str, name: str) -> int:
-    """One sample of /metrics, by its name with labels as they are shown there."""
-    for line in get(f"{url}/metrics").text.splitlines():
+def metric(url: str, name: str, token: str = "", authority: Path | None = None) -> int:
+    """One sample of /metrics, by its name with labels as they are shown there. `token`: of the request, "" for none."""
+    for line in get(f"{url}/metrics", authority, token).text.splitlines():
         if line.startswith(f"{name} "):
             return int(float(line.rpartition(" ")[2]))
     raise BenchFailed(f"/metrics has no {name}")

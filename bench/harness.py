@@ -98,10 +98,11 @@ def pinned(which: set[int]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server process that the benchmark started."""
+    """A server process that the benchmark started. `authority`: the PEM file of its certificate's authority, None without TLS."""
 
     url: str
     pid: int
+    authority: Path | None = None
 
     def cpu_seconds(self) -> float:
         """The CPU time that it has used, in seconds."""
@@ -110,17 +111,19 @@ class Server:
 
 
 @contextmanager
-def running(command: Sequence[str], port: int, environment: Mapping[str, str] | None = None) -> Iterator[Server]:
+def running(
+    command: Sequence[str], port: int, environment: Mapping[str, str] | None = None, authority: Path | None = None
+) -> Iterator[Server]:
     """Runs a server process on the server's core, from its first answer to /livez until the end of the block. `environment` is added to
-    the environment of this process. Raises EndedEarly, TooSlow.
+    the environment of this process. `authority`: that of its certificate, if it uses TLS. Raises EndedEarly, TooSlow.
     """
     with tempfile.NamedTemporaryFile(prefix=f"{command[2]}-", suffix=".log") as said:
         log = Path(said.name)
         with pinned(cores()[0]):
             process = start(command, log, environment=environment)
         with ending(process):
-            server = Server(f"http://127.0.0.1:{port}", process.pid)
-            await_answer(process, f"{server.url}/livez", log)
+            server = Server(f"{'http' if authority is None else 'https'}://127.0.0.1:{port}", process.pid, authority)
+            await_answer(process, f"{server.url}/livez", log, authority)
             yield server
 
 

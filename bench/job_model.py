@@ -15,7 +15,7 @@ from statistics import median
 
 from bench.deployment import JOB, STREAM, deploy, make_stream, metric, register, run_request
 from bench.harness import BenchFailed, Result, Server, coordinator, note, running
-from bench.heartbeats import ALIVE, check_beats, heartbeat_target
+from bench.heartbeats import ALIVE, INVALID, check_beats, heartbeat_target
 from bench.load import CONNECTIONS, Sample, Target, alternate, median_cpu, median_rate, median_share, need_wrk, paired_ratio
 from coordinator.api.runs import spec_of
 from sluice.core.jobmodels.grouping import GroupByPartition, PreviousAssignment
@@ -107,5 +107,5 @@ def _lookups(server: Server) -> tuple[list[Sample], list[Sample]]:
     beats = heartbeat_target(server, CONTAINERS)
     before = metric(url, ALIVE)
     samples = alternate([beats, unchanged], ROUNDS, SECONDS)
-    check_beats(url, before, sum(sample.requests for sample in samples[beats.name]))
+    check_beats(metric(url, ALIVE) - before, metric(url, INVALID), sum(sample.requests for sample in samples[beats.name]))
     return list(samples[unchanged.name]), list(samples[beats.name])

@@ -1,10 +1,14 @@
 -- Cycles over the containers of a fleet, or repeats one request; every request is spelled once, before the load begins.
--- Arguments: PATH COUNT HEADER VALUE. A %05d in PATH takes 0 to COUNT - 1.
+-- Arguments: PATH COUNT HEADER VALUE [TOKENS]. A %05d in PATH takes 0 to COUNT - 1. TOKENS: a file with a line for each request, its token.
 local requests, turn = {}, 0
 
 function init(args)
   local headers = {[args[3]] = args[4]}
+  local tokens = args[5] and io.lines(args[5])
   for i = 0, tonumber(args[2]) - 1 do
+    if tokens then
+      headers["Authorization"] = "Bearer " .. tokens()
+    end
     requests[i + 1] = wrk.format("GET", string.format(args[1], i), headers)
   end
 end

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
+import ssl
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,8 @@ BUSY_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The requests to a server: `path`, with %05d for the number of one of `count` containers, and one header."""
+    """The requests to a server: `path`, with %05d for the number of one of `count` containers, and one header. `tokens`: a file with a line
+    for each container, the token of its requests."""
 
     name: str
     server: Server
@@ -34,6 +36,15 @@ class Target:
     header: tuple[str, str]
     status: int = 200
     count: int = 1
+    tokens: Path | None = None
+
+    @property
+    def first_headers(self) -> dict[str, str]:
+        """Those of the first request."""
+        if self.tokens is None:
+            return dict([self.header])
+        with self.tokens.open() as lines:
+            return dict([self.header]) | {"Authorization": f"Bearer {next(lines).strip()}"}
 
     @property
     def first_path(self) -> str:
@@ -76,9 +87,13 @@ def need_wrk() -> str:
 def probe(target: Target) -> Answer:
     """Send one request. Returns status, number of headers and size in bytes. Raises BenchFailed if the status is not the expected one."""
     place = urlsplit(target.server.url)
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=10)
+    if place.scheme == "https":
+        context = ssl.create_default_context(cafile=target.server.authority)
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(place.hostname or "", place.port, timeout=10, context=context)
+    else:
+        connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=10)
     try:
-        connection.request("GET", target.first_path, headers=dict([target.header]))
+        connection.request("GET", target.first_path, headers=target.first_headers)
         answer = connection.getresponse()
         body = answer.read()
         lines = [f"HTTP/1.1 {answer.status} {answer.reason}", *(f"{name}: {value}" for name, value in answer.getheaders()), ""]
@@ -97,7 +112,7 @@ def load(target: Target, seconds: int) -> Sample:
     used, began = target.server.cpu_seconds(), time.perf_counter()
     with pinned(cores()[1]):
         done = subprocess.run(
-            [*command, "--", target.path, str(target.count), *target.header],
+            [*command, "--", target.path, str(target.count), *target.header, *([str(target.tokens)] if target.tokens else [])],
             capture_output=True,
             text=True,
             timeout=seconds + 20,

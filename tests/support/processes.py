@@ -57,9 +57,10 @@ def _trusted(authority: Path | None) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=authority)
 
 
-def get(url: str, authority: Path | None = None) -> httpx.Response:
-    """Send one GET request. `authority`: the CA certificate of the server. Raises httpx.HTTPError."""
-    return httpx.get(url, verify=_trusted(authority), trust_env=False, timeout=10)
+def get(url: str, authority: Path | None = None, token: str = "") -> httpx.Response:
+    """Send one GET request. `authority`: the CA certificate of the server. `token`: "" for none. Raises httpx.HTTPError."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return httpx.get(url, verify=_trusted(authority), headers=headers, trust_env=False, timeout=10)
 
 
 def start(
