@@ -1,0 +1,134 @@
+"""A secret text is planted wherever a coordinator and commands read secrets. It turns up in no log, answer, page or process list."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from coordinator.api import new_api
+from sluice.streams.log import Log
+from tests.support.api import run_body
+from tests.support.processes import SLUICE, free_port, serving
+from tests.support.servers import Postgres
+
+CANARY = "canary-7d1f0c52"
+
+PAGES = ("", "fleet", "garbage", "audit", "jobs/flight-delays", "jobs/flight-delays/snapshots", "jobs/flight-delays/tasks")
+
+
+def planted(name: str) -> str:
+    """The text as it is planted in one place."""
+    return f"{CANARY}-{name}"
+
+
+def environment(home: Path, database: str, port: int) -> Mapping[str, str]:
+    """Settings with secrets: in URLs, in files, and in variables that a job's config refers to."""
+    files = {name: home.with_name(f"{name}.secret") for name in ("client", "cluster")}
+    for name, file in files.items():
+        file.write_text(planted(name))
+    first = f"http://127.0.0.1:{port + 1 if port < 65535 else 1}"
+    provider = f'"issuer": "{first}", "client_id": "sluice", "client_secret_file": "{files["client"]}"'
+    cluster = (
+        f'"issuer": "{first}/k8s", "audience": "a", "kubernetes": true, "keys_url": "{first}/k", "bearer_token_file": "{files["cluster"]}"'
+    )
+    return {
+        "SLUICE_HOME": str(home),
+        "SLUICE_PORT": str(port),
+        "SLUICE_DATABASE_URL": database.replace("sluice@", f"sluice:{planted('database')}%2Fwith%40signs@"),
+        "SLUICE_AUTHENTICATION": "true",
+        "SLUICE_FIRST_TOKEN_FILE": str(home.with_name("first.token")),
+        "SLUICE_IDENTITY_PROVIDERS": f'[{{"name": "corp", {provider}}}, {{"name": "k8s", {cluster}}}]',
+        "SLUICE_LOG_LEVEL": "DEBUG",
+        "CANARY_OF_A_JOB": planted("job"),
+    }
+
+
+def answers(http: httpx.Client, run_id: str) -> str:
+    """Everything that the coordinator answers to requests that change nothing, with the headers."""
+    names = {"job": "flight-delays", "runId": run_id, "task": "Partition 0", "version": "1", "later": "1", "file": "page.js"}
+    paths = [path for path, methods in new_api().openapi()["paths"].items() if "get" in methods]
+    found = []
+    for path in [*paths, *(f"/ui/{page}" for page in PAGES), "/readyz?verbose", "/docs", "/nothing"]:
+        filled = path
+        for name, value in names.items():
+            filled = filled.replace("{" + name + "}", value)
+        answer = http.get(filled.replace("{", "").replace("}", ""), params={"wait": "0"} if "notices" in path else {})
+        assert answer.status_code < 500, (path, answer.text)
+        found.append(f"{answer.headers}{answer.text}")
+    return "\n".join(found)
+
+
+def refusals(http: httpx.Client) -> str:
+    """Answers to requests that have a secret where none belongs."""
+    config: list[Mapping[str, str]] = [{"db.password": planted("value")}, {"db": f"jdbc:postgresql://u:{planted('url')}@h/d"}]
+    requests: list[tuple[str, str, dict[str, Any]]] = [
+        *(("POST", "/runs", {"json": run_body(config=each)}) for each in config),
+        ("GET", "/jobs", {"headers": {"Authorization": f"Bearer {planted('wrong')}"}}),
+        ("GET", "/jobs", {"headers": {"Authorization": f"Basic {planted('basic')}"}}),
+        ("GET", "/ui/", {"headers": {"Cookie": f"sluice_session={planted('session')}"}}),
+        ("GET", f"/jobs?access_token=sluice-t.0123456789abcdef.{planted('in-a-url')}-and-more", {}),
+        ("POST", "/ui/login", {"data": {"token": planted("form")}}),
+        ("GET", f"/ui/login/corp/callback?code={planted('code')}&state=x", {}),
+        ("GET", "/ui/login/corp", {}),
+    ]
+    found = []
+    token = http.headers.pop("Authorization")
+    for method, path, more in requests:
+        answer = http.request(method, path, **{"headers": {"Authorization": token} if path == "/runs" else {}, **more})
+        assert answer.status_code >= 400, (path, answer.text)
+        found.append(f"{answer.headers}{answer.text}")
+    http.headers["Authorization"] = token
+    return "\n".join(found)
+
+
+def run(*command: str, **variables: str) -> str:
+    """Both outputs of a command."""
+    made = {**os.environ, **variables}
+    done = subprocess.run([*SLUICE, *command], env=made, capture_output=True, text=True, timeout=120, check=False)
+    return done.stdout + done.stderr
+
+
+def test_a_planted_secret_turns_up_nowhere(tmp_path: Path, postgres_server: Postgres) -> None:
+    home, port = tmp_path / "home", free_port()
+    Log(home / "log").create("flights", 2)
+    planted_in = environment(home, postgres_server.new_database(), port)
+    log, url = tmp_path / "coordinator.log", f"http://127.0.0.1:{port}"
+    shown = ""
+    with serving([*SLUICE, "coordinator"], f"{url}/livez", log, environment=planted_in) as process:
+        token = (tmp_path / "first.token").read_text().strip()
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=60) as http:
+            deployed = http.post("/runs", json=run_body(config={"db.password": "secret:env:CANARY_OF_A_JOB"}))
+            assert deployed.status_code == 201, deployed.text
+            shown += answers(http, deployed.json()["runId"]) + refusals(http)
+            shown += http.get("/audit-log").text
+        processes = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        shown += "\n".join(" ".join(each.cmdline()) for each in processes)
+        shown += run("jobs", "ls", "--coordinator", url, SLUICE_TOKEN=planted("token"))
+        shown += run("config", "show", "--json", **planted_in, SLUICE_TOKEN=planted("token"))
+        shown += run(
+            "jobs", "ls", "--coordinator", f"http://user:{planted('password')}@127.0.0.1:{port}/{planted('x')}?password={planted('query')}"
+        )
+    shown += log.read_text()
+    assert "secret:env:CANARY_OF_A_JOB" in shown, "the reference is shown"
+    assert_absent(shown)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql+asyncpg://u:{}@127.0.0.1:1/d", "postgresql+asyncpg://u@127.0.0.1:1/d?password={}", "nonsense://u:{}@h/d"]
+)
+def test_an_error_in_a_setting_does_not_show_its_secret(tmp_path: Path, url: str) -> None:
+    shown = run("coordinator", SLUICE_HOME=str(tmp_path), SLUICE_DATABASE_URL=url.format(planted("database")), SLUICE_PORT=str(free_port()))
+    assert shown
+    assert_absent(shown)
+
+
+def assert_absent(shown: str) -> None:
+    lines = [line for line in shown.splitlines() if CANARY in line]
+    assert not lines, "\n".join(line[:500] for line in lines)
