@@ -133,6 +133,7 @@ def test_the_document_declares_every_route() -> None:
         ("POST", "/runs/{runId}/watermarks"),
         ("POST", "/tokens"),
         ("PUT", "/runs/{runId}/backup"),
+        ("PUT", "/runs/{runId}/tasks/{task}/queries"),
         ("PUT", "/runs/{runId}/tasks/{task}/stages/{stage}/snapshots/{checkpointId}/index"),
     }
 

@@ -74,10 +74,10 @@ def test_checkpoint_latency_is_judged_by_both_ways_to_commit() -> None:
 
 def test_a_drain_is_judged_by_the_median_of_the_idle_job_of_one_stage() -> None:
     phases = {"STOPPING": 0.2, "FLUSHING": 1.5, "COMMITTING": 0.3}
-    one = drain.Measured([2.0, 9.0, 2.5], [phases, phases, phases], [1.0, 1.5, 1.25])
-    other = drain.Measured([5.0], [phases], [2.0])
-    found = {"one": one, "two": other, "million": other}
+    one = drain.Measured([1.0, 9.0, 1.2], [phases, phases, phases], [0.5, 0.75, 0.6])
+    other = drain.Measured([2.5], [phases], [2.0])
+    found = {"one": one, "loaded": one, "two": other, "million": other}
     result = drain.judged(found, 20.0)
     assert (result.met, result.ratio) == (True, 0.5)
-    assert (result.figures["one_s"], result.figures["one_flushing_s"], result.figures["one_bare_s"]) == (2.5, 1.5, 1.25)
+    assert (result.figures["one_s"], result.figures["one_flushing_s"], result.figures["one_bare_s"]) == (1.2, 1.5, 0.6)
     assert not drain.judged({**found, "one": drain.Measured([3.0], [phases], [1.0])}, 20.0).met
