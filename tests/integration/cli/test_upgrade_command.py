@@ -232,6 +232,9 @@ def test_rows_that_a_flush_leaves_stop_the_upgrade_and_the_same_command_may_cont
 
 # --- versions that fail ---
 
+SHORT_WATCH = ("--watch", "5")
+"""A command that looks at the new version for the first time after this many seconds does not roll back. A loaded machine needs some."""
+
 
 def went_back(there: World, command: Command, failed: str) -> None:
     """The old version is deployed at the drained offsets, and the new one has failed."""
@@ -257,9 +260,9 @@ def test_a_new_version_whose_container_ends_with_an_error_goes_back(there: World
 
 
 def test_a_new_version_without_containers_is_rolled_back(there: World, new: Path) -> None:
-    command, run_id = upgraded(there, new, "--watch", "1")
+    command, run_id = upgraded(there, new, *SHORT_WATCH)
     went_back(there, command, run_id)
-    assert any("not within 1 s: 0 of 1 containers are live; 2 of 2 tasks have no owner" in line for line in command.said)
+    assert any("not within 5 s: 0 of 1 containers are live; 2 of 2 tasks have no owner" in line for line in command.said)
 
 
 def test_a_new_version_that_another_client_fails_is_rolled_back(there: World, new: Path) -> None:
@@ -272,7 +275,7 @@ def test_a_new_version_that_another_client_fails_is_rolled_back(there: World, ne
 
 
 def test_going_back_waits_for_the_new_version_s_containers(there: World, new: Path) -> None:
-    command, run_id = upgraded(there, new, "--watch", "1")
+    command, run_id = upgraded(there, new, *SHORT_WATCH)
     there.come(run_id, "c2")
     command.until("waiting for the end of run")
     assert there.current == run_id
@@ -281,7 +284,7 @@ def test_going_back_waits_for_the_new_version_s_containers(there: World, new: Pa
 
 
 def test_a_run_that_another_client_deploys_meanwhile_is_not_taken_for_the_roll_back(there: World, new: Path) -> None:
-    command, run_id = upgraded(there, new, "--watch", "1")
+    command, run_id = upgraded(there, new, *SHORT_WATCH)
     there.come(run_id, "c2")
     command.until("waiting for the end of run")
     other = str(there.post("/runs", {**there.get(f"/runs/{run_id}/request"), "start": "drained"})["runId"])
@@ -374,7 +377,7 @@ def test_interrupted_while_it_watches_it_only_watches_again(there: World, new: P
 
 
 def test_interrupted_on_its_way_back_it_goes_back(there: World, new: Path) -> None:
-    command, run_id = upgraded(there, new, "--watch", "1")
+    command, run_id = upgraded(there, new, *SHORT_WATCH)
     there.come(run_id, "c2")
     command.until("waiting for the end of run")
     command.press_ctrl_c()
@@ -387,7 +390,7 @@ def test_interrupted_on_its_way_back_it_goes_back(there: World, new: Path) -> No
 
 
 def test_a_mended_version_follows_one_that_was_given_up_and_begins_where_that_did(there: World, new: Path) -> None:
-    command, run_id = upgraded(there, new, "--watch", "1")
+    command, run_id = upgraded(there, new, *SHORT_WATCH)
     there.come(run_id, "c2")
     command.until("waiting for the end of run")
     command.press_ctrl_c()
@@ -403,7 +406,7 @@ def test_a_mended_version_follows_one_that_was_given_up_and_begins_where_that_di
 
 
 def test_after_going_back_the_next_upgrade_drains_the_old_version_again(there: World, new: Path) -> None:
-    command, run_id = upgraded(there, new, "--watch", "1")
+    command, run_id = upgraded(there, new, *SHORT_WATCH)
     went_back(there, command, run_id)
     back = there.current
     for task in (0, 1):
