@@ -149,27 +149,6 @@ def test_the_script_of_the_readme_under_spark_submit_is_seen_and_stopped_between
     await_line(waiting, waiting_log, r"(sluice start)")
 
 
-def test_a_script_that_is_started_alone_keeps_its_lease_and_is_ended_by_the_next_one(orders: Script) -> None:
-    """The shell that started it is not ended."""
-    orders.feed("one", "book", "book", "pen")
-    shell, log = orders.start("bash", "-c", f"{' '.join(orders.python())}; echo code $?.; exec sleep 1000")
-    orders.await_batches(shell, log, "counts", 0)
-    below = descendants(shell.pid)
-    drivers = [each for each, command in below if str(orders.file) in command or Path(command[0]).name == "java"]
-    assert len(drivers) >= 2
-    second = subprocess.run(
-        [*SLUICE, "exec", "--job", orders.job, "--replace", "--", "echo", "started"],
-        env={**os.environ, **orders.environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert (second.returncode, second.stdout) == (0, "started\n")
-    assert all(map(is_gone, drivers))
-    assert await_line(shell, log, r"code (\d+)\.") == str(128 + signal.SIGKILL)
-
-
 def test_a_sigterm_ends_the_script_between_two_batches(orders: Script) -> None:
     orders.feed("one", "book", "book", "pen")
     process, log = orders.start(*orders.python())

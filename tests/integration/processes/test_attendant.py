@@ -38,21 +38,25 @@ def short_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 class Attended:
-    """A driver with a child, and its attendant."""
+    """A driver with a child, its JVM, which has another parent as under spark-submit, and its attendant."""
 
-    def __init__(self, coordinator: Running, root: Path, *, observed: bool = False, wait: bool = True, job: str = "") -> None:
+    def __init__(
+        self, coordinator: Running, root: Path, *, observed: bool = False, wait: bool = True, replace: bool = False, job: str = ""
+    ) -> None:
         self.coordinator = coordinator
         self.job = job or f"orders-{uuid4().hex[:8]}"
         log = root / f"driver-{uuid4().hex[:8]}.log"
         self.driver = start(["bash", "-c", "sleep 1003 & echo child $!.; wait"], log, new_session=True)
         self.child = int(await_line(self.driver, log, r"child (\d+)\."))
-        found = process(self.driver.pid)
-        assert found is not None
-        request = Request(JobName(self.job), ExecutionContainerId(f"container-{uuid4().hex}"), "here", wait=wait)
+        self.jvm = start(["sleep", "1004"], log, new_session=True, append=True)
+        driver, jvm = process(self.driver.pid), process(self.jvm.pid)
+        assert driver is not None
+        assert jvm is not None
+        request = Request(JobName(self.job), ExecutionContainerId(f"container-{uuid4().hex}"), "here", replace=replace, wait=wait)
         self.ours, theirs = socket.socketpair()
         self.ours.settimeout(120)
         self.lines = self.ours.makefile("rb")
-        arguments = command(request, Driver((found.id,), observed), str(coordinator.http.base_url), timedelta(seconds=1))
+        arguments = command(request, Driver((driver.id, jvm.id), observed), str(coordinator.http.base_url), timedelta(seconds=1))
         self.log = root / f"attendant-{uuid4().hex[:8]}.log"
         with theirs, self.log.open("wb") as out:
             self.process = subprocess.Popen(arguments, stdin=theirs.fileno(), stdout=out, stderr=out)
@@ -67,10 +71,23 @@ class Attended:
         (found,) = self.coordinator.http.get(f"/runs/{run}").json()["incarnations"]
         return dict(found)
 
+    def die(self) -> None:
+        """The driver and its JVM are killed."""
+        os.kill(self.child, signal.SIGKILL)
+        for each in (self.jvm, self.driver):
+            each.kill()
+            each.wait(60)
+
+    def await_end(self) -> None:
+        """Wait until all processes of the driver have been ended."""
+        self.driver.wait(60)
+        self.jvm.wait(60)
+        await_end(self.child)
+
     def end(self) -> None:
         self.lines.close()
         self.ours.close()
-        for each in (self.driver, self.process):
+        for each in (self.driver, self.jvm, self.process):
             if each.poll() is None:
                 each.kill()
                 each.wait(60)
@@ -91,9 +108,7 @@ def test_the_end_of_a_script_frees_the_job(coordinator: Running, tmp_path: Path)
     with attended(coordinator, tmp_path) as script:
         assert script.next("granted")["job"] == script.job
         script.ours.sendall(messages.encode("ending", error=""))
-        script.driver.kill()
-        script.driver.wait(60)
-        os.kill(script.child, signal.SIGKILL)
+        script.die()
         assert script.process.wait(60) == 0
         assert (script.container()["state"], script.container()["exitCode"], script.container()["reason"]) == (
             "EXITED",
@@ -105,9 +120,7 @@ def test_the_end_of_a_script_frees_the_job(coordinator: Running, tmp_path: Path)
 def test_a_driver_that_is_killed_has_failed(coordinator: Running, tmp_path: Path) -> None:
     with attended(coordinator, tmp_path) as script:
         script.next("granted")
-        os.kill(script.child, signal.SIGKILL)
-        script.driver.kill()
-        script.driver.wait(60)
+        script.die()
         assert script.process.wait(60) == 1
         assert script.container()["reason"] == "the driver was killed, or ended by os._exit"
 
@@ -122,9 +135,7 @@ def test_a_second_script_waits_for_the_first(coordinator: Running, tmp_path: Pat
         with attended(coordinator, tmp_path, job=first.job) as second:
             wait_for("the second to wait", lambda: "waiting: job" in second.log.read_text())
             first.ours.sendall(messages.encode("ending", error=""))
-            os.kill(first.child, signal.SIGKILL)
-            first.driver.kill()
-            first.driver.wait(60)
+            first.die()
             assert second.next("granted")["generation"] == 2
 
 
@@ -133,8 +144,7 @@ def test_a_stopped_driver_loses_the_lease_and_is_ended(short_leases: Running, tm
         script.next("granted")
         os.kill(script.driver.pid, signal.SIGSTOP)
         assert script.process.wait(120) == 3
-        script.driver.wait(60)
-        await_end(script.child)
+        script.await_end()
 
 
 def test_a_driver_that_is_observed_is_told_that_the_lease_is_lost(short_leases: Running, tmp_path: Path) -> None:
@@ -143,8 +153,7 @@ def test_a_driver_that_is_observed_is_told_that_the_lease_is_lost(short_leases: 
         os.kill(script.driver.pid, signal.SIGSTOP)
         assert "lease" in str(script.next("lost")["why"])
         assert script.process.wait(60) == 3
-        assert not ended(script.driver.pid)
-        assert not ended(script.child)
+        assert not any(map(ended, (script.driver.pid, script.jvm.pid, script.child)))
 
 
 def test_a_driver_is_ended_when_its_attendant_is_stopped(short_leases: Running, tmp_path: Path) -> None:
@@ -153,7 +162,7 @@ def test_a_driver_is_ended_when_its_attendant_is_stopped(short_leases: Running, 
         script.process.send_signal(signal.SIGSTOP)
         try:
             script.driver.wait(120)
-            await_end(script.child)
+            script.await_end()
         finally:
             script.process.send_signal(signal.SIGCONT)
         assert script.process.wait(60) in (1, 3)
@@ -166,3 +175,12 @@ def test_a_stop_is_passed_to_the_script_which_is_ended_if_it_goes_on(coordinator
         assert script.next("stop")["seconds"] == 1
         script.ours.sendall(messages.encode("stopped", interrupted=[]))
         assert script.driver.wait(60) == -signal.SIGTERM
+
+
+def test_a_script_that_is_replaced_is_ended_before_the_next_one_starts(coordinator: Running, tmp_path: Path) -> None:
+    with attended(coordinator, tmp_path) as first:
+        first.next("granted")
+        with attended(coordinator, tmp_path, job=first.job, replace=True) as second:
+            second.next("granted")
+            assert all(map(ended, (first.driver.pid, first.jvm.pid, first.child)))
+            assert first.process.wait(60) == 3
