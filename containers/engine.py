@@ -138,6 +138,8 @@ class Batch:
     """The largest delay of a `withWatermark` above each stream that the query reads."""
     operators: Sequence[StatefulOperator] | None = None
     """All stateful operators of the query; None if they are not known."""
+    row_limit: int | None = None
+    """How many rows the batch could read from a source; None if its limit is fixed."""
     writes: Mapping[str, Writes] = field(default_factory=dict)
     """How it writes streams, by the job's names of them."""
 

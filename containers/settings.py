@@ -53,6 +53,9 @@ class ContainerSettings(BaseSettings):
         description="a batch of which nothing says whether its records are in the topic: stop and name it, send them, or skip them",
     )
     max_rows: int = Field(50_000, ge=1, description="maximum number of rows that a source reads per batch")
+    batch_target_seconds: float = Field(
+        3, gt=0, le=600, description="how long batches of a stage should take while it has a backlog; they have fewer rows then, or more"
+    )
     trigger_seconds: float = Field(
         0, ge=0, description="shortest time from one batch of a query to the next; 0: batches begin when there is something to read"
     )
@@ -141,6 +144,10 @@ class ContainerSettings(BaseSettings):
     @property
     def disk_thresholds(self) -> Thresholds:
         return Thresholds(self.disk_low_bytes, NEXT_TO_NOTHING)
+
+    @property
+    def batch_target(self) -> timedelta:
+        return timedelta(seconds=self.batch_target_seconds)
 
     @property
     def trigger(self) -> timedelta:

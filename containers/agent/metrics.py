@@ -148,6 +148,7 @@ class ContainerCollector(Collector):
         yield from _counters(stages)
         yield from _gauges(stages, self._clock.now())
         yield from _writes(stages)
+        yield from _row_limits(stages)
         yield from self._backups()
 
 
@@ -175,6 +176,18 @@ def _counters(stages: Iterable[Meter]) -> Iterable[Metric]:
         for part, seconds in sorted(dict(each.parts).items()):
             parts.add_metric([*labels, part], seconds)
     return rows, batches, restarts, late, took, parts
+
+
+def _row_limits(stages: Iterable[Meter]) -> Iterable[Metric]:
+    found = GaugeMetricFamily(
+        "sluice_stage_batch_row_limit",
+        "How many rows the last batch could read from a source, which depends on the backlog.",
+        labels=LABELS,
+    )
+    for each in stages:
+        if each.last is not None and each.last.row_limit is not None:
+            found.add_metric([each.task, each.stage], each.last.row_limit)
+    yield found
 
 
 def _writes(stages: Iterable[Meter]) -> Iterable[Metric]:

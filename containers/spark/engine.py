@@ -39,7 +39,7 @@ from containers.spark.operators import (
     unflushable,
     watermarks_of,
 )
-from containers.spark.query import Triggers, await_initialised, start_query, stop_between_batches
+from containers.spark.query import RowLimit, Triggers, await_initialised, start_query, stop_between_batches
 from containers.spark.replay import Replay
 from containers.spark.session import Session, pickle_by_value
 from containers.spark.systems.port import Grant, TaskSystem
@@ -49,6 +49,7 @@ from containers.spark.watermark import Capping, WatermarkGate
 from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect, unfinished_batches
 from containers.state.offsets.offsetlog import positions_of
 from sluice.clock import Clock
+from sluice.core.batchsize import BatchSizes
 from sluice.core.drain import operators_differ
 from sluice.core.errors import BadJobFile
 from sluice.core.ids import Ssp, StreamId
@@ -68,14 +69,15 @@ WATCHER_ENDS_WITHIN = timedelta(seconds=2)
 
 @dataclass(slots=True)
 class StageQuery:
-    """The query of one stage. `task` is that of the running query. `flushed`: whether a drain has begun to empty its state. `steps`: see
-    `Engine.limit_watermark`."""
+    """The query of one stage. `task` is that of the running query. `limit`: None if its batches have a fixed limit of rows. `flushed`:
+    whether a drain has begun to empty its state. `steps`: see `Engine.limit_watermark`."""
 
     reads: Sequence[StreamId] = ()
     task: StageTask | None = None
     operators: Sequence[Operator] | None = None
     paused: PausedQuery | None = None
     flushed: bool = False
+    limit: RowLimit | None = None
     caps: StageCaps | None = None
     steps: Mapping[StreamId, Sequence[WatermarkStep]] | None = field(default_factory=dict)
 
@@ -150,6 +152,11 @@ class SparkEngine:
         assert self._callbacks is not None
         query = self._queries.get(done.query) or StageQuery()
         offsets, latest = positions_of(done.positions, query.reads), positions_of(done.latest, query.reads)
+        behind = sum(max(0, end - offsets.get(ssp, end)) for ssp, end in latest.items()) if latest else None
+        row_limit = None
+        if query.limit is not None:
+            row_limit = query.limit.rows
+            query.limit.committed(done.rows, behind, timedelta(milliseconds=done.duration_ms))
         self._callbacks.on_batch(
             Batch(
                 query=done.query,
@@ -159,13 +166,14 @@ class SparkEngine:
                 offsets=offsets,
                 event_time_max=done.event_time_max,
                 parts_ms=done.parts_ms,
-                behind=sum(max(0, end - offsets.get(ssp, end)) for ssp, end in latest.items()) if latest else None,
+                behind=behind,
                 state=done.state,
                 watermark=done.watermark,
                 unflushable=None if query.operators is None else unflushable(query.operators),
                 operators=None if query.operators is None else stateful(query.operators),
                 progress=self._progress(query, done),
                 delays={} if query.caps is None else query.caps.delays,
+                row_limit=row_limit,
                 writes={} if query.task is None else query.task.writes(),
             )
         )
@@ -222,9 +230,17 @@ class SparkEngine:
             return start_query(self._opened.spark, writer, start.query, directory, trigger)
 
         first, last = [], []
+        own = {stream.stream for stream in known.reads}.issuperset(sources_of(writer))  # no sources of the user's
+        sizes = BatchSizes(self._settings.max_rows, self._settings.batch_target)
         if (gates := self._input) is not None:
-            waits = Waits(interval, timed=self._is_timed(known, writer))
-            first.append(lambda execution: gates.new_gate(start.query, known.reads, waits, execution))
+            timed = any(each.empties is Empties.PROCESSING_TIME for each in known.operators)
+            waits = Waits(interval, timed=timed or not own)
+
+            def new_gate(execution: Any) -> Any:
+                known.limit = RowLimit(self._opened.spark, execution, sizes) if own else None
+                return gates.new_gate(start.query, known.reads, waits, execution)
+
+            first.append(new_gate)
         if caps.limited:
             capping = Capping(caps.caps_at, natural, caps.planned, caps.stateful)
             last.append(lambda execution: WatermarkGate(self._opened.spark, execution, capping))
@@ -232,12 +248,6 @@ class SparkEngine:
         self._names[str(query.runId)] = start.query
         await_initialised(query, SOURCES_WITHIN)
         return str(query.runId), query
-
-    def _is_timed(self, known: StageQuery, writer: DataStreamWriter) -> bool:
-        """Whether the query has work to do without new records: timers of processing time, or sources whose ends are not known here."""
-        names = {stream.stream for stream in known.reads}
-        operators = known.operators or ()
-        return any(each.empties is Empties.PROCESSING_TIME for each in operators) or any(name not in names for name in sources_of(writer))
 
     def _caps(self, start: StageStart, task: StageTask, writer: DataStreamWriter, directory: Path) -> StageCaps:
         known, bound = self._query(start), [self._streams[name] for name in start.declared.stage.reads]

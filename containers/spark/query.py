@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from containers.spark.input_gate import hurry
+from containers.spark.jvm import each_of, field
 from containers.spark.listener import OperatorState, operator_states
+from sluice.core.batchsize import BatchSizes
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -90,6 +92,40 @@ def terminate(spark: SparkSession, query: StreamingQuery) -> None:
     if query.isActive:
         query._jsq.streamingQuery().state().set(getattr(getattr(spark._jvm, TERMINATED), "MODULE$"))
         hurry(query)
+
+
+READ_MAX_ROWS = "org.apache.spark.sql.connector.read.streaming.ReadMaxRows"
+PYTHON_READ_LIMIT = "org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingSourceReadLimit"
+"""The limit of a source in Python, as JSON: {"max_rows": number, "_type": "ReadMaxRows"}."""
+
+
+class RowLimit:
+    """The limit of rows that a batch of a running query reads from each source. It changes with each batch (`sluice.core.batchsize`).
+
+    This uses an internal of Spark: a query keeps one object for the limit of each source, and its fields can be set."""
+
+    def __init__(self, spark: SparkSession, execution: Any, sizes: BatchSizes) -> None:
+        """`execution`: Spark's `MicroBatchExecution`, which has initialised its sources. All of them must be Sluice's."""
+        self._fields = {READ_MAX_ROWS: field(spark, READ_MAX_ROWS, "rows"), PYTHON_READ_LIMIT: field(spark, PYTHON_READ_LIMIT, "json")}
+        self._limits = [(str(limit.getClass().getName()), limit) for limit in each_of(execution.uniqueSources().valuesIterator())]
+        self._sizes = sizes
+        self.rows = sizes.first
+        self._set()
+
+    def committed(self, rows: int, behind: int | None, took: timedelta) -> None:
+        """Record a batch: its rows, the records that it left unread when it was planned, and its duration. Called on one thread."""
+        more = bool(behind) and rows >= self.rows // 2
+        limit = self._sizes.after(self.rows, took, more=more)
+        if limit != self.rows:
+            self.rows = limit
+            self._set()
+
+    def _set(self) -> None:
+        for kind, limit in self._limits:
+            if kind == READ_MAX_ROWS:
+                self._fields[kind].setLong(limit, self.rows)
+            elif kind == PYTHON_READ_LIMIT and "max_rows" in (known := json.loads(limit.json())):
+                self._fields[kind].set(limit, json.dumps(known | {"max_rows": self.rows}))
 
 
 LONGEST = 0.05

@@ -184,6 +184,13 @@ def test_unknown_values_have_no_series(meter: Meter, clock: FakeClock) -> None:
     assert not {name for name in names if name.startswith(("sluice_stage_state", "sluice_stage_watermark", "sluice_stage_offsets"))}
 
 
+def test_the_limit_of_rows_is_that_of_the_last_batch_and_absent_where_it_is_fixed(meter: Meter, clock: FakeClock) -> None:
+    meter.committed(batch(0))
+    assert not any(name.startswith("sluice_stage_batch_row_limit") for name in scraped(meter, clock))
+    meter.committed(batch(1, row_limit=20_000))
+    assert scraped(meter, clock)[f"sluice_stage_batch_row_limit{{{LABELS}}}"] == 20_000
+
+
 def test_the_container_shows_its_lease_its_tasks_and_its_trigger(meter: Meter, clock: FakeClock) -> None:
     found = scraped(meter, clock)
     assert found["sluice_container_lease_seconds_left{}"] == 33

@@ -1,0 +1,39 @@
+"""The number of rows that a batch of a running query reads."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from containers.spark.query import RowLimit, await_initialised
+from sluice.core.batchsize import BatchSizes
+from tests.spark.conftest import SOON, Bench
+from tests.spark.drainworld import Drained, windowed
+from tests.spark.operators import EVENTS
+
+pytestmark = pytest.mark.spark
+
+
+def test_batches_of_a_running_query_have_as_many_rows_as_its_limit_says_now(either: Bench) -> None:
+    drained = Drained(either, windowed)
+    query = either.start(drained.grant, windowed)
+    await_initialised(query, SOON)
+    execution = query._jsq.streamingQuery()
+
+    def rows_of_batches(batch: int) -> list[int]:
+        """Of those with rows, from the ends in the offset log."""
+        before = len(either.batches(drained.grant)[1])
+        either.feed(EVENTS, batch=batch)
+        query.processAllAvailable()
+        ends = [
+            sum(drained.plan(each).positions([*{ssp.stream_id for ssp in drained.ends()}]).values())
+            for each in range(before - 1, drained.committed + 1)
+        ]
+        return [after - first for first, after in pairwise(ends) if after > first]
+
+    query.processAllAvailable()
+    for batch, most in enumerate((20, 13)):
+        RowLimit(either.spark, execution, BatchSizes(most, SOON))
+        assert max(rows_of_batches(batch)) <= most
+    assert either.stop(query)
