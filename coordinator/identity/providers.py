@@ -33,7 +33,7 @@ FETCH_PAUSE = timedelta(seconds=10)
 REFRESH_INTERVAL = timedelta(minutes=5)
 """Interval at which keys are fetched, so that a key that a provider has withdrawn is not accepted for longer."""
 
-TIMEOUT = timedelta(seconds=5)
+TIMEOUT = timedelta(seconds=10)
 MAX_DOCUMENT = 1 << 20
 """Maximum size in bytes of an answer of a provider."""
 

@@ -110,10 +110,10 @@ def test_a_planted_secret_turns_up_nowhere(tmp_path: Path, postgres_server: Post
             shown += http.get("/audit-log").text
         processes = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         shown += "\n".join(" ".join(each.cmdline()) for each in processes)
-        shown += run("jobs", "ls", "--coordinator", url, SLUICE_TOKEN=planted("token"))
+        shown += run("jobs", "--coordinator", url, SLUICE_TOKEN=planted("token"))
         shown += run("config", "show", "--json", **planted_in, SLUICE_TOKEN=planted("token"))
         shown += run(
-            "jobs", "ls", "--coordinator", f"http://user:{planted('password')}@127.0.0.1:{port}/{planted('x')}?password={planted('query')}"
+            "jobs", "--coordinator", f"http://user:{planted('password')}@127.0.0.1:{port}/{planted('x')}?password={planted('query')}"
         )
     shown += log.read_text()
     assert "secret:env:CANARY_OF_A_JOB" in shown, "the reference is shown"

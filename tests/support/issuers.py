@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import html
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
@@ -134,3 +138,34 @@ def oidc_provider(directory: Path, groups: Mapping[str, Sequence[str]]) -> Itera
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+# --- a user of the provider --------------------------------------------------------------------------------------------
+
+
+async def submitted(browser: httpx.AsyncClient, page: httpx.Response, **fields: str) -> httpx.Response:
+    """The answer to the page's form with these fields, after all redirects to pages of the provider."""
+    [action] = re.findall(r'<form[^>]* action="([^"]*)"', page.text)
+    hidden = dict(re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', page.text))
+    answer = await browser.post(str(page.url.join(html.unescape(action))), data={**hidden, **fields})
+    return await followed(browser, answer)
+
+
+async def followed(browser: httpx.AsyncClient, answer: httpx.Response) -> httpx.Response:
+    while answer.is_redirect and "/ui/login/" not in answer.headers["location"]:
+        answer = await browser.get(str(answer.url.join(answer.headers["location"])))
+    return answer
+
+
+def confirm(begun: Mapping[str, Any], user: str) -> None:
+    """What a user does in a browser with the code of a device."""
+
+    async def run() -> None:
+        async with httpx.AsyncClient(timeout=60) as browser:
+            page = await followed(browser, await browser.get(begun["verification_uri_complete"]))
+            for _ in range(6):
+                if "<form" not in page.text:
+                    return
+                page = await submitted(browser, page, **({"login": user, "password": "x"} if 'name="login"' in page.text else {}))
+
+    asyncio.run(run())
