@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -27,7 +28,7 @@ from containers.spark.systems.kafka import KafkaTaskSystem
 from containers.spark.systems.kafka_markers import BATCH_HEADER
 from containers.spark.systems.kafka_transactions import ProducerFenced
 from containers.spark.systems.port import Grant
-from containers.spark.systems.row_transfer import transfer
+from containers.spark.systems.row_transfer import FEW_BYTES, FEW_ROWS, collect_few, transfer
 from containers.spark.task import Bound, StageTask
 from containers.state.checkpoint import Checkpoints, unfinished_batches
 from containers.state.offsets.offsetlog import positions_of
@@ -411,3 +412,49 @@ def test_an_error_of_the_driver_ends_the_action_and_is_raised(bench: KafkaBench)
 
     with pytest.raises(ValueError, match="no room"):
         transfer(bench.spark.range(0, 100_000, 1, 4).select(F.col("id").cast("string").cast("binary").alias("value")), refuse)
+
+
+def test_few_rows_reach_the_driver_without_python_workers(bench: KafkaBench) -> None:
+    rows = bench.spark.range(0, 1_000, 1, 2).select(
+        F.lit(None).cast("binary").alias("key"), F.col("id").cast("string").cast("binary").alias("v")
+    )
+    pieces = collect_few(rows)
+    assert pieces is not None
+    assert sorted(int(value) for piece in pieces for value in piece.column(1).to_pylist()) == list(range(1_000))
+    assert {key for piece in pieces for key in piece.column(0).to_pylist()} == {None}
+
+
+@pytest.mark.parametrize(
+    ("rows", "bytes_each", "few"), [(FEW_ROWS, 4, True), (FEW_ROWS + 1, 4, False), (1, FEW_BYTES, True), (1, FEW_BYTES + 1, False)]
+)
+def test_many_rows_of_a_spark_task_and_large_values_are_not_few(bench: KafkaBench, rows: int, bytes_each: int, few: bool) -> None:
+    value = F.lit("x" * bytes_each).cast("binary").alias("value")
+    found = collect_few(bench.spark.range(0, rows, 1, 1).select(F.lit(b"k").alias("key"), value))
+    assert (None if found is None else sum(piece.num_rows for piece in found)) == (rows if few else None)
+
+
+def test_an_error_of_a_plan_with_few_rows_is_raised(bench: KafkaBench) -> None:
+    rows = bench.spark.range(1).select(F.raise_error(F.lit("bad column")).cast("binary").alias("key"), F.lit(b"1").alias("value"))
+    with pytest.raises(Exception, match="bad column"):
+        collect_few(rows)
+
+
+def test_a_large_batch_after_small_ones_is_written_once_and_its_state_continues(bench: KafkaBench) -> None:
+    """Each record n makes the keys 1 to n. The count of a key is written whenever it changes."""
+
+    def counted(task: StageTask) -> DataStreamWriter:
+        keys = task.read(IN).select(F.explode(F.sequence(F.lit(1), F.col("value").cast("string").cast("int"))).alias("k"))
+        return task.write(keys.groupBy("k").count(), OUT, key="k", value=F.col("count").cast("string")).outputMode("update")
+
+    grant = bench.grant("in")
+    many = FEW_ROWS * 5
+    bench.feed([10])
+    directory = bench.stores.prepare(grant.task, grant.stage, grant.lineage, None)
+    query = start_query(bench.spark, counted(bench.task(grant)), f"{bench.name}/few", directory, timedelta(seconds=0.1))
+    bench.queries.append(query)
+    query.processAllAvailable()
+    for n in (10, 10, many, 10):
+        bench.feed([n])
+        query.processAllAvailable()
+    written = Counter((int(key or b""), int(value)) for _, key, value, _ in bench.rows("out"))
+    assert written == Counter([(k, count) for k in range(1, 11) for count in range(1, 6)] + [(k, 1) for k in range(11, many + 1)])

@@ -20,13 +20,14 @@ from pyspark.sql import functions as F
 from containers.engine import Writes
 from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced, TransactionalWriter, TransactionMeter
 from containers.spark.systems.port import Grant, StreamEnds
-from containers.spark.systems.row_transfer import transfer
+from containers.spark.systems.row_transfer import FEW_ROWS, collect_few, transfer
 from sluice.core.errors import BadSettings, LeaseLost, SluiceError
 from sluice.job import Delivery
 from sluice.streams.kafka import KafkaSystem, transactional_id
 from sluice.streams.kafka_properties import KafkaProperties
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -62,6 +63,7 @@ class KafkaTaskSystem:
         self._on_lease_lost = on_lease_lost
         self._writers: dict[str, TransactionalWriter] = {}
         self._meters: defaultdict[str, TransactionMeter] = defaultdict(TransactionMeter)
+        self._last_rows: dict[str, int] = {}
         self._bootstrap = bootstrap
         self._properties = properties
         self._options = {"kafka.bootstrap.servers": bootstrap, **properties.connector_options()}
@@ -111,12 +113,26 @@ class KafkaTaskSystem:
         ready()
         encoded = [(header, value.encode()) for header, value in headers.items()]
         try:
-            writer.write(batch, lambda send: transfer(records, lambda piece: send(piece, encoded)))
+            writer.write(batch, lambda send: self._produce(name, records, lambda piece: send(piece, encoded)))
         except BaseException as error:
             self._writers.pop(name).close()
             if isinstance(error, ProducerFenced):
                 self._confirm(grant)
             raise
+
+    def _produce(self, name: str, records: DataFrame, send: Callable[[RecordBatch], None]) -> int:
+        """Send the records, and return their number. After a small batch, the next one is expected to be small. If it is not, its plan runs
+        a second time; nothing was sent by then."""
+        sent = 0
+        few = collect_few(records) if self._last_rows.get(name, FEW_ROWS) < FEW_ROWS else None
+        if few is None:
+            sent = transfer(records, send)
+        else:
+            for piece in few:
+                send(piece)
+                sent += piece.num_rows
+        self._last_rows[name] = sent
+        return sent
 
     def _confirm(self, grant: Grant) -> None:
         """Confirm that the task is still owned. Raises LeaseLost, which ends the process."""
