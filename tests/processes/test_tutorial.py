@@ -1,0 +1,114 @@
+"""The commands of docs/tutorial.md on a real broker. They are unchanged, except that the broker and the coordinator have other addresses,
+and that the broker is running already."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.deployed import ROOT
+from tests.support.processes import await_answer, end, free_port, start, wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
+GENEROUS = 240.0
+
+
+def blocks(language: str) -> list[str]:
+    return [text for of, text in re.findall(r"^```(\w*)\n(.*?)^```$", TUTORIAL, re.M | re.S) if of == language]
+
+
+class Reader:
+    """Who follows the tutorial, in the folder that its first commands make."""
+
+    def __init__(self, root: Path, environment: Mapping[str, str], broker: str) -> None:
+        self.root = root
+        self.folder = root
+        self.environment = environment
+        self.broker = broker
+        self.opened: list[subprocess.Popen[bytes]] = []
+
+    def changed(self, block: str) -> str:
+        return block.replace("sluice kafka up\n", "").replace("127.0.0.1:9092", self.broker)
+
+    def types(self, block: str) -> str:
+        """Run the commands, and return what they print."""
+        done = subprocess.run(
+            ["bash", "-e", "-c", self.changed(block)],
+            cwd=self.folder,
+            env=dict(self.environment),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=GENEROUS,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def opens_a_terminal(self, name: str, block: str) -> tuple[subprocess.Popen[bytes], Path]:
+        """Start the commands. The last one takes the place of the shell."""
+        first, last = self.changed(block).rstrip("\n").rsplit("\n", 1)
+        log = self.root / f"{name}.log"
+        process = start(["bash", "-e", "-c", f"{first}\nexec {last}"], log, cwd=self.folder, environment=self.environment)
+        self.opened.append(process)
+        return process, log
+
+    def counts(self) -> list[str]:
+        """What the job has written; nothing until it has created the topic."""
+        return sorted(self.types("sluice streams cat counts --system kafka || true").splitlines())
+
+
+@contextmanager
+def reader(root: Path, broker: str) -> Iterator[Reader]:
+    port = free_port()
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("SLUICE_") or name == "SLUICE_SPARK_CONF"},
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "SLUICE_KAFKA_BOOTSTRAP": broker,
+        "SLUICE_PORT": str(port),
+        "SLUICE_COORDINATOR_URL": f"http://127.0.0.1:{port}",
+        "SLUICE_SPARK_MASTER": "local[1]",
+    }
+    made = Reader(root, environment, broker)
+    try:
+        yield made
+    finally:
+        for process in reversed(made.opened):
+            end(process, waits=(30, 30))
+
+
+def test_its_commands_lead_from_nothing_to_a_drained_and_upgraded_job(tmp_path: Path, kafka_server: str) -> None:
+    begin, coordinator, container, look, drain, edit, again, more = blocks("sh")
+    printed = [block for block in blocks("") if block.startswith("{")]
+    expected = sorted(printed[0].splitlines())
+    with reader(tmp_path, kafka_server) as me:
+        me.types(begin)
+        me.folder = tmp_path / "word-count"
+        process, log = me.opens_a_terminal("coordinator", coordinator)
+        await_answer(process, f"{me.environment['SLUICE_COORDINATOR_URL']}/readyz", log)
+
+        first, _ = me.opens_a_terminal("first", container)
+        wait_for("the counts of the first version", lambda: me.counts() == expected, GENEROUS, details=logs_of(me))
+        assert "word-count" in me.types(look)
+
+        me.types(drain)
+        assert first.wait(GENEROUS) == 0
+
+        me.types(edit)
+        me.opens_a_terminal("second", again)
+        assert "DRAINED" in me.types(more)
+        of_new = ['{"word":"be","count":1}', '{"word":"to","count":1}']
+        wait_for("the counts of the new version", lambda: me.counts() == sorted(expected + of_new), GENEROUS, details=logs_of(me))
+
+
+def logs_of(me: Reader) -> Callable[[], str]:
+    return lambda: "\n".join(file.read_text(errors="replace")[-3000:] for file in sorted(me.root.glob("*.log")))
