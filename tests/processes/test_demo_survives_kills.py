@@ -76,7 +76,7 @@ def test_kill_9_of_a_container_and_of_the_coordinator_changes_no_total(tmp_path:
     assert len(log.latest("flights")) == PARTITIONS
 
 
-def test_on_kafka_kill_9_of_containers_changes_no_total(tmp_path: Path) -> None:
+def test_on_kafka_kill_9_of_containers_and_of_the_coordinator_changes_no_total(tmp_path: Path) -> None:
     home, broker = tmp_path / "demo", Broker(tmp_path / "demo" / "kafka")
     with ExitStack() as stack:
         process = stack.enter_context(demo(home, 1, "kafka"))
@@ -92,6 +92,7 @@ def test_on_kafka_kill_9_of_containers_changes_no_total(tmp_path: Path) -> None:
         for least in (FLIGHTS_OF_JANUARY // 8, FLIGHTS_OF_JANUARY // 4):
             wait_for("flights", lambda least=least: written() > least or process.poll() is not None, 240)  # type: ignore[misc]
             wait_for("a driver", lambda: member(process, "containers.driver"), 60).kill()
+        wait_for("the coordinator", lambda: member(process, "sluice", "coordinator"), 60).kill()
         output, _ = process.communicate(timeout=400)
     assert process.returncode == 0, output
     assert f"{FLIGHTS_OF_JANUARY:,} records in {BY_CARRIER}" in output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -19,6 +20,7 @@ from sluice.core.ids import Generation, Lineage
 from sluice.streams.kafka import KafkaSystem, transactional_id
 from sluice.streams.kafka_access import denied, unsupported
 from sluice.streams.kafka_properties import KafkaProperties
+from tests.support.kafkaproxy import Request, kafka_proxy
 from tests.support.processes import wait_for
 from tests.support.servers import KAFKA_USER
 
@@ -51,9 +53,9 @@ class Denials:
         clients = {"bootstrap.servers": self.secured, **PROPERTIES.librdkafka_properties()}
         return TransactionalWriter(clients, self.name, self.topic, Lineage("lineage"), Generation(1), lambda: None)
 
-    def check(self) -> None:
+    def check(self, bootstrap: str = "", properties: KafkaProperties = PROPERTIES) -> None:
         async def check() -> None:
-            system = KafkaSystem(self.secured, PROPERTIES)
+            system = KafkaSystem(bootstrap or self.secured, properties)
             try:
                 await system.check_transactions(self.topic)
             finally:
@@ -122,6 +124,24 @@ def test_brokers_that_are_too_old_are_recognized_by_the_versions_that_they_suppo
         "TxnOffsetCommit 0",
         "OffsetFetch 7",
     ]
+
+
+def test_brokers_that_are_too_old_are_refused_with_the_release_that_is_needed(denials: Denials, kafka_server: str) -> None:
+    """Their answer says that their last version of OffsetFetch is 6, as that of Kafka 2.4 does."""
+
+    def of_kafka_2_4(request: int, answer: bytes) -> bytes:
+        if request != Request.API_VERSIONS:
+            return answer
+        entry = re.compile(rb"(\x00\x09\x00[\x00-\x06]\x00)[\x07-\x20]")  # key, lowest and highest version
+        assert entry.search(answer)
+        return entry.sub(lambda found: found[1] + b"\x06", answer, count=1)
+
+    with kafka_proxy(kafka_server, of_kafka_2_4) as proxy:
+        message = (
+            r"exactly-once needs Kafka 2\.5 or newer: the brokers at 127.* do not support OffsetFetch 7; update them, or .*at-least-once"
+        )
+        with pytest.raises(BadSettings, match=message):
+            denials.check(proxy.bootstrap, KafkaProperties({}))
 
 
 def test_operations_that_the_broker_does_not_list_are_not_taken_for_denied() -> None:
