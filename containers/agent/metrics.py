@@ -15,7 +15,8 @@ from containers.engine import Batch, JvmUsage
 from containers.state.meters import BackupMeter, CopyMeter, Histogram, Transfers
 from sluice.blobs.counted import Requests
 from sluice.clock import Clock
-from sluice.core.ids import StageName, TaskName
+from sluice.core.ids import Ssp, StageName, TaskName
+from sluice.core.lag import records_in
 from sluice.disks import DiskSpace, Thresholds
 from sluice.job import Delivery
 from sluice.metrics import build_info, with_old_names
@@ -27,6 +28,25 @@ RATE_OVER_AT_LEAST = timedelta(seconds=1)
 
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Bounds of the histogram of batch durations, in seconds."""
+
+
+class RecordShare:
+    """Counts the offsets that batches have passed, and the records that they have read there."""
+
+    def __init__(self) -> None:
+        self._offsets = 0
+        self._records = 0
+
+    def add(self, offsets: int, records: int) -> None:
+        """A batch that runs again passes no offsets, and does not count."""
+        if offsets > 0:
+            self._offsets += offsets
+            self._records += records
+
+    @property
+    def records_per_offset(self) -> float | None:
+        """At most 1, although a query that reads a stream twice counts its records twice. None before the first offset."""
+        return min(1.0, self._records / self._offsets) if self._offsets > 0 else None
 
 
 class Meter:
@@ -47,11 +67,14 @@ class Meter:
         self.last: Batch | None = None
         self.event_time_max: datetime | None = None
         self.behind: int | None = None
+        """Records that the sources had beyond the last batch."""
         self.progress_at: datetime | None = None
         """When a batch was last committed, or the query last found nothing to read."""
         self._trigger = trigger
         self._clock = clock
         self._recent: deque[tuple[float, float, int]] = deque()
+        self._offsets: Mapping[Ssp, int] = {}
+        self._passed = RecordShare()
 
     def committed(self, batch: Batch) -> wire_agents.StageMetricsBody:
         """Add a batch that was just committed; the metrics to report with it."""
@@ -65,7 +88,10 @@ class Meter:
             self.dropped_late += batch.state.dropped_late
             self.dropped_late_at = self._clock.now()
         self.event_time_max = batch.event_time_max or self.event_time_max
-        self.behind = batch.behind
+        if self._offsets.keys() == batch.offsets.keys():  # else it is not known where partitions began
+            self._passed.add(sum(at - self._offsets[ssp] for ssp, at in batch.offsets.items()), batch.rows)
+        self._offsets = batch.offsets
+        self.behind = None if batch.behind is None else records_in(batch.behind, self._passed.records_per_offset)
         self.last, self.progress_at = batch, self._clock.now()
         now = self._clock.elapsed()
         self._recent.append((now - seconds, now, batch.rows))
@@ -100,6 +126,7 @@ class Meter:
             delivery={name: each.delivery.value for name, each in last.writes.items()} if last is not None else {},
             late_rows=self.dropped_late or None,
             late_rows_at=self.dropped_late_at,
+            records_per_offset=self._passed.records_per_offset,
             at=self._clock.now(),
         )
 

@@ -21,6 +21,7 @@ from sluice.clock import Clock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import Instant, JobName, RunId, Ssp, StageName, StreamId, TaskName
 from sluice.core.jobmodels.model import JobModel
+from sluice.core.lag import records_in
 from sluice.core.lifecycle import RunState
 from sluice.streams.port import Offsets, StreamSystem
 
@@ -30,7 +31,7 @@ PER_TURN = 500
 """Stages that are processed before other requests get their turn on the event loop: about a millisecond."""
 
 Lag = Mapping[tuple[TaskName, StageName], int]
-"""The number of records that each stage of each task has not read yet."""
+"""About how many records each stage of each task has not read yet. See `sluice.core.lag`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,8 @@ class LagMonitor:
             at = reading.stored if reported is None else reported.offsets
             left = _left(ends, reading.starts, at)
             if left is not None:
-                found[reading.of] = left[0]
+                metrics = None if reported is None else reported.metrics
+                found[reading.of] = records_in(left[0], None if metrics is None else metrics.records_per_offset)
                 beyond += left[1]
             if number % PER_TURN == 0:
                 await asyncio.sleep(0)
@@ -210,7 +212,7 @@ class LagMonitor:
 
 
 def _left(ends: Mapping[StreamId, Offsets], starts: Sequence[tuple[StreamId, Ssp, int]], at: Mapping[Ssp, int]) -> tuple[int, int] | None:
-    """The number of records between these offsets and the ends, and the number of offsets beyond the ends. None if an end is unknown."""
+    """The number of offsets between these and the ends, and the number of these beyond the ends. None if an end is unknown."""
     left = beyond = 0
     for stream_id, ssp, start in starts:
         end = ends.get(stream_id)

@@ -99,12 +99,13 @@ def list_streams(
     bootstrap: Bootstrap = None,
     properties: Properties = None,
 ) -> None:
-    """List streams, with the number of their partitions and records."""
+    """List streams, with the number of their partitions and records; on Kafka of offsets, which the ends of transactions take, too."""
 
     async def show(streams: StreamAdmin) -> None:
+        counted = "offsets" if streams.transactional else "records"
         for stream in await streams.streams():
             earliest, latest = await streams.earliest(stream), await streams.latest(stream)
-            typer.echo(f"{stream}\t{len(latest)} partitions\t{sum(latest.values()) - sum(earliest.values())} records")
+            typer.echo(f"{stream}\t{len(latest)} partitions\t{sum(latest.values()) - sum(earliest.values())} {counted}")
 
     _run(_opened(context, system, home, bootstrap, properties), show)
 

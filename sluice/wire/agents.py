@@ -134,10 +134,11 @@ class StageMetricsBody(RenamedBody):
     `unflushable`: the query's operators whose state a flush cannot empty; null if unknown. `operators`: all stateful operators of the
     query, and what a drain does to each; null if unknown. `lateRows`: how many rows the query has dropped as late since the container
     acquired the task, and `lateRowsAt` when it did so last; null if it has dropped none. `delivery`: of each stream that it writes, by the
-    job's name of the stream.
+    job's name of the stream. `recordsPerOffset`: the share of the offsets that had a record, of those that the container has read; null if
+    it has read none. In Kafka the end of a transaction takes an offset, and so do aborted records.
     """
 
-    added_fields: ClassVar[frozenset[str]] = frozenset({"operators", "lateRows", "lateRowsAt", "delivery"})
+    added_fields: ClassVar[frozenset[str]] = frozenset({"operators", "lateRows", "lateRowsAt", "delivery", "recordsPerOffset"})
 
     rows: Offset
     rows_per_second: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
@@ -157,6 +158,7 @@ class StageMetricsBody(RenamedBody):
     delivery: Annotated[dict[Name, DeliveryText], Field(max_length=100, json_schema_extra={"additionalProperties": False})] = Field(
         default_factory=dict
     )
+    records_per_offset: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     at: Utc
 
 

@@ -243,6 +243,15 @@ async def test_how_far_a_stage_is_behind_is_counted_from_its_last_batch(caller: 
     assert (stage["lag"], stage["metrics"]["lag"]) == (60, 60)
 
 
+async def test_the_lag_of_a_stage_does_not_count_offsets_that_have_no_record(caller: Caller, run_id: str) -> None:
+    feed(caller, 100)
+    await tell(caller, run_id, 3, MEASURES | {"recordsPerOffset": 0.9}, offset=40)
+    await survey(caller)
+    stage = await stage_of(caller, run_id)
+    assert (stage["lag"], stage["metrics"]["lag"]) == (54, 54)
+    assert (await series(caller))['sluice_job_lag_records{sluice_job="flight-delays",stage="hourly"}'] == 54
+
+
 async def test_lag_is_known_of_tasks_without_an_owner_and_without_a_report(caller: Caller) -> None:
     run_id = (await caller.deploy())["runId"]
     feed(caller, 100)

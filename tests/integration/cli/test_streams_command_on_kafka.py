@@ -42,7 +42,7 @@ def test_what_is_typed_can_be_read_back(topics: Topics, words: str) -> None:
     topics("create", words, "--partitions", "2")
     assert "3 records appended" in topics("append", words, typed="a\nb\nc\n")
     assert sorted(topics("cat", words).split()) == ["a", "b", "c"]
-    assert f"{words}\t2 partitions\t3 records" in topics("ls").splitlines()
+    assert f"{words}\t2 partitions\t3 offsets" in topics("ls").splitlines()
 
 
 def test_the_topics_of_kafka_itself_are_not_listed(topics: Topics, kafka_server: str, words: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from containers.agent.metrics import ContainerCollector, Meter, jvm_metrics, process_metrics
 from containers.engine import Batch, JvmUsage, StageStart, StateSize, Writes
 from sluice import Job
-from sluice.core.ids import Generation, Lineage, RunId, TaskName
+from sluice.core.ids import Generation, Lineage, RunId, Ssp, TaskName
 from sluice.job import Delivery
 from sluice.wire import agents as wire_agents
 from tests.support.fakes import FakeClock
@@ -34,6 +34,10 @@ START = start()
 
 def batch(number: int, rows: int = 100, millis: int = 500, **more: Any) -> Batch:
     return Batch(START.query, number, rows, millis, {}, **more)
+
+
+def read(number: int, rows: int, offsets: Mapping[Ssp, int], **more: Any) -> Batch:
+    return Batch(START.query, number, rows, 500, offsets, **more)
 
 
 @pytest.fixture
@@ -106,6 +110,31 @@ def test_the_newest_event_time_is_kept_over_batches_without_one(meter: Meter) ->
 
 def test_the_lag_of_a_source_without_latest_offsets_is_unknown(meter: Meter) -> None:
     assert meter.committed(batch(0)).lag is None
+
+
+def at(*offsets: int) -> dict[Ssp, int]:
+    return {Ssp("kafka", "in", partition): offset for partition, offset in enumerate(offsets)}
+
+
+def test_the_lag_does_not_count_offsets_that_have_no_record(meter: Meter) -> None:
+    """The transactions of its writer have nine records each, and an offset for their end."""
+    assert meter.committed(read(0, 45, at(50, 0), behind=150)).lag == 150, "it is not known where it began"
+    reported = meter.committed(read(1, 90, at(100, 50), behind=100))
+    assert (reported.lag, reported.records_per_offset) == (90, 0.9)
+    assert meter.committed(read(2, 90, at(150, 100), behind=1)).lag == 1
+    assert meter.committed(read(3, 0, at(150, 100), behind=0)).lag == 0
+
+
+def test_batches_that_run_again_and_partitions_that_are_added_do_not_change_the_share_of_records(meter: Meter) -> None:
+    meter.committed(read(0, 45, at(50)))
+    meter.committed(read(1, 45, at(100)))
+    meter.committed(read(1, 45, at(100)))
+    assert meter.committed(read(2, 1000, at(100, 5000), behind=10)).records_per_offset == 0.9
+
+
+def test_a_stream_that_a_query_reads_twice_has_no_more_records_than_offsets(meter: Meter) -> None:
+    meter.committed(read(0, 100, at(50)))
+    assert meter.committed(read(1, 100, at(100), behind=10)).lag == 10
 
 
 # --- the metrics -----------------------------------------------------------------------------------------------------
