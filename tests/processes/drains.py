@@ -43,6 +43,11 @@ def drain(scene: Stage, mode: str = "DEFAULT") -> str:
     return str(answer.json()["uuid"])
 
 
+def can_be_emptied(scene: Stage) -> bool:
+    """Whether every task has reported that a flush empties it."""
+    return bool(scene.http.post("/drain/plan", json={"runId": scene.run_id}).json().get("empties"))
+
+
 def phase(scene: Stage, uuid: str) -> str:
     return str(scene.http.get(f"/drain/{uuid}").json()["phase"])
 

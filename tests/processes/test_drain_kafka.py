@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -17,11 +18,11 @@ from examples.harness.topics import Topics
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
 from sluice.streams.port import Offsets
-from tests.processes.drains import HALVES, WINDOWS, drain, phase
+from tests.processes.drains import HALVES, WINDOWS, can_be_emptied, drain, phase
 from tests.processes.feeding import beside
 from tests.processes.kafkastage import stage_on_kafka
 from tests.processes.stage import Stage
-from tests.support.processes import wait_for
+from tests.support.processes import SLUICE, await_line, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -85,7 +86,13 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaScene]:
         yield KafkaScene(made, topics)
 
 
-def test_under_load_nothing_is_read_after_the_stop_and_everything_by_the_next_version(scene: KafkaScene) -> None:
+AT_LEAST_ONCE = HALVES.replace('value="v")', 'value="v", delivery="at-least-once")').replace(
+    'key="hour")', 'key="hour", delivery="at-least-once")'
+)
+
+
+def test_under_load_versions_that_write_in_other_ways_follow_each_other_and_each_record_counts_once(scene: KafkaScene) -> None:
+    """Exactly-once, after a drain at-least-once, and after an upgrade exactly-once again."""
     made = scene.stage
     made.start_coordinator()
     made.deploy(start="earliest")
@@ -99,16 +106,39 @@ def test_under_load_nothing_is_read_after_the_stop_and_everything_by_the_next_ve
         assert sum(scene.counted().values()) == at_the_end
         time.sleep(1)  # of further input
         assert sum(scene.topics.latest("numbers").values()) > at_the_end
-        made.job_file.write_text(HALVES)
+        made.job_file.write_text(AT_LEAST_ONCE)
         grow(scene)
         made.deploy()
         _, watchdog = made.start_container(**SETTINGS)
         wait_for("the next version's", lambda: sum(scene.topics.latest("middle").values()) > at_the_end + PER_SECOND, 180)
+        wait_for("what a flush empties", lambda: can_be_emptied(made), 180)
+        assert deliveries(made) == {"at-least-once"}
+        watchdog = upgrade(scene, WINDOWS, watchdog)
+        assert deliveries(made) == {"exactly-once"}
     fed = sum(producer.sent.values())
     wait_for("all of them in the middle", lambda: sum(scene.topics.latest("middle").values()) >= fed, 240)
     scene.await_drained(drain(made))
     assert watchdog.wait(60) == 0
     assert scene.counted() == producer.sent
+
+
+def deliveries(made: Stage) -> set[str]:
+    """How the stages of the run write, as they have reported it."""
+    found = [stage.metrics.delivery for task in made.detail().tasks for stage in task.stages if stage.metrics is not None]
+    return {delivery for each in found for delivery in each.values()}
+
+
+def upgrade(scene: KafkaScene, text: str, watchdog: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+    """`sluice upgrade` to the version with that text, while the producer sends. Returns the process of the new version's container."""
+    made = scene.stage
+    made.job_file.write_text(text)
+    command = [*SLUICE, "upgrade", str(made.job_file), "--coordinator", made.url, "--no-rollback"]
+    upgrading = made.launch("upgrade", command, PYTHONUNBUFFERED="1")
+    made.run_id = await_line(upgrading, made.log_file("upgrade"), r"is deployed as run (toy-\S+);", 240)
+    assert watchdog.wait(60) == 0
+    _, watchdog = made.start_container(**SETTINGS)
+    assert upgrading.wait(240) == 0
+    return watchdog
 
 
 def grow(scene: KafkaScene) -> None:

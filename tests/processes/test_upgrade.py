@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.drains import ONCE, drain
+from tests.processes.drains import ONCE, can_be_emptied, drain
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 
@@ -98,11 +98,6 @@ def said(scene: Stage, name: str, pattern: str) -> str:
     """The first group of the pattern in the output of the command."""
     file = scene.root / f"{name}.log"
     return wait_for(f"{pattern} in {file.name}", lambda: re.search(pattern, file.read_text(), re.MULTILINE), 300)[1]
-
-
-def can_be_emptied(scene: Stage) -> bool:
-    """Whether every task has reported that a flush empties it."""
-    return bool(scene.http.post("/drain/plan", json={"runId": scene.run_id}).json().get("empties"))
 
 
 def read(scene: Stage) -> int:

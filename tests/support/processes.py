@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 import httpx
 import psutil
 
+from sluice.randomness import below
+
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +52,15 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def server_port() -> int:
+    """As `free_port`, for a server that is started again: a port that the system gives to no client meanwhile (as Linux is configured by
+    default), not even to one that tries to reach the server."""
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", 15_000 + below(15_000)))
+            return int(probe.getsockname()[1])
 
 
 @cache

@@ -8,17 +8,22 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
+import javaproperties
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
 from containers.errors import JarsUnavailable
-from containers.jars import broker_jars
+from containers.jars import broker_jars, check_java
 from containers.local.kafka import Broker, Process
-from tests.support.processes import ProcessFailed, free_port, serving
+from containers.local.kafka_config import LOOPBACK
+from tests.support.processes import ProcessFailed, free_port, kill_whole, must_run, serving, start, tail, wait_for
 
 _SOURCES: Mapping[str, str] = {
     "chromium": "apt install chromium",
@@ -150,6 +155,43 @@ def _running(broker: Broker) -> Iterator[Process]:
         yield process
     finally:
         asyncio.run(broker.down())
+
+
+@contextmanager
+def second_broker(first: Path) -> Iterator[Callable[[], None]]:
+    """A second broker, node 2, in the cluster of the running broker in the directory `first`, which stays the controller. Yields a function
+    that kills it."""
+    directory, port = first.with_name(f"{first.name}-2"), free_port()
+    directory.mkdir()
+    properties = javaproperties.loads((first / "server.properties").read_text())
+    own = {
+        "process.roles": "broker",
+        "node.id": "2",
+        "listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
+        "log.dirs": str(directory / "data"),
+    }
+    file, log, cluster = directory / "server.properties", directory / "server.log", (first / "cluster-id").read_text().strip()
+    file.write_text(javaproperties.dumps({**properties, **own}))
+    java_command = [check_java(os.environ), "-cp", os.pathsep.join(map(str, broker_jars())), *_SMALL]
+    java_command.append(f"-Dlog4j2.configurationFile={(first / 'log4j2.properties').as_uri()}")
+    _run([*java_command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(file)], directory)
+    process = start([*java_command, "kafka.Kafka", str(file)], log)
+    try:
+        admin = AdminClient({"bootstrap.servers": f"{LOOPBACK}:{port}"})
+
+        def joined() -> bool:
+            must_run(process, log)
+            with suppress(KafkaException):
+                return set(admin.list_topics(timeout=5).brokers) == {1, 2}
+            return False
+
+        wait_for("the second broker", joined, details=lambda: tail(log))
+        yield lambda: kill_whole(process)
+    finally:
+        kill_whole(process)
+
+
+_SMALL = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 @contextmanager
