@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 
 from coordinator.api import agents, audit, docs, drains, jobmodels, ops, runs, samza, snapshots, tokens
 from coordinator.api.access import GuardedRoute
-from coordinator.api.text import check_text
+from coordinator.api.text import check_body
 from sluice.core.deprecations import Kind, of_kind
 
 ROUTERS = (
@@ -39,7 +39,7 @@ def new_api(**kwargs: Any) -> FastAPI:
         title="Sluice coordinator",
         version="0.2.0",
         redirect_slashes=False,
-        dependencies=[Depends(check_text)],
+        dependencies=[Depends(check_body)],
         openapi_url=None,  # `coordinator.api.docs` serves the document and the page
         **kwargs,
     )

@@ -19,6 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.datastructures import State
 
+from coordinator.api.text import check_url
 from coordinator.identity.audit_log import AuditedRequest, AuditLog
 from coordinator.identity.audited_state import AuditedState, state_of_job, state_of_tokens
 from coordinator.identity.authentication import Authentication, Principal
@@ -322,8 +323,6 @@ class Access:
     async def _job(self, request: Request, job: JobSource) -> JobName | None:
         """The job that the request names. None if it names no job, or an object that does not exist."""
         path, query = request.path_params, request.query_params
-        if any("\0" in str(each) for each in (*path.values(), *query.values())):
-            return None  # no row has such a name, and PostgreSQL raises an error instead of finding none
         match job:
             case JobSource.PATH:
                 return JobName(path["job"])
@@ -424,6 +423,7 @@ class GuardedRoute(APIRoute):
         async def guarded(request: Request) -> Response:
             access: Access = request.app.state.access
             request.state.named_job = ""
+            check_url(request)
             try:
                 await access.admit(request, rule)
             except Forbidden as refusal:

@@ -1,5 +1,7 @@
-"""Refuses text that cannot be stored or encoded: NUL, which PostgreSQL does not store, lone surrogates, which UTF-8 cannot encode, and
-bytes that are not UTF-8. Every route depends on this check. It is made before the request is validated.
+"""Refuses requests with text that cannot be stored or encoded (`sluice.core.text`), or with bytes that are not UTF-8, and names the field.
+
+Each `GuardedRoute` checks the URL before anything of it is looked up, and the body before it is validated. The store refuses such text from
+any other source.
 """
 
 from __future__ import annotations
@@ -12,14 +14,21 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 
+from sluice.core.text import is_storable
+
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
-async def check_text(request: Request) -> None:
-    """Raises RequestValidationError with the name of the field."""
+def check_url(request: Request) -> None:
+    """Raises RequestValidationError with "path" or "query"."""
     found = [*_in_url(request)]
-    if request.method in _WITH_BODY:
-        found += _in_body(await request.body())
+    if found:
+        raise RequestValidationError(found)
+
+
+async def check_body(request: Request) -> None:
+    """Raises RequestValidationError with the name of the field."""
+    found = [*_in_body(await request.body())] if request.method in _WITH_BODY else []
     if found:
         raise RequestValidationError(found)
 
@@ -70,7 +79,7 @@ def _unprintable(document: Any) -> Iterator[tuple[str, ...]]:
         where, value = left.pop()
         match value:
             case str():
-                if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
+                if not is_storable(value):
                     yield where
             case Mapping():
                 left += [((*where, "a field's name"), name) for name in value]

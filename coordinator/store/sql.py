@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from coordinator.store.runs import RunReads, RunWrites
 from coordinator.store.snapshots import SnapshotReads, SnapshotWrites
 from coordinator.store.sqlite import connect
 from sluice import disks
-from sluice.core.errors import SluiceError, StoreUnavailable
+from sluice.core.errors import SluiceError, StoreUnavailable, UnstorableText
+from sluice.core.text import is_storable
 
 log = logging.getLogger(__name__)
 
@@ -257,10 +258,20 @@ def new_engine(url: str, holder: str = "") -> AsyncEngine:
     engine = create_async_engine(
         url, pool_pre_ping=not sqlite, hide_parameters=True, connect_args=arguments
     )  # rows contain users' settings
+    event.listen(engine.sync_engine, "before_cursor_execute", _check_text)
     if engine.dialect.name == "sqlite":
         event.listen(engine.sync_engine, "do_connect", _connect_sqlite)
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     return engine
+
+
+def _check_text(_connection: Any, _cursor: Any, _statement: str, parameters: Any, _context: Any, _many: bool) -> None:
+    """All text passes here on its way to the database, so that both databases refuse the same. SQLite would store it, and PostgreSQL would
+    fail as if it were unavailable. Raises UnstorableText."""
+    for row in parameters if isinstance(parameters, list) else [parameters or ()]:
+        for value in row.values() if isinstance(row, Mapping) else row:
+            if isinstance(value, str) and not is_storable(value):
+                raise UnstorableText(f"{value[:80]!r} has NUL or lone surrogates")
 
 
 def _connect_sqlite(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:

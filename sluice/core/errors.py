@@ -79,6 +79,10 @@ class BadName(ClientError):
         )
 
 
+class UnstorableText(ClientError):
+    """A text has NUL or lone surrogates, which cannot be stored."""
+
+
 class UnknownJob(NotFound):
     """There is no such job."""
 

@@ -22,6 +22,7 @@ from typing import NewType
 
 from sluice.core.access.roles import Role
 from sluice.core.ids import ExecutionContainerId, Instant, JobName
+from sluice.core.text import is_storable
 
 TokenId = NewType("TokenId", str)
 Digest = NewType("Digest", str)
@@ -54,9 +55,10 @@ def incarnation_of(token: str) -> ExecutionContainerId | None:
     if len(parts) != 3 or not token.startswith(INCARNATION_PREFIX) or len(token) > MAX_TOKEN:
         return None
     try:
-        return ExecutionContainerId(urlsafe_b64decode(parts[2] + "=" * (-len(parts[2]) % 4)).decode())
+        named = urlsafe_b64decode(parts[2] + "=" * (-len(parts[2]) % 4)).decode()
     except ValueError:
         return None
+    return ExecutionContainerId(named) if is_storable(named) else None
 
 
 def digest(token: str) -> Digest:

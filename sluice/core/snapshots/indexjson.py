@@ -33,6 +33,7 @@ from sluice.core.snapshots.snapshot import (
     SnapshotMetadata,
     checked_blob_id,
 )
+from sluice.core.text import is_storable
 
 SCHEMA_VERSION = 1
 
@@ -321,7 +322,7 @@ _LONGEST_TEXT = 600
 def _name_text(value: object, what: str) -> str:
     """Text that a database can store and a terminal can show: without NUL and lone surrogates."""
     text = _text(value, what)
-    if len(text) > _LONGEST_TEXT or "\0" in text or any("\ud800" <= each <= "\udfff" for each in text):
+    if len(text) > _LONGEST_TEXT or not is_storable(text):
         _refuse(text, what)
     return text
 

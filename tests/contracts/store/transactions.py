@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.store.fleet import ContainerState
 from coordinator.store.sql import Store
+from sluice.core.errors import UnstorableText
 from sluice.core.ids import ExecutionContainerId, RunId, TaskName
 from sluice.core.jobmodels.grouping import PreviousAssignment
 from tests.contracts.rows import (
@@ -21,6 +22,24 @@ from tests.contracts.rows import (
 
 
 class TransactionsContract:
+    @pytest.mark.parametrize("name", ["a\0b", "a\ud800b"], ids=["NUL", "a lone surrogate"])
+    async def test_text_that_cannot_be_stored_is_refused_in_queries_and_in_rows(self, store: Store, name: str) -> None:
+        async with store.read() as tx:
+            for query in (lambda: tx.fleet.owner(JOB, TaskName(name)), lambda: tx.runs.get(RunId(name))):
+                with pytest.raises(UnstorableText):
+                    await query()
+
+        async def put_both() -> None:
+            async with store.begin() as tx:
+                await tx.runs.put(run_row("r1"))
+                await tx.runs.put(run_row(name))
+
+        with pytest.raises(UnstorableText):
+            await put_both()
+        assert store.failures == 0
+        async with store.read() as tx:
+            assert await tx.runs.get(RunId("r1")) is None
+
     async def test_an_empty_database_has_no_rows(self, store: Store) -> None:
         async with store.read() as tx:
             assert await tx.runs.get(RunId("r1")) is None

@@ -11,9 +11,11 @@ import httpx
 import pytest
 
 from sluice.core.access.roles import Role
-from sluice.core.access.tokens import Grant
+from sluice.core.access.tokens import SECRET_BYTES, Grant, new_incarnation_token
+from sluice.core.ids import ExecutionContainerId
 from tests.support.api import Caller, calling, problem_slug, run_body
 from tests.support.fakes import FakeClock
+from tests.support.servers import Postgres
 
 FIRST, SECOND = "Partition 0", "Partition 1"
 
@@ -47,8 +49,8 @@ class Guarded:
 
 
 @asynccontextmanager
-async def serving(home: Path, clock: FakeClock) -> AsyncIterator[Guarded]:
-    async with calling(home, clock, authentication=True, allowed_hosts=("c",)) as caller:
+async def serving(home: Path, clock: FakeClock, **settings: object) -> AsyncIterator[Guarded]:
+    async with calling(home, clock, authentication=True, allowed_hosts=("c",), **settings) as caller:
         found = Guarded(caller)
         tokens = caller.coordinator.authentication.tokens
         for name, roles in {"admin": set(Role), "agent": {Role.AGENT}, "other": {Role.AGENT}, "launcher": {Role.LAUNCHER}}.items():
@@ -151,6 +153,19 @@ async def test_no_other_token_renews_a_lease(there: Guarded) -> None:
     doubled = [(b"authorization", f"Bearer {token}".encode())] * 2
     assert (await http.get(url, headers=doubled)).status_code == 401
     assert there.caller.coordinator.api.state.parts.leases.answered_alive == answered
+
+
+async def test_a_name_that_cannot_be_stored_is_refused_before_it_is_looked_up(tmp_path: Path, postgres_server: Postgres) -> None:
+    async with serving(tmp_path, FakeClock(), database_url=postgres_server.new_database()) as there:
+        await there.registered("c1")
+        http, run = there.caller.http, there.run_id
+        for action in ("progress", "release", "event-time", "stages/s/failure", "stages/s/snapshots"):
+            answer = await http.post(f"/runs/{run}/tasks/a%00b/{action}", json={})
+            assert problem_slug(answer) == (422, "invalid-request"), answer.text
+        for path in ("/runs/a%00b?view=basic", "/jobs/a%00b/snapshots", "/containerHeartbeat?executionContainerId=c1%00"):
+            assert problem_slug(await http.get(path)) == (422, "invalid-request"), path
+        there.use(new_incarnation_token(ExecutionContainerId("a\0b"), b"x" * SECRET_BYTES))
+        assert problem_slug(await http.get(f"/runs/{run}")) == (401, "not-authenticated")
 
 
 async def test_a_token_outlives_the_coordinator(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ WIRE = {
     ("error", 500, "Something went wrong."),
     ("bad-request", 422, "The request cannot be carried out."),
     ("bad-name", 422, "A name has characters that Sluice does not accept."),
+    ("unstorable-text", 422, "A text has NUL or lone surrogates, which cannot be stored."),
     ("unknown-job", 404, "There is no such job."),
     ("unknown-run", 404, "There is no such run."),
     ("unknown-container", 404, "There is no such container."),
