@@ -257,7 +257,13 @@ class CoordinatorClient:
         await self._request("GET", "/livez")
 
     async def jobs(self) -> wire_runs.JobsReply:
-        return await self._read(wire_runs.JobsReply, "GET", "/jobs")
+        """All jobs, from all pages."""
+        found: list[wire_runs.JobReply] = []
+        page = await self._read(wire_runs.JobsReply, "GET", "/jobs")
+        while page.next is not None:
+            found += page.jobs
+            page = await self._read(wire_runs.JobsReply, "GET", "/jobs", params={"after": page.next})
+        return wire_runs.JobsReply(jobs=(*found, *page.jobs))
 
     async def runs(self, job: JobName, limit: int, before: RunId | None = None) -> wire_runs.RunsReply:
         """Up to `limit` runs of the job, newest first; only those older than `before`."""

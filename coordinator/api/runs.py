@@ -153,12 +153,13 @@ async def get_jobs(
     parts: PartsDep,
     guard: RequestGuardDep,
     after: Annotated[wire_body.Name | None, Query(description="only jobs that come after this one")] = None,
-    limit: Annotated[int | None, Query(ge=1, le=1000, description="default: all")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
 ) -> wire_runs.JobsReply:
-    """The jobs for which the principal has a role, by name. With a limit, set `after` to the answer's `next` for the next page."""
-    found = await parts.runs.jobs(JobName(after) if after else None, None if limit is None else limit + 1)
+    """The jobs for which the principal has a role, by name. For the next page, set `after` to the answer's `next`. A page lacks the jobs
+    that the principal may not see."""
+    found = await parts.runs.jobs(JobName(after) if after else None, limit + 1)
     page = found[:limit]
-    following = page[-1].job if limit is not None and len(found) > limit else None
+    following = page[-1].job if len(found) > limit else None
     return wire_runs.JobsReply(jobs=tuple(job_reply(row) for row in page if guard.shows(row.job)), next=following)
 
 

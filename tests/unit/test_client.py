@@ -198,6 +198,20 @@ async def test_the_client_sends_the_user_that_deploys() -> None:
     assert dict(asked[0].headers).items() >= {name.lower(): user for name, user in actor_headers().items()}.items()
 
 
+async def test_jobs_are_read_page_by_page() -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        after = request.url.params.get("after", "")
+        asked.append(after)
+        names = {"": ["a", "b"], "b": [], "c": ["d"]}[after]  # a page without the jobs that the principal may not see
+        jobs = [{"job": each, "currentRun": f"{each}-1", "state": "RUNNING", "runs": 1} for each in names]
+        return httpx.Response(200, json={"jobs": jobs, "next": {"": "b", "b": "c"}.get(after)})
+
+    found = await CoordinatorClient("http://c", httpx.MockTransport(answer)).jobs()
+    assert ([each.job for each in found.jobs], found.next, asked) == (["a", "b", "d"], None, ["", "b", "c"])
+
+
 async def test_an_error_of_the_coordinator_does_not_count_as_unreachable() -> None:
     locked = {"type": "urn:sluice:store-unavailable", "title": "", "status": 503, "detail": "the database is locked"}
     with pytest.raises(CoordinatorUnavailable, match="http://c/jobs: 503 the database is locked") as raised:

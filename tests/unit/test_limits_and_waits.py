@@ -147,4 +147,5 @@ def test_each_list_has_pages_of_the_size_of_the_page() -> None:
         "/jobs",
         "/audit-log",
     }
+    assert (limits["/jobs"]["maximum"], limits["/jobs"]["default"]) == (1000, 1000)
     assert (limits["/audit-log"]["maximum"], limits["/audit-log"]["default"]) == (1000, 100)

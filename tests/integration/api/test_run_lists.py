@@ -132,7 +132,7 @@ async def test_all_failures_of_a_slot_are_counted_though_few_are_shown(caller: C
     assert (len(run["incarnations"]), run["crashLoopBackoff"][0]["failures"]) == (5, 12)
 
 
-async def test_jobs_come_page_by_page_where_a_limit_is_given(caller: Caller) -> None:
+async def test_jobs_come_page_by_page(caller: Caller) -> None:
     for job in ("b", "a", "c"):
         await caller.deploy(run_body(job=job))
     pages = [(await caller.http.get(f"/jobs{query}")).json() for query in ("", "?limit=2", "?limit=2&after=b")]
