@@ -25,7 +25,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -44,8 +44,8 @@ _LOCK = 7355609
 CLAIM_SECONDS = 10.0
 """How long a claim on PostgreSQL is valid after it was renewed."""
 
-SESSION_MILLIS = 8_000
-"""Timeout of statements, of waiting for locks, and of idle transactions. Less than CLAIM_SECONDS."""
+SESSION_LIMIT = timedelta(seconds=8)
+"""Timeout of statements and of idle transactions. Less than CLAIM_SECONDS."""
 
 LOOK_SECONDS = 0.25
 """How often a coordinator that waits for a claim looks at it."""
@@ -83,10 +83,11 @@ def new_holder() -> str:
     return f"{socket.gethostname()[:24]} pid {os.getpid()} {new_uuid().hex[:12]}"
 
 
-def session_settings(holder: str) -> dict[str, str]:
-    """Settings of PostgreSQL for all sessions of the process."""
-    limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
-    return {"application_name": _session_name(holder), **dict.fromkeys(limits, str(SESSION_MILLIS))}
+def session_settings(holder: str, limit: timedelta = SESSION_LIMIT) -> dict[str, str]:
+    """Settings of PostgreSQL for all sessions of the process. A statement that waits for a lock fails earlier than others, so that the
+    error names the lock."""
+    limits = {"statement_timeout": limit, "lock_timeout": limit * 0.75, "idle_in_transaction_session_timeout": limit}
+    return {"application_name": _session_name(holder)} | {name: f"{each.total_seconds() * 1000:.0f}" for name, each in limits.items()}
 
 
 def _session_name(holder: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from coordinator.store.access import AccessReads, AccessWrites
-from coordinator.store.claim import Claim, FileClaim, SessionClaim, new_holder, session_settings
+from coordinator.store.claim import SESSION_LIMIT, Claim, FileClaim, SessionClaim, new_holder, session_settings
 from coordinator.store.cleanup import CleanupReads, CleanupWrites
 from coordinator.store.drains import DrainReads, DrainWrites
 from coordinator.store.fleet import FleetReads, FleetWrites
@@ -251,10 +252,10 @@ def open_store(url: str) -> Store:
     return Store(engine, claim=FileClaim(engine) if engine.dialect.name == "sqlite" else SessionClaim(engine, holder))
 
 
-def new_engine(url: str, holder: str = "") -> AsyncEngine:
-    """`holder`: the name of this process as a client of the database."""
+def new_engine(url: str, holder: str = "", limit: timedelta = SESSION_LIMIT) -> AsyncEngine:
+    """`holder`: the name of this process as a client of the database. `limit`: see `SESSION_LIMIT`; only for PostgreSQL."""
     sqlite = url.startswith("sqlite")
-    arguments = {} if sqlite else {"server_settings": session_settings(holder)}
+    arguments = {} if sqlite else {"server_settings": session_settings(holder, limit)}
     engine = create_async_engine(
         url, pool_pre_ping=not sqlite, hide_parameters=True, connect_args=arguments
     )  # rows contain users' settings
