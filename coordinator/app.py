@@ -245,9 +245,9 @@ def build(
     )
     snapshots = Snapshots(store, blob_stores, notices, clock, new_lineage, reports, strangers)
     backup_monitor = BackupMonitor(store, blob_stores, snapshots, stage_metrics, clock)
-    lost_blobs = FindLostBlobs(store, blob_stores, notices, clock)
     retention = Retention(settings.keep_last, settings.keep_hourly, settings.keep_daily)
     hold = DeletionHold(clock, settings.gc_grace, lambda: strangers.held)
+    lost_blobs = FindLostBlobs(store, blob_stores, notices, clock, hold)
     clean_up = CleanUp(store, blob_stores, clock, retention, timedelta(seconds=settings.blob_ttl_seconds), hold)
     disks = MeasureDisks(settings.disks, Thresholds(settings.disk_low_bytes, settings.disk_full_bytes))
     collection = GarbageCollector(
@@ -263,7 +263,7 @@ def build(
     drains = Drains(store, systems, blob_stores, stage_metrics, notices, clock, models.decoded, new_drain_id, reports)
     drain_watch = DrainDeadlines(store, drains, clock)
     groupers, crash_loop = Groupers(settings.groupers), CrashLoopPolicy(timedelta(seconds=settings.crash_loop_backoff_seconds))
-    deployments = Deployments(store, systems, models, notices, clock, new_run_id, groupers, blob_stores, stage_metrics)
+    deployments = Deployments(store, systems, models, notices, clock, new_run_id, groupers, blob_stores, stage_metrics, strangers)
     runs = Runs(store, models, notices, clock, crash_loop)
     versions = ModelVersions(store, systems, models, notices, clock, groupers, leases.set_model_version, blob_stores)
     partition_watch = PartitionMonitor(store, systems, versions, clock, timedelta(seconds=settings.partition_monitor_seconds))
@@ -368,7 +368,7 @@ def build(
         backup_monitor=backup_monitor,
         lost_blobs=lost_blobs,
         issued=issued,
-        removal=Removal(store, models, snapshots.forget),
+        removal=Removal(store, models, snapshots.forget, strangers),
         notices_wait=timedelta(seconds=settings.notices_wait_seconds),
         metrics_hosts=parse_scrape_hosts(settings.metrics_hosts),
         deployer_spark_settings=settings.deployer_spark_settings,

@@ -310,7 +310,8 @@ ContactOf = Callable[[ExecutionContainerId], Contact | None]
 @dataclass(frozen=True, slots=True)
 class InMemory:
     """The data of a run that is only in memory: the remaining leases, when containers were last seen, the event times of aligned stages,
-    the last reports and failures of stages, their lag, when the newest snapshot of each stage was reported, and the caps of watermarks."""
+    the last reports and failures of stages, their lag, when the newest snapshot of each stage was reported, the caps of watermarks, and the
+    problems of backups and of the catalog."""
 
     lease_left: LeaseLeft
     contact: ContactOf
@@ -323,6 +324,7 @@ class InMemory:
     late_rows: Mapping[tuple[TaskName, StageName], LateRows] = field(default_factory=dict)
     missing_event_times: Sequence[str] = ()
     backup_problems: Sequence[str] = ()
+    catalog_problems: Sequence[str] = ()
     queries: Mapping[StageName, ScriptQuery] = field(default_factory=dict)
     """Those of an attached job."""
 
@@ -380,7 +382,7 @@ def run_detail(
         )
     }
     fields |= {"watermarks": tuple(map(_stream_watermark, memory.watermarks)), "missing_event_times": tuple(memory.missing_event_times)}
-    fields |= {"backup_problems": tuple(memory.backup_problems)}
+    fields |= {"backup_problems": tuple(memory.backup_problems), "catalog_problems": tuple(memory.catalog_problems)}
     if memory.queries:
         fields |= {"stages": tuple(wire_runs.StageBody(name=stage, reads=()) for stage in memory.queries)}
     yield
@@ -399,6 +401,7 @@ async def describe_run(parts: Parts, run_id: RunId) -> wire_runs.RunDetail:
         lag=parts.lag.of_run(run_id),
         snapshot_at=parts.snapshots.newest,
         backup_problems=tuple(map(str, [*parts.backup_monitor.of_run(run_id), *parts.lost_blobs.of_job(described.run.job)])),
+        catalog_problems=tuple(parts.issued.sentences()),
         watermarks=parts.watermarks.streams(run_id),
         late_rows=parts.stage_metrics.late_rows_of(run_id),
         missing_event_times=parts.watermarks.missing_event_times(run_id),

@@ -40,10 +40,15 @@ AT_LEAST_EVERY = timedelta(seconds=60)
 READ_AGAIN = timedelta(seconds=15)
 """How often a ledger that could not be read is tried again, if another one was read."""
 
-RESTORED = "the database was restored from an older copy, and its catalog of snapshots is being completed"
-UNCONFIRMED = "no blob store has answered since the start, so it is not known whether the database is older than they are"
+RESTORED = "the database was restored from an older copy, and its catalog of snapshots is being completed: nothing is granted or deleted"
+UNCONFIRMED = (
+    "no blob store has answered since the start, so it is not known whether the database is older than they are: nothing is granted or "
+    "deleted"
+)
 BY_COMMAND = "it was restored by `sluice db restore`"
 LOST_COMMITS = "it has lost commits that this coordinator has seen"
+COMPARING = f"the database is compared again ({LOST_COMMITS}): nothing is granted or deleted"
+REMEDY = "make it available; if it is lost, remove it from SLUICE_BLOB_STORES and start the coordinator again"
 
 Fences = Callable[[], Awaitable[Mapping[str, int]]]
 
@@ -87,6 +92,8 @@ class IssuedNumbers:
         self._behind = ""
         """Why the database is known to be behind; "" if it is not, or if this was treated."""
         self._catalog_complete = True
+        self._incomplete_because = ""
+        """Why the last attempt to complete the catalog failed; "" if it did not."""
         self._running = asyncio.Lock()
         self.restored = False
         """Whether the database was restored, and its catalog is not complete yet or strangers may act."""
@@ -107,13 +114,15 @@ class IssuedNumbers:
         return {name: self._problems.get(name, "not read yet") for name in self._blob_stores.names if name not in self._ledgers}
 
     def sentences(self) -> Sequence[str]:
-        """What is not in order, for people."""
+        """What is not in order, and what an operator can do about it."""
         found = [self._strangers.hold] if self._strangers.hold else []
+        if not self._catalog_complete and self._incomplete_because:
+            found.append(f"the catalog cannot be completed: {self._incomplete_because}; {REMEDY}")
         if self.restored and not found:
             found.append(
                 f"the database was restored from an older copy: containers that it does not know may act for {self._strangers.left}"
             )
-        return [*found, *(f"blob store {name} was not compared with the database: {why}" for name, why in self.unread.items())]
+        return [*found, *(f"blob store {name} was not compared with the database: {why}; {REMEDY}" for name, why in self.unread.items())]
 
     async def start(self) -> None:
         """Compare the database with everything that answers in time. Call it when the database is claimed, before `Registrations.recover`.
@@ -215,7 +224,7 @@ class IssuedNumbers:
         """Memory is resynchronised with the database, whose row is `issued`. If it has fewer numbers than this coordinator has committed,
         it has lost commits: nothing is granted or deleted until it is treated as a restored one."""
         if issued is not None and issued.sequence < self._store.sequence:
-            self._behind = self._strangers.hold = LOST_COMMITS
+            self._behind, self._strangers.hold = LOST_COMMITS, COMPARING
 
     async def run_once(self) -> Mapping[str, int]:
         """Read the ledgers that were not read, publish what was issued, and complete the catalog of a restored database."""
@@ -238,8 +247,12 @@ class IssuedNumbers:
     async def _finish(self) -> Mapping[str, int]:
         done: Mapping[str, int] = {}
         if not self._catalog_complete:
-            done = await self._complete()
-            self._catalog_complete = True
+            try:
+                done = await self._complete()
+            except SluiceError as error:
+                self._incomplete_because = str(error)
+                raise
+            self._catalog_complete, self._incomplete_because = True, ""
             if self.changed is not None:
                 await self.changed()
             log.warning("the catalog of the restored database is complete: %d snapshots were added", done.get("snapshots", 0))

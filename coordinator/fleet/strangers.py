@@ -47,4 +47,4 @@ class Strangers:
     def check_catalog(self) -> None:
         """Raises CatalogIncomplete while no generation may be issued and no snapshot registered."""
         if self.hold:
-            raise CatalogIncomplete(self.hold)
+            raise CatalogIncomplete(f"{self.hold}; `sluice status` says what to do")

@@ -11,6 +11,7 @@ from coordinator.blobpool import BlobStores
 from coordinator.drains.kept import KeptState, kept_histories, live_stages, read_kept, return_to_kept
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.stage_metrics import StageMetrics
+from coordinator.fleet.strangers import Strangers
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
 from coordinator.runs.streams import JobStreams
@@ -88,6 +89,7 @@ class Deployments:
         groupers: Groupers,
         blob_stores: BlobStores,
         stage_metrics: StageMetrics | None = None,
+        strangers: Strangers | None = None,
     ) -> None:
         self._store = store
         self._streams = JobStreams(systems)
@@ -98,6 +100,7 @@ class Deployments:
         self._groupers = groupers
         self._blob_stores = blob_stores
         self._stage_metrics = stage_metrics or StageMetrics()
+        self._strangers = strangers or Strangers()
         self._deploying = asyncio.Lock()
 
     async def deploy(self, spec: RunSpec, replaces: RunId | None = None, who: str = "") -> RunRow:
@@ -106,10 +109,14 @@ class Deployments:
         attempt uses. A live run of the job is requested to stop. An attached job continues with its live run, so that two commands that
         start at the same time do not stop each other.
 
+        A new history deletes what the stages have reported, and a restored database may lack later runs, so nothing is deployed until its
+        catalog is complete.
+
         Raises the errors of graph, streams, grouping and placement; NotTheCurrentRun; RunIsDraining; BlobStoreUnusable; BadConfig;
-        StateUnregistered; IncompatibleState.
+        StateUnregistered; IncompatibleState; CatalogIncomplete.
         """
         self._check(spec)
+        self._strangers.check_catalog()
         async with self._deploying:
             while True:
                 run = await self._deployed(spec, replaces, who)
@@ -209,6 +216,7 @@ class Deployments:
         job, now, former, continued = spec.job, self._clock.now(), before.run, before.continued
         run_id = self._new_run_id(job, now)
         async with self._store.begin() as tx:
+            self._strangers.check_catalog()
             newest = await tx.jobmodels.page(job, None, 1)
             if former is not None and (not newest or newest[0].version != former.model_version):  # changed, or the job was removed
                 return None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from coordinator.fleet.strangers import Strangers
 from coordinator.jobmodels.cache import JobModels
 from coordinator.store.sql import ReadTransaction, Store
 from sluice.core.errors import JobNotFinished, UnknownJob
@@ -18,11 +19,13 @@ log = logging.getLogger(__name__)
 class Removal:
     """Removes all data of a job from the database in one transaction, except the generations of its tasks. The embedded log and blob stores
     may still have these, so a later job of that name continues to count from them. The job's blobs become garbage, and are deleted after
-    the grace period."""
+    the grace period. `strangers`: a restored database may lack later runs of the job, so nothing is removed until its catalog is
+    complete."""
 
     store: Store
     models: JobModels
     forget_snapshots: Callable[[JobName], None]
+    strangers: Strangers = field(default_factory=Strangers)
 
     async def plan(self, job: JobName) -> Mapping[str, int]:
         """The number of rows that `remove` would delete, by table. Raises UnknownJob, JobNotFinished."""
@@ -31,8 +34,9 @@ class Removal:
             return await tx.history.rows_of_job(job)
 
     async def remove(self, job: JobName, who: str) -> Mapping[str, int]:
-        """Remove the job. Returns the number of deleted rows, by table. Raises UnknownJob, JobNotFinished."""
+        """Remove the job. Returns the number of deleted rows, by table. Raises UnknownJob, JobNotFinished, CatalogIncomplete."""
         async with self.store.begin() as tx:
+            self.strangers.check_catalog()
             await _check_finished(tx, job)
             rows = await tx.history.rows_of_job(job)
             await tx.history.drop_job(job)

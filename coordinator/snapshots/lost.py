@@ -16,6 +16,7 @@ from datetime import timedelta
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.notices import Notices
 from coordinator.store.sql import Store
+from coordinator.waits import DeletionHold
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import BlobStore, Purpose, RequestContext
 from sluice.clock import Clock
@@ -32,12 +33,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class FindLostBlobs:
-    """The result for a blob store that does not answer is that of the last run."""
+    """The result for a blob store that does not answer is that of the last run. Nothing is compared while the database may list snapshots
+    that were collected (`hold`)."""
 
     store: Store
     blob_stores: BlobStores
     notices: Notices
     clock: Clock
+    hold: DeletionHold | None = None
     every: timedelta = timedelta(hours=1)
     name: str = "find_lost_blobs"
     found: Mapping[tuple[BlobStoreName, StageKey], LostBlobs | None] = field(default_factory=dict)
@@ -47,6 +50,8 @@ class FindLostBlobs:
         return [each for each in self.found.values() if each is not None and each.key.job == job]
 
     async def run_once(self) -> Mapping[str, int]:
+        if self.hold is not None and self.hold.incomplete:
+            return {"held_back": 1}
         async with self.store.read() as tx:
             keys = [key for job in await tx.snapshots.jobs() for key in await tx.snapshots.stages(job)]
         found: dict[tuple[BlobStoreName, StageKey], LostBlobs | None] = {}

@@ -370,7 +370,8 @@ class RunDetail(BasicRun):
     whose tasks a fail-over has reassigned. `incarnations`: the containers that have not ended, and the newest five of each slot.
     `crashLoopBackoff`: slots that may not register yet. `watermarks`: one entry for each intermediate stream whose writers have reported
     since the coordinator started. `missingEventTimes`: a sentence for each stage whose progress in event time is not known, and what to do.
-    `backupProblems`: a sentence for each way in which the run is not backed up as its deployment requests.
+    `backupProblems`: a sentence for each way in which the run is not backed up as its deployment requests. `catalogProblems`: a sentence
+    for each reason why the coordinator's database may lack snapshots or was not compared with a blob store.
     """
 
     server_time: datetime | None = None
@@ -381,6 +382,7 @@ class RunDetail(BasicRun):
     watermarks: tuple[StreamWatermark, ...] = ()
     missing_event_times: tuple[str, ...] = ()
     backup_problems: tuple[str, ...] = ()
+    catalog_problems: tuple[str, ...] = ()
     incarnations: tuple[ContainerReply, ...]
     tasks: tuple[TaskReply, ...]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import count
@@ -12,13 +12,13 @@ from itertools import count
 import pytest
 
 from coordinator.blobpool import Backup, BlobStores
-from coordinator.fleet.issued import UNCONFIRMED, IssuedNumbers
+from coordinator.fleet.issued import REMEDY, RESTORED, UNCONFIRMED, IssuedNumbers
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.strangers import Strangers
 from coordinator.store.sql import Store, WriteTransaction
 from sluice.blobs.ledger import append, read_ledgers
 from sluice.blobs.port import ListedBlob, Purpose, RequestContext
-from sluice.core.errors import CatalogIncomplete, NumbersNotReserved
+from sluice.core.errors import BlobUnavailable, CatalogIncomplete, NumbersNotReserved
 from sluice.core.leases.issued import BLOCK
 from sluice.core.leases.lease import LeasePolicy
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName
@@ -56,12 +56,19 @@ class MortalStore(Store):
 
 
 class MortalBlobs(MemoryBlobs):
-    """`hangs`: it does not answer."""
+    """`hangs`: it does not answer. `accepts`: writes wait until this is set; `asked`: set when one waits."""
 
     writes = Writes()
     hangs = False
 
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.accepts, self.asked = asyncio.Event(), asyncio.Event()
+        self.accepts.set()
+
     async def put_if_absent(self, blob: BlobId, body: bytes, about: RequestContext) -> bool:
+        self.asked.set()
+        await self.accepts.wait()
         self.writes.happened()
         return await super().put_if_absent(blob, body, about)
 
@@ -78,6 +85,10 @@ class World:
     store: MortalStore = field(default_factory=lambda: temporary_store(MortalStore))
     ids: count[int] = field(default_factory=count)
     issued: set[int] = field(default_factory=set)
+    completed: int = 0
+    """How often the catalog was completed."""
+    unreadable: bool = False
+    """Whether the catalog cannot be completed, because a blob store cannot be read."""
     strangers: Strangers = field(init=False)
     numbers: IssuedNumbers = field(init=False)
 
@@ -98,9 +109,16 @@ class World:
             self.strangers,
             _no_fences,
             lambda: f"id{next(self.ids)}",
-            _nothing,
+            self._complete,
             start_within=timedelta(seconds=0.05) if self.blobs.hangs else timedelta(seconds=60),
         )
+
+    async def _complete(self) -> Mapping[str, int]:
+        self.store.writes.happened()
+        if self.unreadable:
+            raise BlobUnavailable("s3://second: no answer within 5 s")
+        self.completed += 1
+        return {}
 
     async def issue(self) -> int:
         """As the first generation of a task that the database does not know."""
@@ -120,10 +138,6 @@ class World:
 
 
 async def _no_fences() -> Mapping[str, int]:
-    return {}
-
-
-async def _nothing() -> Mapping[str, int]:
     return {}
 
 
@@ -161,6 +175,53 @@ async def test_a_start_that_ends_between_two_writes_leaves_garbage_and_no_hole(w
     assert issued.reserved is not None
     assert issued.highest <= issued.reserved <= entry.reserved
     assert entry.timeline == issued.timeline
+
+
+@pytest.mark.parametrize("writes", range(4))
+async def test_a_process_that_ends_while_it_completes_the_catalog_is_followed_by_one_that_completes_it(writes: int) -> None:
+    world = await behind()
+    world.new_process()
+    await world.numbers.start()
+    world.store.writes = world.blobs.writes = Writes(writes)
+    with suppress(Killed):
+        await world.numbers.run_once()
+    done = world.completed
+    world.new_process()
+    await world.numbers.start()
+    with pytest.raises(CatalogIncomplete):
+        await world.issue()
+    await world.numbers.run_once()
+    assert world.completed == done + 1
+    assert await world.issue() > BLOCK
+
+
+async def test_a_catalog_that_cannot_be_completed_names_the_blob_store_and_what_to_do() -> None:
+    world = await behind()
+    world.new_process()
+    await world.numbers.start()
+    world.unreadable = True
+    with pytest.raises(BlobUnavailable):
+        await world.numbers.run_once()
+    held, why = world.numbers.sentences()
+    assert held == RESTORED
+    assert why == f"the catalog cannot be completed: s3://second: no answer within 5 s; {REMEDY}"
+    world.unreadable = False
+    await world.numbers.run_once()
+    assert "containers that it does not know may act" in " ".join(world.numbers.sentences())
+
+
+async def test_numbers_are_issued_while_a_write_to_the_ledger_does_not_end() -> None:
+    world = World()
+    await world.numbers.start()
+    world.blobs.accepts.clear()
+    world.blobs.asked.clear()
+    await world.issue()
+    reserving = asyncio.create_task(world.numbers.run_once())
+    await asyncio.wait_for(world.blobs.asked.wait(), 60)
+    assert [await world.issue() for _ in range(20)] == list(range(2, 22))
+    assert not reserving.done()
+    world.blobs.accepts.set()
+    assert await asyncio.wait_for(reserving, 60) == {"published": 1}
 
 
 async def test_a_restored_database_stays_one_until_no_stranger_may_act() -> None:

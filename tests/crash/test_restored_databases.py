@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, Protocol
@@ -12,13 +14,17 @@ import httpx
 import pytest
 
 from coordinator.store import copies
-from sluice.core.ids import Generation
+from sluice.core.errors import BlobStoreUnusable, CoordinatorUnavailable
+from sluice.core.ids import Generation, RunId
+from sluice.status import overview
 from tests.support.agents import Incarnation, Place, place
 from tests.support.api import problem_slug
 from tests.support.backups import BACKED_UP, EVERY_BATCH, began, one_stage, start
 from tests.support.engines import DiskEngine, FakeQuery
+from tests.support.fakes import FakeClock
 from tests.support.servers import Postgres
 
+GENEROUS = 120
 TASK = "Partition 0"
 
 
@@ -98,7 +104,7 @@ async def run_batches(container: Incarnation, disk: DiskEngine, query: FakeQuery
         await container.wire.after("snapshots", before + 1)
 
 
-async def acquire(there: Place, run_id: str, execution_id: str) -> httpx.Response:
+async def acquire(there: Place, run_id: RunId, execution_id: str) -> httpx.Response:
     """By a container that has just registered."""
     registered = await call(there, "POST", f"/runs/{run_id}/containers", processorId="0", executionContainerId=execution_id)
     assert registered.status_code == 201, registered.text
@@ -151,35 +157,70 @@ async def test_a_restored_copy_issues_no_generation_twice_and_keeps_the_snapshot
         assert await catalog_check(there) == IN_ORDER
 
 
-async def test_a_container_keeps_running_while_an_older_copy_is_restored_under_it(
+async def operation(there: Place, path: str, **body: Any) -> dict[str, Any]:
+    """The result of a long-running operation."""
+    started = await call(there, "POST", path, **body)
+    assert started.status_code == 202, started.text
+    found: dict[str, Any] = started.json()
+    async with asyncio.timeout(GENEROUS):
+        while found["state"] == "RUNNING":
+            found = (await call(there, "GET", f"/operations/{found['operation']}")).json()
+    assert found["state"] == "DONE", found["error"]
+    result: dict[str, Any] = found["result"]
+    return result
+
+
+async def retained(there: Place, *numbers: int) -> None:
+    """Wait until only the snapshots of these batches are retained."""
+    async with asyncio.timeout(GENEROUS):
+        while await batches(there) != list(numbers):
+            pass
+
+
+async def test_a_day_old_copy_that_is_restored_under_a_living_system_loses_nothing(
     home: Path, database: Database, settings: dict[str, Any]
 ) -> None:
-    settings = {**settings, "lease_seconds": 300}  # a restore takes a while on a busy machine
-    async with place(home, **settings) as there:
+    """Since the copy was made, all snapshots that it lists were deleted, and the container that it knows has never stopped."""
+    lease = 30 * 3600
+    settings, clock = {**settings, "lease_seconds": lease, "grace_seconds": lease / 50, "keep_last": 2}, FakeClock()
+    async with place(home, clock, **settings) as there:
         run_id = await there.deploy(job=one_stage())
         container = start(there, run_id, "c1", "disk1", **EVERY_BATCH)
         disk, query = await began(container)
-        await run_batches(container, disk, query, range(1))
+        await run_batches(container, disk, query, range(3))
+        await retained(there, 2, 1)
         database.back_up()
-        await run_batches(container, disk, query, range(1, 3))
-        await there.parts.issued.run_once()
-        for _ in range(3):  # a snapshot is noted within a minute
-            there.clock.advance(21)
+        await run_batches(container, disk, query, range(3, 6))
+        await retained(there, 5, 4)
+        for hours in (0, 25):
+            clock.advance(hours * 3600)
             await container.wire.after("containerHeartbeat", container.wire.answered["containerHeartbeat"] + 2)
+            collected = await operation(there, "/gc/run")
+        assert collected["stores"][0]["deleted"]["blobs"] > 0
+        await run_batches(container, disk, query, range(6, 8))
+        await there.parts.issued.run_once()
+        clock.advance(61)  # a snapshot is noted within a minute
         await there.parts.issued.run_once()
         container.wire.cut = True
         there.incarnations.remove(container)
     database.restore()
     try:
-        async with place(home, **settings) as there:
+        async with place(home, clock, **settings) as there:
             there.incarnations.append(container)
             container.wire.to, container.wire.cut = there.app, False
             await there.parts.issued.run_once()
-            assert await batches(there) == [2, 1, 0]
-            await run_batches(container, disk, query, range(3, 4))
-            assert await batches(there) == [3, 2, 1, 0]
+            await retained(there, 7, 6)
+            await run_batches(container, disk, query, range(8, 9))
+            await retained(there, 8, 7)
+            assert (await operation(there, "/jobs/delays/snapshots/verify", blobStore=None))["whole"]
             assert await there.holders(run_id) == {TASK: "c1"}
             assert not container.life.done()
+            container.agent.stop_requested()
+            await container.ending()
+            clock.advance(2 * lease)  # containers that the copy does not know may have acted until now
+            successor = start(there, run_id, "c2", "disk2", **EVERY_BATCH)
+            _, query = await began(successor)
+            assert (query.start.reported, query.start.generation > 10_000) == (8, True)
     finally:
         container.life.cancel()
 
@@ -204,16 +245,91 @@ async def test_a_lost_database_with_a_kept_log_passes_its_fences_at_once(home: P
         assert generation == 25
 
 
+def unmount(blobs: Path) -> None:
+    """Another disk is mounted in its place."""
+    blobs.rename(blobs.with_name("away"))
+    blobs.mkdir()
+    (blobs / "photo.jpg").write_bytes(b"")
+
+
+def mount(blobs: Path) -> None:
+    rmtree(blobs)
+    blobs.with_name("away").rename(blobs)
+
+
 async def test_without_any_blob_store_at_the_start_nothing_is_granted_until_one_answers(home: Path) -> None:
     async with place(home, **BACKED_UP) as there:
         run_id = await there.deploy(job=one_stage())
-    (home / "blobs").rename(home / "away")
-    (home / "blobs").write_text("a disk that is not mounted")
+    unmount(home / "blobs")
     async with place(home, **BACKED_UP) as there:
-        assert problem_slug(await acquire(there, run_id, "c1")) == (503, "catalog-incomplete")
+        refused = await acquire(there, run_id, "c1")
+        assert problem_slug(refused) == (503, "catalog-incomplete")
+        assert "no blob store has answered" in refused.json()["detail"]
+        assert "`sluice status`" in refused.json()["detail"]
         assert "no blob store has answered" in await catalog_check(there)
-        (home / "blobs").unlink()
-        (home / "away").rename(home / "blobs")
+        mount(home / "blobs")
         await there.parts.issued.run_once()
         assert (await acquire(there, run_id, "c2")).json()["generation"] == 1
         assert await catalog_check(there) == IN_ORDER
+
+
+async def test_while_the_catalog_may_be_incomplete_no_job_is_deployed_removed_or_found_to_have_lost_blobs(home: Path) -> None:
+    async with place(home, **BACKED_UP) as there:
+        await there.client.stop_run(await there.deploy(job=one_stage()), "its last run")
+    unmount(home / "blobs")
+    async with place(home, **BACKED_UP) as there:
+        with pytest.raises(CoordinatorUnavailable, match="nothing is granted or deleted"):
+            await there.deploy(job=one_stage(), start="earliest")
+        assert problem_slug(await call(there, "DELETE", "/jobs/delays")) == (503, "catalog-incomplete")
+        assert await there.parts.lost_blobs.run_once() == {"held_back": 1}
+        mount(home / "blobs")
+        await there.parts.issued.run_once()
+        assert await there.parts.lost_blobs.run_once() == {}
+        await there.client.stop_run(await there.deploy(job=one_stage(), start="earliest"), "the same")
+        assert (await call(there, "DELETE", "/jobs/delays")).status_code == 200
+
+
+async def shown(there: Place, run_id: RunId) -> list[str]:
+    """Where people look: the problems of `sluice status`, `/readyz?verbose`, and the page of the job."""
+    found = overview(await there.run(run_id), there.clock.now())
+    (page,) = [await call(there, "GET", "/ui/jobs/delays")]
+    assert page.status_code == 200
+    return ["\n".join(found.problems), await catalog_check(there), unescape(page.text)]
+
+
+async def metric(there: Place, series: str) -> float:
+    lines = (await call(there, "GET", "/metrics")).text.splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{series} "))
+
+
+async def test_until_each_blob_store_was_read_a_restored_database_says_which_one_is_missing_and_deletes_nothing(
+    home: Path, tmp_path: Path
+) -> None:
+    far = tmp_path / "far"
+    settings = {**BACKED_UP, "blob_stores": {"near": (home / "blobs").as_uri(), "far": far.as_uri()}}
+    copy = Sqlite(home)
+    async with place(home, **settings) as there:
+        run_id = await there.deploy(job=one_stage())
+        copy.back_up()
+        assert (await acquire(there, run_id, "c1")).json()["generation"] == 1
+        await there.parts.issued.run_once()
+    copy.restore()
+    unmount(far)
+    async with place(home, **settings) as there:
+        with pytest.raises(BlobStoreUnusable):
+            await there.parts.issued.run_once()
+        for text in await shown(there, run_id):
+            assert "restored from an older copy" in text
+            assert "nothing is granted or deleted" in text
+            assert "blob store far was not compared with the database" in text
+            assert "remove it from SLUICE_BLOB_STORES" in text
+        named = ("sluice_database_restored", "sluice_grants_held", 'sluice_ledger_unread{blob_store="far"}')
+        assert [await metric(there, each) for each in named] == [1, 1, 1]
+        assert await metric(there, 'sluice_ledger_unread{blob_store="near"}') == 0
+        assert problem_slug(await acquire(there, run_id, "c2")) == (503, "catalog-incomplete")
+        mount(far)
+        there.clock.advance(60)
+        await there.parts.issued.run_once()
+        assert (await acquire(there, run_id, "c3")).json()["generation"] > 10_000
+        assert [await metric(there, each) for each in named] == [0, 0, 0]
+        assert (await there.run(run_id)).catalog_problems == ()
