@@ -227,9 +227,9 @@ class GarbageCollector:
     async def _unchanged(self, scope: _Scope) -> bool:
         """Whether the stage has no new snapshots or lineage since its references were read. If it has, the next pass decides."""
         assert scope.known is not None
-        if not scope.known.key.task:
-            return True
         async with self._store.read() as tx:
+            if not scope.known.key.task:
+                return scope.prefix not in await stages_by_prefix(tx, scope.known.key.job)
             now = await stage_snapshots(tx, scope.known.key)
         return {each.seq for each in now.snapshots} <= {each.seq for each in scope.known.snapshots} and now.current == scope.known.current
 
