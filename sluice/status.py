@@ -376,8 +376,8 @@ def _of_exits(exits: Sequence[RecentExit]) -> Iterable[str]:
 
 
 def problems(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> Iterator[Problem | None]:
-    """The problems of a run. A run that ended in order, or is being stopped, has only those of the catalog, which keep the next run from being
-    deployed. None: the end of a step."""
+    """The problems of a run. A run that ended in order, or is being stopped, has only those of the catalog, which prevent a deployment.
+    None: the end of a step."""
     yield from _with(run.catalog_problems, "Containers continue to run. Make the named blob stores available.")
     if run.state is RunState.FAILED:
         text = f"run {run.run_id} has failed: {run.reason}" if run.reason else f"run {run.run_id} has failed"

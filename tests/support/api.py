@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -110,6 +111,12 @@ class Caller:
     async def stop(self, run_id: str, **body: Any) -> httpx.Response:
         return await self.http.post(f"/runs/{run_id}/stop", json=body)
 
+    async def run_chore(self, name: str) -> Mapping[str, int]:
+        """Run the chore of that name once. Returns its counts."""
+        (chore,) = [each for each in self.coordinator.api.state.parts.health.maintenance._chores if each.name == name]
+        done: Mapping[str, int] = await chore.run_once()
+        return done
+
     async def notices(self, run_id: str, after: int = 0, wait: float = 0) -> list[Json]:
         answer = await self.http.get(f"/runs/{run_id}/notices", params={"after": after, "wait": wait})
         assert answer.status_code == 200, answer.text
@@ -118,8 +125,8 @@ class Caller:
 
 @asynccontextmanager
 async def calling(home: Path, clock: FakeClock, **settings: object) -> AsyncIterator[Caller]:
-    """A coordinator with this home, from its start to its end. Its chores run only when a test calls them."""
-    coordinator = build(read_settings(home=home, **{**NAMED, "lease_seconds": 30, **settings}), clock=clock)
+    """A coordinator with this home, from its start to its end. Its chores run once when it starts, and then when a test calls them."""
+    coordinator = build(read_settings(home=home, **{**NAMED, "lease_seconds": 30, **settings}), clock=clock, pace=inf)
     transport = httpx.ASGITransport(coordinator.asgi, raise_app_exceptions=False)
     async with (
         coordinator.api.router.lifespan_context(coordinator.api),

@@ -36,8 +36,9 @@ async def pins(caller: Caller) -> list[Json]:
 
 
 async def over(caller: Caller, run: Drained, after: int) -> Json:
-    """Wait for the notice with which a drain ends. Returns its detail."""
-    for notice in await caller.notices(run.run_id, after, wait=60):
+    """The detail of the notice with which a drain ends whose deadline has passed."""
+    await caller.run_chore("watch_drains")
+    for notice in await caller.notices(run.run_id, after):
         if notice["kind"] == "DRAIN" and notice["detail"]["phase"] in ("FAILED", "CANCELLED", "DRAINED"):
             return dict(notice["detail"])
     raise AssertionError("the drain has not ended")

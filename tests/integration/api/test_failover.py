@@ -40,7 +40,7 @@ async def caller(home: Path, clock: FakeClock) -> AsyncIterator[Caller]:
 
 
 async def turn(caller: Caller, of: type[Chore] = ReassignTasks) -> None:
-    """Wait until the chore has run, either here or by itself."""
+    """Run the chore once."""
     chores = caller.coordinator.api.state.parts.health.maintenance._chores
     (chore,) = (each for each in chores if isinstance(each, of))
     await chore.run_once()

@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.fleet.expiry import ExpireLeases
 from sluice.core.access.roles import Role
 from sluice.core.access.tokens import Grant
 from tests.support.api import UNSAVED, Caller, Drained, Json, calling, problem_slug, run_body, running
@@ -54,9 +53,7 @@ async def launched(caller: Caller, run_id: str, url: str = "/jobs/flight-delays/
 
 
 async def expire(caller: Caller) -> None:
-    chores = caller.coordinator.api.state.parts.health.maintenance._chores
-    (chore,) = (each for each in chores if isinstance(each, ExpireLeases))
-    await chore.run_once()
+    await caller.run_chore("expire_leases")
 
 
 async def other_job(caller: Caller) -> str:
