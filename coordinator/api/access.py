@@ -34,6 +34,7 @@ from sluice.core.deprecations import Kind, of_kind
 from sluice.core.drain import DrainId
 from sluice.core.errors import Forbidden, LeaseLost, NotAuthenticated, SluiceError, Unavailable
 from sluice.core.ids import ExecutionContainerId, JobName, RunId, TaskName
+from sluice.core.text import is_storable
 from sluice.randomness import new_uuid
 from sluice.wire.body import ACTOR_HEADER
 
@@ -352,7 +353,7 @@ class Access:
         if fields.get("job"):
             return _stored_job(fields["job"])
         run_id = fields.get("runId") or fields.get("run_id") or fields.get("run") or ""
-        return _stored_job(await self.job_of_run(RunId(run_id)) or "") if run_id and "\0" not in run_id else ""
+        return _stored_job(await self.job_of_run(RunId(run_id)) or "") if run_id and is_storable(run_id) else ""
 
     async def audited_state(self, attempt: AuditedRequest, job: str) -> AuditedState:
         """The state of what the request may change. Raises StoreUnavailable."""
