@@ -11,6 +11,7 @@ REMEDIES: Mapping[str, str] = {
     "NotFound": "Check the name, and the coordinator that was asked.",
     "Conflict": "Read the state of what the request names, and decide again.",
     "BadName": "Use letters, digits, `.`, `_` and `-`.",
+    "UnstorableText": "Remove NUL and lone surrogates from the text.",
     "UnknownJob": "List jobs with `sluice jobs`. A job exists from its first deployment on.",
     "UnknownRun": "List runs with `sluice runs JOB`. Ended runs are deleted after `keep_history_seconds`.",
     "UnknownContainer": "List containers with `sluice containers RUN`. The container has to register again.",
