@@ -10,6 +10,7 @@ ends when its standard input is closed.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ MAX_ROWS = 100_000
 
 
 def main(system: str, where: str, directory: Path) -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder: Any = SparkSession.builder
     builder = builder.appName("plain").master("local[2]").config("spark.sql.shuffle.partitions", "2").config("spark.ui.enabled", "false")
     if system == "kafka":
