@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sluice.status import overview, status_of
+from sluice.status import PORTION, overview, overview_steps, status_of
 from sluice.wire import runs as wire_runs
 from tests.support.api import NOON, RUN, ago, container, detail, execution_id, stage, stage_metrics, task
 
@@ -45,6 +45,19 @@ def test_a_stage_shows_the_sum_of_its_tasks_rates_and_the_worst_of_their_times()
     assert route.watermark_lag_seconds == 3598
     assert (route.report_age_seconds, route.snapshot_age_seconds, hourly.snapshot_age_seconds) == (180, 240, None)
     assert (hourly.stage, hourly.rows_per_second, hourly.lag, hourly.report_age_seconds) == ("hourly", None, None, None)
+
+
+def test_many_tasks_are_counted_in_short_steps_and_none_is_left_out() -> None:
+    number = 2 * PORTION + 1
+    late = {number - 1: ago(hours=1)}
+    tasks = (task(i, HOLDER, stage("route", batch_id=1, reported_at=late.get(i, NOON), metrics=None, lag=3)) for i in range(number))
+    run = detail(stages=({"name": "route", "reads": ("flights",)},), tasks=tuple(tasks))
+    seen = overview(run, NOON)
+    [found] = seen.stages
+    assert (found.batches, found.lag, found.report_age_seconds) == (2 * number, 3 * number, 3600.0)
+    assert [each for each in seen.problems if "without a report" in each and f"Partition {number - 1}" in each]
+    steps = sum(1 for _ in overview_steps(run, NOON))
+    assert steps - sum(1 for _ in overview_steps(detail(stages=run.stages, tasks=run.tasks[:1]), NOON)) == 4  # two more portions, twice
 
 
 def test_a_stage_that_reports_without_a_batch_is_not_stale() -> None:
