@@ -150,7 +150,9 @@ class Driver:
         from containers.spark.engine import SparkEngine
         from containers.spark.task import Bound
 
-        streams = {each.name: Bound(StreamId(each.system, each.stream), intermediate=each.role == "intermediate") for each in run.streams}
+        streams = {
+            each.name: Bound(StreamId(each.system, each.stream), each.role == "intermediate", each.partitions) for each in run.streams
+        }
         return SparkEngine(self._job, self._settings, streams, run.systems, run.config, SystemClock())
 
 

@@ -55,10 +55,16 @@ def event_time_of(named: str) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A stream of the job, bound to a system."""
+    """A stream of the job, bound to a system. `partitions`: its number of partitions in the job model, None if that is not known."""
 
     stream: StreamId
     intermediate: bool
+    partitions: int | None = None
+
+    @property
+    def written_partitions(self) -> int | None:
+        """Write only the first so many partitions; None for all. No task reads the partitions that an intermediate stream gets later."""
+        return self.partitions if self.intermediate else None
 
 
 class StageTask:
@@ -170,7 +176,8 @@ class StageTask:
 
         def append(batch: DataFrame, batch_id: int) -> None:
             self._begins(batch_id)
-            system.append(self._grant, batch, batch_id, bound.stream.stream, self._headers(bound), lambda: self._writes(batch_id), chosen)
+            ready, headers = lambda: self._writes(batch_id), self._headers(bound)
+            system.append(self._grant, batch, batch_id, bound.stream.stream, headers, ready, chosen, bound.written_partitions)
 
         return records.writeStream.foreachBatch(append)
 

@@ -104,7 +104,7 @@ class Bench:
         return systems
 
     def task(self, grant: Grant) -> StageTask:
-        streams = {name: Bound(self.stream_id(name), intermediate=name == "mid") for name in ("in", "mid", "out")}
+        streams = {name: Bound(self.stream_id(name), name == "mid", 2) for name in ("in", "mid", "out")}
         return StageTask(self.spark, grant, streams, self.systems(), {}, self.max_rows)
 
     def start(self, grant: Grant, stage: Callable[[StageTask], DataStreamWriter], trigger: float = 0.1) -> StreamingQuery:

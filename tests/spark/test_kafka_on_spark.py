@@ -25,7 +25,7 @@ from containers.spark.gate import pause
 from containers.spark.query import start_query, stop_between_batches
 from containers.spark.replay import Replay
 from containers.spark.systems.kafka import KafkaTaskSystem
-from containers.spark.systems.kafka_markers import BATCH_HEADER
+from containers.spark.systems.kafka_markers import BATCH_HEADER, MarkerMissing
 from containers.spark.systems.kafka_transactions import ProducerFenced
 from containers.spark.systems.port import Grant
 from containers.spark.systems.row_transfer import FEW_BYTES, FEW_ROWS, collect_few, transfer
@@ -88,7 +88,7 @@ class KafkaBench:
         return Grant("job", TaskName("Partition 0"), StageName("stage"), Generation(1), lineage, RunId("origin"), starts)
 
     def task(self, grant: Grant) -> StageTask:
-        streams = {name: Bound(StreamId("kafka", self.topic(name)), intermediate=name == "mid") for name in ("in", "mid", "out")}
+        streams = {name: Bound(StreamId("kafka", self.topic(name)), name == "mid", 2) for name in ("in", "mid", "out")}
         system = KafkaTaskSystem(self.spark, self.topics.bootstrap, KafkaProperties({}))
         return StageTask(self.spark, grant, streams, {"kafka": system}, {}, self.max_rows)
 
@@ -397,6 +397,95 @@ def test_a_task_says_how_it_writes(bench: KafkaBench, delivery: Delivery) -> Non
     task = bench.task(bench.grant("in"))
     task.write(task.read(IN), OUT, value="value", delivery=delivery)
     assert task.writes() == {"out": Writes(delivery)}
+
+
+def run_as_a_container(bench: KafkaBench, grant: Grant, delivery: Delivery) -> None:
+    """Fence former owners, start the stage, and stop it when it has read everything."""
+
+    def copy_with(task: StageTask) -> DataStreamWriter:
+        return task.write(task.read(IN).selectExpr("cast(value as string) v"), OUT, value="v", delivery=delivery)
+
+    directory = bench.stores.prepare(grant.task, grant.stage, grant.lineage, None)
+    task = bench.task(grant)
+    copy_with(task)
+    task.fence(["out"], lambda: unfinished_batches(directory, grant.lineage, {}))
+    query = start_query(bench.spark, copy_with(task), f"{bench.name}/{len(bench.queries)}", directory, timedelta(seconds=0.1))
+    bench.queries.append(query)
+    query.processAllAvailable()
+    assert stop_between_batches(bench.spark, query, timedelta(seconds=60), Event())
+
+
+def forget_last_commit(bench: KafkaBench, grant: Grant) -> None:
+    """As after a kill between the write of a batch and the commit log."""
+    commits = bench.stores.directory(grant.task, grant.stage) / "commits"
+    max(commits.glob("[0-9]*"), key=lambda file: int(file.name)).unlink()
+
+
+def test_a_stage_whose_delivery_is_changed_and_changed_back_between_batches_writes_each_record_once(bench: KafkaBench) -> None:
+    first = bench.grant("in")
+    for generation, delivery in enumerate((Delivery.EXACTLY_ONCE, Delivery.AT_LEAST_ONCE, Delivery.EXACTLY_ONCE), 1):
+        bench.feed(range(generation * 50 - 50, generation * 50))
+        run_as_a_container(bench, replace(first, generation=Generation(generation)), delivery)
+    assert bench.numbers("out") == list(range(150))
+
+
+def test_a_batch_that_was_written_exactly_once_is_not_repeated_at_least_once(bench: KafkaBench) -> None:
+    grant = bench.grant("in")
+    bench.feed(range(50))
+    run_as_a_container(bench, grant, Delivery.EXACTLY_ONCE)
+    forget_last_commit(bench, grant)
+    run_as_a_container(bench, replace(grant, generation=Generation(2)), Delivery.AT_LEAST_ONCE)
+    bench.feed(range(50, 80))
+    run_as_a_container(bench, replace(grant, generation=Generation(3)), Delivery.AT_LEAST_ONCE)
+    assert bench.numbers("out") == list(range(80))
+
+
+def test_a_stage_does_not_become_exactly_once_with_a_batch_that_may_have_been_written(bench: KafkaBench) -> None:
+    """So does the first start after an upgrade from a release that wrote with Spark's sink only."""
+    grant = bench.grant("in")
+    bench.feed(range(50))
+    run_as_a_container(bench, grant, Delivery.AT_LEAST_ONCE)
+    forget_last_commit(bench, grant)
+    with pytest.raises(MarkerMissing, match=r"MISSING_MARKER=skip.*MISSING_MARKER=send"):
+        run_as_a_container(bench, replace(grant, generation=Generation(2)), Delivery.EXACTLY_ONCE)
+    assert bench.numbers("out") == list(range(50))
+
+
+def test_a_stage_that_wrote_at_least_once_in_a_former_release_becomes_exactly_once_between_batches(bench: KafkaBench) -> None:
+    grant = bench.grant("in")
+    bench.feed(range(50))
+    directory = bench.stores.prepare(grant.task, grant.stage, grant.lineage, None)
+    rows = bench.task(grant).read(IN).selectExpr("cast(value as binary) value")
+    options = {"kafka.bootstrap.servers": bench.topics.bootstrap, "topic": bench.topic("out")}
+    former = rows.writeStream.foreachBatch(lambda batch, _: batch.write.format("kafka").options(**options).save())
+    query = start_query(bench.spark, former, f"{bench.name}/former", directory, timedelta(seconds=0.1))
+    bench.queries.append(query)
+    query.processAllAvailable()
+    assert stop_between_batches(bench.spark, query, timedelta(seconds=60), Event())
+    bench.feed(range(50, 80))
+    run_as_a_container(bench, replace(grant, generation=Generation(2)), Delivery.EXACTLY_ONCE)
+    assert bench.numbers("out") == list(range(80))
+
+
+def test_an_intermediate_stream_that_has_grown_is_written_where_tasks_read_it(bench: KafkaBench) -> None:
+    bench.topics.grow(bench.topic("mid"), 4)
+    bench.feed(range(70))
+    bench.run_until_read(bench.grant("in"), route)
+    found = bench.rows("mid")
+    assert len(found) == 70
+    assert {partition for partition, *_ in found} == {0, 1}
+
+
+def test_sparks_sink_does_not_write_an_intermediate_stream_that_has_grown(bench: KafkaBench) -> None:
+    bench.topics.grow(bench.topic("mid"), 4)
+    bench.feed(range(70))
+
+    def route_with_spark(task: StageTask) -> DataStreamWriter:
+        return task.write(task.read(IN), MID, key="key", value="value", delivery="at-least-once")
+
+    with pytest.raises(StreamingQueryException, match="has grown to 4 partitions"):
+        bench.run_until_read(bench.grant("in"), route_with_spark)
+    assert bench.rows("mid") == []
 
 
 def test_a_batch_reaches_the_driver_in_pieces_and_whole(bench: KafkaBench) -> None:

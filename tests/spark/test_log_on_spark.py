@@ -103,6 +103,13 @@ def test_records_with_one_key_share_a_partition_and_rows_become_json(bench: Benc
     assert seen == 50
 
 
+def test_an_intermediate_stream_that_has_grown_is_written_where_tasks_read_it(bench: Bench) -> None:
+    bench.log.grow("mid", 4)
+    bench.feed(range(40), batch=0)
+    bench.run_until_read(bench.grant("in"), route)
+    assert [end > 0 for end in bench.log.latest("mid").values()] == [True, True, False, False]
+
+
 def test_an_older_generation_cannot_append_and_its_lease_is_lost(bench: Bench) -> None:
     old = bench.grant("in")
     bench.feed(range(10), batch=0)

@@ -21,7 +21,7 @@ from containers.engine import Writes
 from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced, TransactionalWriter, TransactionMeter
 from containers.spark.systems.port import Grant, StreamEnds
 from containers.spark.systems.row_transfer import FEW_ROWS, collect_few, transfer
-from sluice.core.errors import BadSettings, LeaseLost, SluiceError
+from sluice.core.errors import BadSettings, LeaseLost, SluiceError, StreamConflict
 from sluice.job import Delivery
 from sluice.streams.kafka import KafkaSystem, transactional_id
 from sluice.streams.kafka_properties import KafkaProperties
@@ -62,6 +62,8 @@ class KafkaTaskSystem:
         self._spark = spark
         self._on_lease_lost = on_lease_lost
         self._writers: dict[str, TransactionalWriter] = {}
+        self._given_up: dict[str, int] = {}
+        """Transactional id -> the last batch that was written exactly once, of stages that write at-least-once now."""
         self._meters: defaultdict[str, TransactionMeter] = defaultdict(TransactionMeter)
         self._last_rows: dict[str, int] = {}
         self._bootstrap = bootstrap
@@ -89,31 +91,41 @@ class KafkaTaskSystem:
         headers: Mapping[str, str],
         ready: Callable[[], None] = lambda: None,
         delivery: Delivery = Delivery.EXACTLY_ONCE,
+        partitions: int | None = None,
     ) -> None:
         match delivery:
             case Delivery.EXACTLY_ONCE:
-                self._append_once(grant, records, batch, stream, headers, ready)
+                self._append_once(grant, records, batch, stream, headers, ready, partitions)
             case Delivery.AT_LEAST_ONCE:
-                self._append_with_spark(records, stream, headers, ready)
+                name = transactional_id(grant.job, grant.stage, stream, grant.task)
+                if batch <= self._given_up.get(name, -1):
+                    self._compute_only(name, batch, records, stream)
+                else:
+                    self._append_with_spark(records, stream, headers, ready, partitions)
             case _:
                 assert_never(delivery)
 
     def _append_once(
-        self, grant: Grant, records: DataFrame, batch: int, stream: str, headers: Mapping[str, str], ready: Callable[[], None]
+        self,
+        grant: Grant,
+        records: DataFrame,
+        batch: int,
+        stream: str,
+        headers: Mapping[str, str],
+        ready: Callable[[], None],
+        partitions: int | None,
     ) -> None:
         name = transactional_id(grant.job, grant.stage, stream, grant.task)
         if name not in self._writers:
             self.fence(grant, stream, Delivery.EXACTLY_ONCE)
         writer = self._writers[name]
         if writer.has(batch):
-            self._meters[name].repeated += 1
-            log.info("batch %d of %s is in %s: its records are not sent again", batch, name, stream)
-            records.write.format("noop").mode("overwrite").save()
+            self._compute_only(name, batch, records, stream)
             return
         ready()
         encoded = [(header, value.encode()) for header, value in headers.items()]
         try:
-            writer.write(batch, lambda send: self._produce(name, records, lambda piece: send(piece, encoded)))
+            writer.write(batch, lambda send: self._produce(name, records, lambda piece: send(piece, encoded)), partitions)
         except BaseException as error:
             self._writers.pop(name).close()
             if isinstance(error, ProducerFenced):
@@ -134,6 +146,12 @@ class KafkaTaskSystem:
         self._last_rows[name] = sent
         return sent
 
+    def _compute_only(self, name: str, batch: int, records: DataFrame, stream: str) -> None:
+        """Run the plan of a batch whose records the topic has, so that its state can be committed."""
+        self._meters[name].repeated += 1
+        log.info("batch %d of %s is in %s: its records are not sent again", batch, name, stream)
+        records.write.format("noop").mode("overwrite").save()
+
     def _confirm(self, grant: Grant) -> None:
         """Confirm that the task is still owned. Raises LeaseLost, which ends the process."""
         try:
@@ -142,7 +160,14 @@ class KafkaTaskSystem:
             self._on_lease_lost(lost)
             raise
 
-    def _append_with_spark(self, records: DataFrame, stream: str, headers: Mapping[str, str], ready: Callable[[], None]) -> None:
+    def _append_with_spark(
+        self, records: DataFrame, stream: str, headers: Mapping[str, str], ready: Callable[[], None], partitions: int | None
+    ) -> None:
+        if partitions is not None and partitions < (present := self._ask(lambda system: system.partitions(stream))):
+            raise StreamConflict(
+                f"the topic {stream!r} has grown to {present} partitions, and the job reads {partitions}: Spark's sink would write to all. "
+                'Write with delivery="exactly-once", or give the stream another name'
+            )
         if headers:
             entries = [F.struct(F.lit(name).alias("key"), F.lit(value.encode()).alias("value")) for name, value in headers.items()]
             records = records.withColumn("headers", F.array(*entries))
@@ -191,6 +216,7 @@ class KafkaTaskSystem:
     def fence(self, grant: Grant, stream: str, delivery: Delivery | None, unfinished: Callable[[], Mapping[int, datetime]] = dict) -> int:
         name = transactional_id(grant.job, grant.stage, stream, grant.task)
         former = self._writers.pop(name, None)
+        self._given_up.pop(name, None)
         if former is not None:
             former.close()
         if delivery is None:
@@ -217,7 +243,7 @@ class KafkaTaskSystem:
                     self._ask(lambda system: system.check_transactions(stream))
                     written = writer.open(unfinished)
                 case Delivery.AT_LEAST_ONCE:
-                    writer.give_up()
+                    self._given_up[name] = writer.give_up()
                     return -1
                 case _:
                     assert_never(delivery)

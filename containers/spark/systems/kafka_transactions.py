@@ -26,6 +26,7 @@ from itertools import chain, repeat
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, assert_never
 
+from aiokafka.partitioner import murmur2
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from containers.engine import Writes
@@ -33,12 +34,16 @@ from containers.spark.systems.kafka_markers import Marker, batch_header, missing
 from sluice.core.errors import BadSettings, LeaseLost, StreamUnavailable, Unavailable
 from sluice.core.ids import Generation, Lineage
 from sluice.job import Delivery
+from sluice.randomness import below
 from sluice.streams.kafka_access import OLDEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
+
+PARTITION_UA = -1
+"""librdkafka's number for a partition that its partitioner chooses."""
 
 T = TypeVar("T")
 
@@ -74,6 +79,9 @@ _DEFAULTS: Mapping[str, str | int | bool] = {
     "delivery.report.only.error": True,
     "transaction.timeout.ms": int(TRANSACTION_TIMEOUT.total_seconds() * 1000),
     "allow.auto.create.topics": False,
+    # Otherwise, when all brokers were away, librdkafka 2.16 closes its connections for good, and `send_offsets_to_transaction` may wait for
+    # one of them for ever, whatever its timeout is.
+    "metadata.recovery.strategy": "none",
 }
 
 _PASSING = (
@@ -127,6 +135,11 @@ class TransactionMeter:
         return Writes(delivery, self.commits, self.commit_seconds, self.aborted, self.fenced, self.markers, self.repeated)
 
 
+def _partition_of(key: bytes | None, partitions: int) -> int:
+    """The partition that librdkafka's `murmur2_random` chooses if the topic has so many."""
+    return below(partitions) if key is None else int(murmur2(key) & 0x7FFFFFFF) % partitions
+
+
 class TransactionalWriter:
     """Writes the batches of one stage of a task to one topic, under one generation. Methods block. `properties`: of librdkafka's clients.
 
@@ -162,6 +175,9 @@ class TransactionalWriter:
         self._lock = threading.Lock()
         self._begun = False
         self._header = batch_header(lineage, -1)
+        self._counted = False
+        self._first: int | None = None
+        """Write to the first so many partitions, because the topic has more; None: to all."""
 
     # --- before the first batch ------------------------------------------------------------------------------------
 
@@ -194,25 +210,29 @@ class TransactionalWriter:
         assert self._marker is not None
         return self._marker.batch
 
-    def give_up(self) -> None:
-        """The stage writes at-least-once from now on: the marker, if there is one, says so, and does not stand for later batches. Raises
-        StreamUnavailable, LeaseLost, BadSettings."""
+    def give_up(self) -> int:
+        """The stage writes at-least-once from now on: the marker, if there is one, says so, and does not stand for later batches. Returns
+        the last batch of the lineage that was written exactly once, -1 for none. Raises StreamUnavailable, LeaseLost, BadSettings."""
         self._group = self._new_group()
         try:
             found = self._read_marker()
         except BadSettings as denied:  # so this stage has no marker
             log.debug("%s", denied)
-            return
+            return -1
         finally:
             self._group.close()
             self._group = None
-        if found is not None and found.delivery is Delivery.EXACTLY_ONCE and found.lineage == self._lineage:
-            self.open()
-            assert self._marker is not None
-            try:
-                self._write_marker(Marker(self._lineage, self._marker.batch, self._generation, Delivery.AT_LEAST_ONCE))
-            finally:
-                self.close()
+        if found is None or found.lineage != self._lineage:
+            return -1
+        if found.delivery is Delivery.AT_LEAST_ONCE:
+            return found.batch
+        self.open()
+        assert self._marker is not None
+        try:
+            self._write_marker(Marker(self._lineage, self._marker.batch, self._generation, Delivery.AT_LEAST_ONCE))
+            return self._marker.batch
+        finally:
+            self.close()
 
     def _clients(self) -> dict[str, object]:
         return {**self._properties, "error_cb": self._on_error, "logger": log}
@@ -283,15 +303,20 @@ class TransactionalWriter:
 
     # --- a batch ---------------------------------------------------------------------------------------------------
 
-    def write(self, batch: int, produce: Callable[[Send], int]) -> None:
+    def write(self, batch: int, produce: Callable[[Send], int], partitions: int | None = None) -> None:
         """Write the batch. `produce` passes the records to the function that it gets, and returns their number. A batch without records
-        leaves no marker, because it may run again. The transaction begins with the first record. After an error, the writer cannot be used
-        any more. Raises what `send`, `_commit` and `produce` raise."""
+        leaves no marker, because it may run again. The transaction begins with the first record. `partitions`: write to the first so many
+        partitions, as if the topic had no more; None: to all. After an error, the writer cannot be used any more. Raises what `send`,
+        `_commit` and `produce` raise, and StreamUnavailable if the topic has grown during the batch."""
         with self._writing:
             self._failed, self._begun = None, False
             self._header = batch_header(self._lineage, batch)
             try:
+                if partitions is not None and not self._counted:
+                    self._choose_partitions(partitions)
                 if produce(self._send):
+                    if partitions is not None and self._first is None:
+                        self._check_partitions(partitions)
                     self._commit(Marker(self._lineage, batch, self._generation))
                     return
             except BaseException as error:
@@ -327,12 +352,13 @@ class TransactionalWriter:
         ProducerFenced."""
         usual: list[tuple[str, str | bytes | None]] = [*headers]
         given = [*usual, self._header] if self._begin() else usual  # of the batch's first record
-        producer, topic = self._transactions, self._topic
+        producer, topic, first = self._transactions, self._topic, self._first
         produce, on_delivery = producer.produce, self._on_delivery
         for key, value in zip(records.column(0).to_pylist(), records.column(1).to_pylist(), strict=True):
             while True:
                 try:
-                    produce(topic, value, key, headers=given, on_delivery=on_delivery)
+                    partition = PARTITION_UA if first is None else _partition_of(key, first)
+                    produce(topic, value, key, partition, headers=given, on_delivery=on_delivery)
                     given = usual
                     break
                 except BufferError:
@@ -354,6 +380,28 @@ class TransactionalWriter:
         self._marker, self._marked_at = marker, monotonic()
         self._meter.commits += 1
         self._meter.commit_seconds += self._marked_at - began
+
+    def _choose_partitions(self, partitions: int) -> None:
+        """Before the first batch. Choosing in Python takes several times as long as in librdkafka, which knows only the present count."""
+        self._counted = True
+        if self._partition_count() > partitions:
+            log.warning("%s has more than the %d partitions that the job reads: writing to these only", self._topic, partitions)
+            self._first = partitions
+
+    def _check_partitions(self, partitions: int) -> None:
+        """Before a commit: librdkafka may have chosen a new partition if the topic has grown. Raises StreamUnavailable."""
+        if self._transactions.flush(COMMIT_TIMEOUT.total_seconds()):
+            raise StreamUnavailable(f"Kafka does not accept the records of a batch for {self._topic}")
+        if (present := self._partition_count()) > partitions:
+            raise StreamUnavailable(f"{self._topic} has grown to {present} partitions: the batch is written again")
+
+    def _partition_count(self) -> int:
+        """Raises StreamUnavailable."""
+        producer = self._transactions
+        found = self._until_done(lambda: producer.list_topics(self._topic, REQUEST_TIMEOUT.total_seconds())).topics[self._topic]
+        if found.error is not None:
+            raise self._translated(found.error)
+        return len(found.partitions)
 
     def close(self) -> None:
         """Abort an open transaction. If that fails, the next producer aborts it when it opens, or the brokers after TRANSACTION_TIMEOUT."""

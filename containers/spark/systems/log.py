@@ -14,7 +14,7 @@ from containers.spark.systems.port import Grant, StreamEnds
 from sluice.clock import Clock
 from sluice.core.errors import LeaseLost
 from sluice.job import Delivery
-from sluice.streams.log import Log, LogEnds, Record, Writer
+from sluice.streams.log import Log, LogEnds, Record, Writer, partition_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,9 +50,12 @@ class LogTaskSystem:
         headers: Mapping[str, str],
         ready: Callable[[], None] = lambda: None,
         delivery: Delivery = Delivery.EXACTLY_ONCE,
+        partitions: int | None = None,
     ) -> None:
         table = records.toArrow()
         found = list(map(Record, table["value"].to_pylist(), table["key"].to_pylist()))
+        if partitions is not None and partitions < self._log.partitions(stream):
+            found = [each._replace(partition=partition_of(each.key, partitions, position)) for position, each in enumerate(found)]
         micros = (self._clock.now() - _EPOCH) // timedelta(microseconds=1)
         writer = Writer(grant.lineage, grant.owner, grant.generation)
         ready()

@@ -68,9 +68,11 @@ class TaskSystem(Protocol):
         headers: Mapping[str, str],
         ready: Callable[[], None] = lambda: None,
         delivery: Delivery = Delivery.EXACTLY_ONCE,
+        partitions: int | None = None,
     ) -> None:
         """Append a batch's `records` (key binary, value binary), each with the headers; equal keys share a partition. Blocks. `ready` is
-        called before the first record becomes visible, and may wait. If it raises, nothing is appended.
+        called before the first record becomes visible, and may wait. If it raises, nothing is appended. `partitions`: append to the first
+        so many partitions, as if the stream had no more; None: to all. Raises StreamConflict if the system cannot do that.
 
         A batch that the grant's lineage has appended is not appended again, except with AT_LEAST_ONCE in a system that supports both. Its
         plan runs nevertheless, because its state must be committed. Raises LeaseLost if the system has fenced the grant off.

@@ -213,7 +213,8 @@ def test_an_operator_chooses_whether_a_batch_without_a_marker_is_sent(scene: Sce
 
 def test_a_stage_that_wrote_at_least_once_meanwhile_does_not_trust_its_marker(scene: Scene) -> None:
     write(scene.opened(), 7, numbered(range(10)))
-    scene.writer().give_up()
+    assert scene.writer().give_up() == 7
+    assert scene.writer().give_up() == 7, "also after a restart"
     with pytest.raises(MarkerMissing, match="at-least-once"):
         scene.writer().open(lambda: {9: PLANNED})
     assert scene.writer().open() == -1, "with no batch between plan and commit the change is exact"
@@ -222,7 +223,7 @@ def test_a_stage_that_wrote_at_least_once_meanwhile_does_not_trust_its_marker(sc
 
 
 def test_a_stage_that_never_wrote_exactly_once_gives_nothing_up(scene: Scene) -> None:
-    scene.writer().give_up()
+    assert scene.writer().give_up() == -1
     with pytest.raises(MarkerMissing, match="is missing"):
         scene.writer().open(lambda: {0: PLANNED})
 
@@ -473,3 +474,58 @@ def test_keys_are_placed_as_by_javas_producer(scene: Scene) -> None:
     for partition, end in scene.topics.latest(scene.topic).items():
         for rows in scene.topics.read(scene.topic, partition, 0, end):
             assert {topic_partition_of(row[2] or b"", 2) for row in rows} == {partition}
+
+
+def partitions_of(scene: Scene) -> dict[int, set[int]]:
+    """Number -> the partitions that have it."""
+    found: dict[int, set[int]] = {}
+    for partition, end in scene.topics.latest(scene.topic).items():
+        for rows in scene.topics.read(scene.topic, partition, 0, end):
+            for row in rows:
+                found.setdefault(int(row[3] or b""), set()).add(partition)
+    return found
+
+
+def test_a_topic_that_grows_in_a_transaction_has_its_records_once(scene: Scene) -> None:
+    writer = scene.opened()
+
+    def growing(send: Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None]) -> int:
+        send(arrow(numbered(range(50))), [])
+        scene.topics.grow(scene.topic, 4)
+        assert writer._producer is not None
+        writer._producer.list_topics(scene.topic, 30)
+        send(arrow(numbered(range(50, 100))), [])
+        return 100
+
+    writer.write(0, growing)
+    assert {number: len(partitions) for number, partitions in partitions_of(scene).items()} == dict.fromkeys(range(100), 1)
+
+
+def test_records_of_a_topic_that_has_grown_stay_in_the_partitions_of_the_job_model(scene: Scene) -> None:
+    scene.topics.grow(scene.topic, 4)
+    scene.opened().write(0, lambda send: _sent(send, numbered(range(200))), partitions=2)
+    expected = {number: {topic_partition_of(str(number).encode(), 2)} for number in range(200)}
+    assert partitions_of(scene) == expected
+
+
+def test_a_batch_during_which_its_topic_grows_is_written_again_to_the_partitions_of_the_job_model(scene: Scene) -> None:
+    writer = scene.opened()
+
+    def growing(send: Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None]) -> int:
+        scene.topics.grow(scene.topic, 4)
+        return _sent(send, numbered(range(200)))
+
+    with pytest.raises(StreamUnavailable, match="grown to 4 partitions"):
+        writer.write(0, growing, partitions=2)
+    writer.close()
+    again = scene.opened()
+    assert not again.has(0)
+    again.write(0, lambda send: _sent(send, [*numbered(range(200)), (None, b"200")]), partitions=2)
+    found = partitions_of(scene)
+    assert found.keys() == set(range(201))
+    assert {partition for partitions in found.values() for partition in partitions} == {0, 1}
+
+
+def _sent(send: Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None], records: Records) -> int:
+    send(arrow(records), [])
+    return len(records)
