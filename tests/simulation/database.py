@@ -23,17 +23,22 @@ PAUSES = 0.2
 
 @dataclass
 class DatabaseFaults:
-    """`away`: every statement fails. `lose_commits`: how many of the next commits succeed and report an error."""
+    """`away`: every statement fails. `lose_commits`: how many of the next commits succeed and report an error, after `spare_commits` that
+    report nothing wrong."""
 
     chance: Random
     away: bool = False
     lose_commits: int = 0
+    spare_commits: int = 0
 
     def run(self, function: Callable[[], Any]) -> Any:
         if self.away:
             raise sqlite3.OperationalError("the database is away")
         result = function()
         if self.lose_commits and getattr(getattr(function, "func", None), "__name__", "") == "commit":
+            if self.spare_commits:
+                self.spare_commits -= 1
+                return result
             self.lose_commits -= 1
             raise sqlite3.OperationalError("the answer of a commit is lost")
         return result

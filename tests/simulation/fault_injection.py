@@ -160,14 +160,51 @@ async def _restart(world: World, seconds: float) -> None:
 
 
 async def freeze_coordinator(world: World) -> None:
+    await _freeze_coordinator(world, world.dice.choice((1, 10, 19, 60)))
+
+
+async def suspend_coordinator(world: World) -> None:
+    """Its machine: when it continues, all leases that it has granted may have ended."""
+    await _freeze_coordinator(world, world.dice.choice((90, 300)))
+
+
+async def _freeze_coordinator(world: World, seconds: float) -> None:
     process = world.coordinator
     assert process is not None
-    seconds = world.dice.choice((1, 10, 19, 60))
     world.say(f"{process.name} is frozen for {seconds} s")
     world.disturb(seconds)
     world.loop.freeze(process)
     await asyncio.sleep(seconds)
     world.loop.thaw(process)
+
+
+async def second_coordinator(world: World) -> None:
+    """Another coordinator is started on the same database, in half of the cases while the first is frozen."""
+    process, frozen = world.coordinator, world.dice.random() < 0.5
+    assert process is not None
+    if frozen:
+        world.disturb(10)
+        world.loop.freeze(process)
+    await asyncio.sleep(world.dice.uniform(0, 9))
+    await world.start_second_coordinator()
+    if frozen:
+        world.loop.thaw(process)
+
+
+async def restore_older_database(world: World) -> None:
+    """An operator restores a copy of the database while containers run. They do so only if no operator has changed anything since: what
+    they have deployed, scaled or drained meanwhile would be forgotten."""
+    copy, acts = world.copy_database(), world.acts
+    await asyncio.sleep(world.dice.choice((1, 10, 40)))
+    if copy is None or world.acts != acts or not (world.draining is None or world.draining.done()):
+        return
+    absence = world.disturb(inf)
+    world.kill_coordinator()
+    await asyncio.sleep(world.dice.choice((0.5, 5)))
+    world.restore_database(copy)
+    await world.start_coordinator()
+    absence.end = world.loop.time()
+    await world.use_slots_of_model()
 
 
 async def jump_clock(world: World) -> None:
@@ -201,9 +238,9 @@ async def commit_without_answer(world: World) -> None:
 
 
 async def change_without_answer(world: World) -> None:
-    """What an operator does is committed, and the database reports an error."""
+    """What an operator does is committed, and the database reports an error. The first commit of a change is its entry in the audit log."""
     act = world.dice.choice((scale, deploy, grow_by_hand))
-    world.database.lose_commits = 1
+    world.database.lose_commits, world.database.spare_commits = 1, world.dice.choice((0, 1, 1))
     await act(world)
 
 
@@ -278,6 +315,7 @@ async def cancel_drain(world: World) -> None:
 
 async def stop_run(world: World) -> None:
     """An operator stops the job, and deploys it again."""
+    world.acts += 1
     try:
         await world.operator().stop_run(world.run_id, "by hand")
     except SluiceError as error:
@@ -324,6 +362,9 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[None]]] = {
         restart_coordinator_with_another_lease,
         long_coordinator_outage,
         freeze_coordinator,
+        suspend_coordinator,
+        second_coordinator,
+        restore_older_database,
         jump_clock,
         put_clock_ahead,
         blob_store_fails,
@@ -357,7 +398,8 @@ async def heal(world: World) -> None:
             engine.kill_after = None
         if container.process.frozen:
             _resume(world, container)
-    world.blobs_fail, world.database.away, world.database.lose_commits = None, False, 0
+    world.blobs_fail, world.database.away = None, False
+    world.database.lose_commits = world.database.spare_commits = 0
     world.network.cut.clear()
     world.network.lossy, world.network.slow = 0.0, 0.01
     for clock in (world.clock, *world.clocks.values()):

@@ -166,6 +166,7 @@ async def _produce(world: World) -> None:
 async def _settle(world: World) -> None:
     """All is read and drained."""
     world.say("faults are over")
+    await world.check_adopted()
     while world.drained_of_input != world.log.latest("in"):
         run = await world.until_answered(lambda: world.operator().run(world.run_id))
         if run.state.ended:

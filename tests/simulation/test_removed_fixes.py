@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
-from tests.simulation.removed_fixes import found_by, removed_fixes
+from tests.simulation.removed_fixes import ROOT, found_by, removed_fixes
 
 QUICK = ("pin-of-a-drain", "scale-to-a-lost-slot")
 """Most seeds find these."""
+
+
+def test_each_fix_can_be_taken_out_of_the_present_tree() -> None:
+    for removed in removed_fixes():
+        subprocess.run(["git", "apply", "--check", str(removed.file)], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,13 +22,14 @@ from containers.engine import StageStart
 from containers.errors import EXIT_REPEATED_FAILURE
 from containers.settings import ContainerSettings
 from coordinator.app import build
-from coordinator.settings import read_settings
+from coordinator.settings import Settings, read_settings
+from coordinator.store.copies import backup, database_file, restore
 from sluice import Job
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.cli.client import OperatorClient
 from sluice.client import CoordinatorClient, Refused
-from sluice.core.errors import CoordinatorUnreachable, SluiceError, StoreUnavailable
+from sluice.core.errors import CoordinatorUnreachable, DatabaseInUse, SluiceError, StoreUnavailable
 from sluice.core.ids import ExecutionContainerId, Generation, Instant, Lineage, RunId
 from sluice.deploy import deploy_request
 from sluice.streams.log import Headers, Log, Record, Writer
@@ -51,6 +53,7 @@ MOST_PARTITIONS = 8
 HARD_DEADLINE = 600
 """Of a drain, in seconds, from its first container on."""
 
+STAGES_OF_TASKS = 4
 KEPT_AT_LEAST = 3
 """Snapshots of each stage."""
 
@@ -62,6 +65,9 @@ SURVIVED = 20
 
 GIVEN_UP_WITHIN = 15
 """Seconds after the grace period and `failover_after_seconds`, in which the coordinator has given up a slot."""
+
+ADOPTED_WITHIN = 400
+"""Seconds after the faults in which all containers run the job model in force: the longest lease, and then some."""
 
 LEASE = 40
 """The shortest lease of any coordinator, in seconds."""
@@ -166,11 +172,14 @@ class World:
         self.directory = directory
         self.container_settings = settings
         self.trace: list[str] = []
-        self.network = Network(loop, chance, on_answer=self.say)
+        self.network = Network(loop, chance, on_answer=self._answered)
         self.clock = Clock(loop)
         self.clocks: dict[str, Clock] = {}
         self.coordinator: Process | None = None
         self.coordinators = 0
+        self.database_url = ""
+        self.acts = 0
+        """How often operators have changed something, or a stage has begun a lineage."""
         blobs = {name: f"file://{directory / 'home' / name}" for name in BLOB_STORES}
         self.coordinator_settings: dict[str, Any] = {
             "lease_seconds": LEASE,
@@ -195,7 +204,7 @@ class World:
         self.machines = 0
         self.disks: Counter[str] = Counter()
         self.failed_drains: set[str] = set()
-        self.version = 0
+        self.version = self.deployed_version = 0
         self.build = 0
         self.run_id = RunId("")
         self.broken: list[str] = []
@@ -206,6 +215,10 @@ class World:
         """Names of blobs that the blob store has lost."""
         self.lost_of: set[tuple[str, ...]] = set()
         """The tasks and stages of these."""
+        self.former: set[str] = set()
+        """Names of the indexes of histories that drains have ended."""
+        self.repeats = False
+        """A stage has begun a lineage at an older snapshot, since an index is lost: records may be written twice."""
         self.draining: asyncio.Future[None] | None = None
 
     @property
@@ -214,6 +227,14 @@ class World:
 
     def say(self, what: str) -> None:
         self.trace.append(f"{self.loop.time():10.3f} {what}")
+
+    def _answered(self, what: str) -> None:
+        self.say(what)
+        if what.endswith("/lineage: 200"):
+            self.acts += 1
+            _, _, path = what.partition("/tasks/")
+            task, _, stage, *_ = path.replace("%20", "_").split("/")
+            self.repeats |= (task, stage) in self.lost_of
 
     def later(self, seconds: float, act: Callable[[], object]) -> None:
         self.loop.call_later(seconds, act)
@@ -226,7 +247,8 @@ class World:
         process = Process(f"coordinator {self.coordinators}")
         self.coordinator = process
         ready = asyncio.Event()
-        settings = read_settings(home=self.directory / "home", allowed_hosts=("c",), **self.coordinator_settings)
+        settings = self._coordinator_settings()
+        self.database_url = settings.database
         self.say(f"{process.name} starts")
 
         async def run() -> None:
@@ -248,10 +270,51 @@ class World:
         elif task.done():
             task.result()
 
+    def _coordinator_settings(self) -> Settings:
+        return read_settings(home=self.directory / "home", allowed_hosts=("c",), **self.coordinator_settings)
+
+    async def start_second_coordinator(self) -> None:
+        """On the same database, which it must not get."""
+        process = Process("another coordinator")
+        settings = self._coordinator_settings()
+
+        async def run() -> None:
+            coordinator = build(settings, self.clock, store=simulated_store(settings.database, process, self.database), pace=self.pace)
+            async with coordinator.api.router.lifespan_context(coordinator.api):
+                self.broken.append("two coordinators have one database")
+
+        try:
+            await self.loop.create_task(run(), context=process.context(), name=process.name)
+        except DatabaseInUse as error:
+            self.say(f"{process.name} is refused: {str(error).partition(' is ')[2]}")
+        finally:
+            self.loop.kill(process)
+
+    def copy_database(self) -> Path | None:
+        """As `sluice db backup`. None unless every stage has a snapshot: what has run without one begins again with an older database."""
+        copy = self.directory / "copy.db"
+        backup(database_file(self.database_url), copy, force=True)
+        with closing(sqlite3.connect(copy)) as connection:
+            (number,) = connection.execute("SELECT count(*) FROM stores WHERE head IS NOT NULL AND NOT chosen").fetchone()
+        return copy if number == STAGES_OF_TASKS else None
+
+    def restore_database(self, copy: Path) -> None:
+        """As `sluice db restore`, without a coordinator."""
+        self.say("an older database is restored")
+        restore(copy, database_file(self.database_url), force=True)
+
     def kill_coordinator(self) -> None:
         assert self.coordinator is not None
         self.say(f"{self.coordinator.name} is killed")
         self.loop.kill(self.coordinator)
+
+    async def use_slots_of_model(self) -> None:
+        """After a request without answer, or with another database."""
+        with suppress(Refused):
+            versions = (await self.until_answered(lambda: self.operator().versions(self.job_name, None, 20))).models
+            current = next((each.version for each in versions if each.current and each.run_id == self.run_id), None)
+            if current is not None:
+                self._use_slots(await self._slots_of(current))
 
     # --- containers ------------------------------------------------------------------------------------------------
 
@@ -429,7 +492,10 @@ class World:
         except (Refused, _Superseded) as error:
             self.say(f"deployment refused: {error}")
             return
-        self.run_id = RunId(reply.run_id)
+        if version != self.deployed_version:
+            self.former |= {file.name for file in self._stages_in_blob_stores() for file in file.iterdir()}
+        self.acts += 1
+        self.run_id, self.deployed_version = RunId(reply.run_id), version
         self.version, self.build = version, build  # a drain may have ended meanwhile
         self.say(f"deployed {self.run_id}, version {version}.{build}, with {containers} containers")
         self.slots = {name: Slot(name, self.run_id, self.version, self.build) for name in map(str, range(containers))}
@@ -446,12 +512,13 @@ class World:
         """Also while a container of a removed slot runs: it ends by itself."""
         alive = {name for name, slot in self.slots.items() if self._answers(slot, for_seconds=30)}
         gone = {name for name, slot in self.slots.items() if slot.container is not None and self._is_given_up(slot.container)}
+        self.acts += 1
         try:
             reply = await self.operator().change(self.run_id, ChangeRequest(containers=containers), None)
             names = await self._slots_of(reply.version)
         except CoordinatorUnreachable as error:
             self.say(f"scaled perhaps: {error}")
-            await self._use_slots_of_model()
+            await self.use_slots_of_model()
             return
         except Refused as error:
             self.say(f"not scaled: {error}")
@@ -468,14 +535,6 @@ class World:
                 slot.supervisor = self.loop.create_task(self.supervise(slot), name=f"supervisor {name}")
         for name in [name for name in self.slots if name not in names]:
             self.slots.pop(name).removed = True
-
-    async def _use_slots_of_model(self) -> None:
-        """After a request without answer."""
-        with suppress(Refused):
-            versions = (await self.until_answered(lambda: self.operator().versions(self.job_name, None, 20))).models
-            current = next((each.version for each in versions if each.current and each.run_id == self.run_id), None)
-            if current is not None:
-                self._use_slots(await self._slots_of(current))
 
     def replace_container(self, name: str) -> Container:
         """Start a container on another machine while the former one runs on, as is done for a node that does not answer."""
@@ -529,6 +588,7 @@ class World:
         except (Refused, CoordinatorUnreachable) as error:
             self.say(f"drain refused: {error}")
             return "REFUSED"
+        self.acts += 1
         self.drain_id, began = uuid, self.loop.time()
         self.say(f"drain {uuid} of {self.run_id} ({mode})")
         while True:
@@ -556,6 +616,7 @@ class World:
 
     async def restore(self) -> None:
         """A stage that was drained with its state is restored from the newest snapshot, which is all of its state."""
+        self.acts += 1
         try:
             heads = [each for each in (await self.operator().snapshots(self.job_name, None, None, None, 200)).snapshots if each.head]
             if heads:
@@ -567,6 +628,7 @@ class World:
 
     async def roll_back(self) -> None:
         """To an earlier version of the job model, whose slots are started."""
+        self.acts += 1
         try:
             versions = (await self.operator().versions(self.job_name, None, 20)).models
             earlier = [each.version for each in versions if each.run_id == self.run_id and not each.current]
@@ -576,7 +638,7 @@ class World:
             names = await self._slots_of(reply.version)
         except CoordinatorUnreachable as error:
             self.say(f"rolled back perhaps: {error}")
-            await self._use_slots_of_model()
+            await self.use_slots_of_model()
             return
         except SluiceError as error:
             self.say(f"not rolled back: {error}")
@@ -625,17 +687,40 @@ class World:
             self.say(f"not unpinned: {error}")
 
     def lose_index(self) -> None:
-        """The blob store loses the newest index of a stage: at most one of a stage that has others, as no state can be restored without."""
-        home = self.directory / "home"
-        stages = [each for name in BLOB_STORES for each in sorted((home / name).glob(f"blobs/jobs/{self.job_name}/*/*/snapshots"))]
-        found = [each for each in stages if each.parts[-3:-1] not in self.lost_of and len(list(each.iterdir())) >= KEPT_AT_LEAST]
+        """The blob store loses the newest index of a stage: at most one of a stage that has others in its history, as no state can be
+        restored without."""
+        present = {
+            stage: [file for file in stage.iterdir() if file.name not in self.former]
+            for stage in self._stages_in_blob_stores()
+            if stage.parts[-3:-1] not in self.lost_of
+        }
+        found = [stage for stage, files in present.items() if len(files) >= KEPT_AT_LEAST]
         if found:
             stage = self.dice.choice(found)
-            newest = max(stage.iterdir())
+            newest = max(present[stage])
             self.say(f"the blob store loses {newest.relative_to(self.directory)}")
             newest.unlink()
             self.lost.add(newest.name)
             self.lost_of.add(stage.parts[-3:-1])
+
+    def _stages_in_blob_stores(self) -> Sequence[Path]:
+        """The directories of indexes."""
+        home = self.directory / "home"
+        return [each for name in BLOB_STORES for each in sorted((home / name).glob(f"blobs/jobs/{self.job_name}/*/*/snapshots"))]
+
+    async def check_adopted(self) -> None:
+        """All containers come to run the job model in force."""
+        began = self.loop.time()
+        while True:
+            detail = await self.until_answered(lambda: self.operator().run(self.run_id))
+            adoption = detail.adoption
+            if adoption is None or adoption.all_on == adoption.version or detail.state.value != "RUNNING":
+                return
+            if self.loop.time() - began > ADOPTED_WITHIN:
+                behind = ", ".join(f"{each.execution_container_id} on version {each.version}" for each in adoption.outdated)
+                self.broken.append(f"version {adoption.version} is not adopted after {ADOPTED_WITHIN} s: {behind or 'no container'}")
+                return
+            await asyncio.sleep(5)
 
     async def check_snapshots(self) -> None:
         """All that the retained snapshots need is in the blob store, apart from what a fault has lost."""
@@ -656,13 +741,14 @@ class World:
         self.produced += 1
 
     def check(self, drained: Mapping[tuple[str, int], int]) -> None:
-        """What was read of the input is all in the output, once."""
+        """What was read of the input is all in the output; once, unless a lineage began at an older snapshot."""
         self.checked_drains += 1
         read = self.drained_of_input = {partition: offset for (stream, partition), offset in drained.items() if stream == "in"}
         went_in = summed(self.log, "in", {}, read, lambda headers: True)
         for stream in ("mid", "out"):
             came = summed(self.log, stream, self.log.earliest(stream), self.log.latest(stream), self._counts)
-            if came != went_in and stream == "out":
+            as_promised = came >= went_in if self.repeats else came == went_in
+            if not as_promised and stream == "out":
                 self.broken.append(f"{stream} has {dict(came)} of {dict(went_in)}")
 
     def _counts(self, headers: Headers) -> bool:
