@@ -71,8 +71,12 @@ class ChoreScheduler:
         """Completed runs of each chore, including failed ones."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
         """Total duration of these runs."""
+        self.failures: defaultdict[str, int] = defaultdict(int)
+        """Failures of each chore since it last succeeded."""
+        self._ended: dict[str, Instant] = {}
 
     async def __aenter__(self) -> ChoreScheduler:
+        self._ended = {chore.name: self._clock.elapsed() for chore in self._chores}
         self._loops = [asyncio.create_task(self._loop(chore), name=chore.name) for chore in self._chores]
         return self
 
@@ -86,6 +90,17 @@ class ChoreScheduler:
         """Chores whose loop has ended, which is a bug."""
         return [loop.get_name() for loop in self._loops if loop.done()]
 
+    @property
+    def intervals(self) -> Mapping[str, float]:
+        """The pause after each run, in seconds, by chore."""
+        return {chore.name: chore.every.total_seconds() * self._pace for chore in self._chores}
+
+    @property
+    def since_last_run(self) -> Mapping[str, float]:
+        """Seconds since the last run of each chore ended, or since the start before the first."""
+        now = self._clock.elapsed()
+        return {name: now - ended for name, ended in self._ended.items()}
+
     async def _loop(self, chore: Chore) -> None:
         last_error = ""
         while True:
@@ -96,12 +111,17 @@ class ChoreScheduler:
                 last_error = ""
             except SluiceError as error:
                 self.done[chore.name, "failed"] += 1
+                self.failures[chore.name] += 1
                 if str(error) != last_error:
                     log.warning("%s: %s", chore.name, error)
                 last_error = str(error)
             except Exception:
                 self.done[chore.name, "failed"] += 1
+                self.failures[chore.name] += 1
                 log.exception("%s failed; it runs again in %s", chore.name, chore.every)
+            else:
+                self.failures[chore.name] = 0
             self.turns[chore.name] += 1
+            self._ended[chore.name] = self._clock.elapsed()
             self.seconds[chore.name] += self._clock.elapsed() - began
             await asyncio.sleep(chore.every.total_seconds() * self._pace)

@@ -154,6 +154,18 @@ def of_chores(maintenance: ChoreScheduler) -> Iterable[Metric]:
     for (chore, kind), count in sorted(maintenance.done.items()):
         items.add_metric([chore, kind], count)
     yield items
+    intervals = GaugeMetricFamily("sluice_chore_interval_seconds", "The pause between two runs of each chore.", labels=["chore"])
+    for name, interval in sorted(maintenance.intervals.items()):
+        intervals.add_metric([name], interval)
+    yield intervals
+    idle = GaugeMetricFamily("sluice_chore_idle_seconds", "Time since the last run of each chore ended.", labels=["chore"])
+    for name, since in sorted(maintenance.since_last_run.items()):
+        idle.add_metric([name], since)
+    yield idle
+    failures = GaugeMetricFamily("sluice_chore_failures", "Failures of each chore since it last succeeded.", labels=["chore"])
+    for name in sorted(maintenance.intervals):
+        failures.add_metric([name], maintenance.failures[name])
+    yield failures
 
 
 def of_traffic(traffic: Traffic, models: JobModels, notices: Notices) -> Iterable[Metric]:

@@ -190,3 +190,22 @@ async def test_a_chore_that_fails_is_counted_and_runs_again() -> None:
         assert maintenance.done["stumbling", "failed"] == 2
         assert maintenance.dead == []
     assert maintenance.dead == ["stumbling"]
+
+
+async def test_a_chore_shows_its_failures_in_succession_its_interval_and_the_time_since_its_last_run() -> None:
+    clock, chore = FakeClock(), FailingChore(every=timedelta(hours=1))
+    async with ChoreScheduler([chore], clock) as maintenance:
+        while not maintenance.turns["stumbling"]:  # noqa: ASYNC110 – nothing is notified when a run ends
+            await asyncio.sleep(0)
+        clock.advance(90)
+        assert (maintenance.failures["stumbling"], maintenance.intervals, maintenance.since_last_run) == (
+            1,
+            {"stumbling": 3600},
+            {"stumbling": 90},
+        )
+    chore.failures.clear()
+    async with ChoreScheduler([chore], clock, pace=2) as maintenance:
+        await chore.well.wait()
+        while not maintenance.turns["stumbling"]:  # noqa: ASYNC110 – nothing is notified when a run ends
+            await asyncio.sleep(0)
+        assert (maintenance.failures["stumbling"], maintenance.intervals) == (0, {"stumbling": 7200})
