@@ -1,15 +1,15 @@
 """The coordinator's cost of a run's agents: polls for standby copies, and the adoption of a version.
 
-Standby: 300 containers on hosts of their own, in a run with `standby.replicas`, whose tasks have snapshots. Each heartbeats every 5 s and
-requests every 5 s the list of the copies that it must keep. The peer is the same fleet that only heartbeats, measured in turns with it.
-Commit 2c5c8f3 took 3.2 cores for this, because every poll read all containers of the run and placed all copies again. The goal is at most
-0.3 cores.
+Standby: a run with `standby.replicas` has 300 containers, each on its own host, and its tasks have snapshots. Every 5 s each container
+sends a heartbeat and requests the list of the copies that it must keep. The peer is the same fleet with heartbeats only. Both are measured
+alternately. Commit 2c5c8f3 took 3.2 cores for this, because every poll read all containers of the run and placed all copies again. The goal
+is at most 0.3 cores.
 
 Adoption: every container of a run requests the notices, its part of the job model and its run, and reports the version. This is done for
-runs of 500 and of 5,000 containers; the cost for one container must not grow with its run, so the goal is at most twice as much. Ten
-times as much would be a cost that grows with the square.
+runs of 500 and of 5,000 containers. The cost for one container must not depend on the size of its run; the goal is at most twice the cost
+in the larger run. If it were ten times the cost, the total would grow with the square of the number of containers.
 
-The ratio is the larger of the two figures to its goal.
+The ratio is the larger of the two figures, each divided by its goal.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _standby() -> Mapping[str, float]:
         with running(coordinator(home, port), port) as server:
             run_id = _run_of(server)
             beats, polls = _beats(STANDBYS), _polls(run_id, STANDBYS)
-            _at_rate(server, [*beats, *polls], SECONDS / 2)  # what the first requests fill
+            _at_rate(server, [*beats, *polls], SECONDS / 2)  # fills caches
             alone, both = [], []
             for _ in range(ROUNDS):
                 alone.append(_at_rate(server, beats, SECONDS))
@@ -96,8 +96,8 @@ def _polls(run_id: str, containers: int) -> Requests:
 
 
 def _at_rate(server: Server, requests: Requests, seconds: float) -> float:
-    """The cores that the coordinator uses while each request is sent every INTERVAL seconds, evenly spread. Raises BenchFailed if it
-    does not keep up."""
+    """The cores that the coordinator uses while each request is sent every INTERVAL seconds, evenly spread. Prints a note if the
+    coordinator does not keep up."""
     with closing(Swarm[bool](server.url, lambda _, answer: _check(answer), connections=CONNECTIONS)) as swarm:
         turn = cycle([swarm.request(method, target, headers, body) for method, target, headers, body in requests])
         pause = INTERVAL / len(requests)
@@ -138,13 +138,13 @@ def _adoption() -> Mapping[str, float]:
 
 
 def _adopt(containers: int) -> tuple[float, float, float]:
-    """Seconds in all, and the coordinator's CPU seconds for a container, and for one heartbeat of the same fleet."""
+    """Returns the duration in seconds, the coordinator's CPU seconds for each container, and those for one heartbeat of the same fleet."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
         home, port = Path(made), free_port()
         write_fleet(home, containers, containers)
         with running(coordinator(home, port), port) as server:
             run_id = _run_of(server)
-            _at_once(server, [_adopting(run_id, slot) for slot in range(min(containers, 50))])  # what the first requests fill
+            _at_once(server, [_adopting(run_id, slot) for slot in range(min(containers, 50))])  # fills caches
             used, seconds = server.cpu_seconds(), 0.0
             seconds = _at_once(server, [_adopting(run_id, slot) for slot in range(containers)])
             adopting = server.cpu_seconds() - used
@@ -168,7 +168,8 @@ def _adopting(run_id: str, slot: int) -> Requests:
 
 
 def _at_once(server: Server, containers: Sequence[Requests]) -> float:
-    """Each container sends its requests one after the other, all containers at once over CONNECTIONS connections; the seconds of it."""
+    """Send the requests of each container one after the other, and those of all containers concurrently, over CONNECTIONS connections.
+    Returns the duration in seconds."""
 
     def next_of(swarm: Swarm[Iterator[bytes]], rest: Iterator[bytes]) -> None:
         request = next(rest, None)

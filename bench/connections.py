@@ -1,8 +1,9 @@
 """Heartbeats beside 10,000 connections that send nothing.
 
-Measured: how long answers to heartbeats take, a fixed number each second and each on a new connection, as those of a large fleet. The peer
-is the same coordinator without idle connections, in turns. The coordinator closes a connection that sends no request for 10 s, and another
-one is opened for it at once: a thousand each second. Every answer must be `{"alive": true}`.
+Measured: how long the answers to heartbeats take. Heartbeats are sent at a fixed rate, each on a new connection, as in a large fleet. The
+peer is the same coordinator without idle connections; both are measured alternately. The coordinator closes a connection that sends no
+request for 10 s, and the benchmark immediately opens another one in its place: a thousand each second. Every answer must be
+`{"alive": true}`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NAME = "connections"
 CONTAINERS = 1000
 IDLE = 10_000
 REPLACED = 1000
-"""How many of them may be closed and not replaced yet."""
+"""Maximum number of idle connections that are closed and not yet replaced."""
 RATE = 500
 """Heartbeats a second."""
 ROUNDS = 3

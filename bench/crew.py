@@ -1,4 +1,4 @@
-"""A coordinator and single containers as child processes, each container optionally with a disk of its own. Nothing restarts them, as
+"""A coordinator and single containers as child processes, each container optionally with a disk of its own. They are not restarted, as
 under a cluster manager without a restart policy.
 """
 
@@ -44,7 +44,7 @@ class Crew(Cluster):
 
 @contextmanager
 def crew(root: Path, job_file: Path, environment: Mapping[str, str]) -> Iterator[Crew]:
-    """A crew with a running coordinator on the server's core. All processes are ended with the block."""
+    """A crew with a running coordinator on the server's core. All processes are ended when the block ends."""
     made = Crew(root, job_file, environment)
     try:
         with pinned(cores()[0]):

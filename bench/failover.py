@@ -164,7 +164,7 @@ def backed_up(here: Crew, case: str, disk: Path) -> bool | None:
 
 
 def copied(disk: Path) -> int:
-    """Bytes of the standby copies of a container, whose files come and go."""
+    """The size in bytes of the standby copies of a container. Files may be created and deleted meanwhile."""
     found = 0
     for copies in disk.glob("*/.standby"):
         for where, _, names in os.walk(copies):

@@ -99,7 +99,7 @@ def send(topics: Topics, partitions: range) -> None:
 
 
 def growths(topics: Topics, read: Callable[[], Read]) -> Iterator[float]:
-    """Seconds of each growth."""
+    """For each growth, the seconds until a record of a new partition was read."""
     await_read("the first records", read, range(FIRST))
     before = FIRST
     for count in COUNTS:

@@ -1,9 +1,10 @@
 """The coordinator's cost of a year of a job's history, compared with a database without history.
 
-Two coordinators have the same running job of ten slots. The database of one also has the rows of a year: 3,000 containers of each slot
-that have ended, a run and a version of the job model for each day, and ten notices for each run. Its chore `prune_history` has run once.
-Measured in turns: the details of the run, a page of the list of runs, and the registration of a container; and at the end the memory.
-Each may take at most twice as long as without history; the ratio is the largest of the four.
+Two coordinators have the same running job of ten slots. The database of one also has the rows of a year: 3,000 containers of each slot that
+have ended, a run and a version of the job model for each day, and ten notices for each run. Its chore `prune_history` has run once.
+Measured alternately: how long a request for the details of the run, one for a page of the list of runs, and the registration of a container
+take. At the end the memory is measured. Each figure may be at most twice the figure without history; the ratio is the largest of the four
+quotients.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def _past_runs(current: RunRow) -> Iterator[RunRow]:
 
 
 def _version_in_force(days_ago: int) -> int:
-    """The version that was in force then."""
+    """The version that was in force that many days ago."""
     return DAYS + 1 - days_ago
 
 

@@ -1,6 +1,6 @@
 """Connections that send nothing. `python -m bench.idle URL COUNT` holds COUNT of them, and opens another one for each that is closed.
 
-Each second it writes a line of JSON: how many are open, and how many the server has closed. It ends when its standard input does.
+Each second it writes a line of JSON: how many are open, and how many the server has closed. It ends when its standard input is closed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Writing to Kafka exactly once, compared with Spark's own sink, which is at-least-once.
 
 Measured: one task that writes batches of 400,000 rows of about 100 bytes with a header to a topic of four partitions, on a broker on this
-machine, and batches of 1,000 rows. Both ways write the same DataFrame through `KafkaTaskSystem.append`, in turns. At the end the topic of
-the transactions must have each row once, by a consumer that reads committed records only.
+machine, and batches of 1,000 rows. Both ways write the same DataFrame through `KafkaTaskSystem.append`, alternately. At the end a consumer
+that reads only committed records must find each row of the transactions once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The memory that is needed to write a batch of ten million rows to Kafka exactly once.
 
 Measured: the resident memory of this process, which is the driver's Python, and of Spark's JVM, twenty times a second, while one batch of
-10,000,000 rows of about 100 bytes is written in one transaction. The growth is over what both have after a batch of 400,000 rows. At the
-end the topic must have each row once, by a consumer that reads committed records only.
+10,000,000 rows of about 100 bytes is written in one transaction. The growth is measured from the memory of both after a batch of 400,000
+rows. At the end a consumer that reads only committed records must find each row once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROPERTIES = {"transaction.timeout.ms": "900000"}
 
 
 class Memory:
-    """The resident memory of this process and of its JVM, in bytes. `peak`: the most since `watch` began."""
+    """The resident memory of this process and of its JVM, in bytes. `peak`: the maximum since `watch` began."""
 
     def __init__(self) -> None:
         here = psutil.Process(os.getpid())

@@ -1,10 +1,11 @@
-"""The time from the append of a record to its result in the output stream, through two stages, while 1,000 records a second arrive; and the
-CPU that is used meanwhile, and when nothing arrives.
+"""The latency of a job of two stages: the time from the append of a record to its result in the output stream, while 1,000 records a second
+arrive. Also measured: the CPU that is used meanwhile, and while no records arrive.
 
-The job of `bench/latency_job.py` with 1, 4 and 8 tasks in one container, on the log and on Kafka, against two plain Spark queries with the
-same stream between them and Spark's default trigger (`bench/latency_plain.py`), which poll their sources. All run on `local[2]`, one
-after the other. A record has the time of its append. A result counts when a consumer of the output has it: one that reads committed records
-of Kafka, or looks at the log every few milliseconds. CPU is that of all processes of the job, or of the plain queries, without the broker.
+The job of `bench/latency_job.py` runs with 1, 4 and 8 tasks in one container, on the log and on Kafka. It is compared with two plain Spark
+queries (`bench/latency_plain.py`), which have the same stream between them and Spark's default trigger, and poll their sources. All run on
+`local[2]`, one after the other. Each record contains the time of its append. A result counts as written when a consumer of the output has
+read it; the consumer reads committed records of Kafka, or polls the log every few milliseconds. CPU is that of all processes of the job, or
+of the plain queries, without the broker.
 
 The job writes each batch exactly once, and its second stage has one query for each task; the plain queries write at least once on Kafka.
 """
@@ -52,7 +53,7 @@ WRITER = Writer(Lineage("bench"), "bench", Generation(1))
 
 class Results(Protocol):
     def read(self) -> list[bytes]:
-        """The values that have been written since the last call. Waits a moment for some."""
+        """The values that have been written since the last call. Blocks for some milliseconds."""
         ...
 
     def close(self) -> None: ...

@@ -1,5 +1,5 @@
-"""A job of two stages over eight partitions, in BENCH_TASKS tasks: orders pass through a stream by customer, and then each passes once.
-`bench/latency_plain.py` has the same as plain queries.
+"""A job of two stages over eight partitions, in BENCH_TASKS tasks: the first routes orders by customer to an intermediate stream, and the
+second removes duplicates. `bench/latency_plain.py` has the same pipeline as plain queries.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The pipeline of `bench/latency_job.py` as two plain Spark queries with the stream between them, Spark's default trigger, and its
-settings. Only the number of shuffle partitions is that of the cores: Spark's default of 200 is for clusters.
+"""The pipeline of `bench/latency_job.py` as two plain Spark queries with the stream between them, and with Spark's default trigger and
+settings. Only the number of shuffle partitions is set, to the number of cores: Spark's default of 200 is for clusters.
 
     python -m bench.latency_plain SYSTEM WHERE DIRECTORY
 

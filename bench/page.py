@@ -7,12 +7,13 @@ reports are the peer.
 
 Targets, and why:
 
-* load event: within 300 ms; page and assets as sent: at most 300 KB. A page is then there at once, also on a phone.
+* load event: within 300 ms; page and assets as sent: at most 300 KB. Such a page also loads quickly on a phone.
 * p99 of a heartbeat beside the watchers: below 10 ms, a hundredth of what a container waits for an answer.
 * a watcher: at most 5 KB/s, so that a page may stay open.
-* the longest computation between two turns of the event loop while the page is rendered: at most 2 ms of CPU (the 99.9th percentile of the
-  pieces of seven renderings, measured in this process: a full collection of garbage, which the server avoids, falls on some of them).
-* the heat map of 100,000 leases: at most 200 KB as it is, drawn within 1 s after it was received.
+* the longest computation between two turns of the event loop while the page is rendered: at most 2 ms of CPU. The figure is the 99.9th
+  percentile of the pieces of seven renderings, measured in this process. The longest piece is not used, because it may contain a full
+  garbage collection, which the server avoids.
+* the heat map of 100,000 leases: at most 200 KB uncompressed, and drawn within 1 s after it was received.
 
 The ratio is the worst figure relative to its target.
 """
@@ -126,7 +127,7 @@ async def _commit_all(http: httpx.AsyncClient, run_id: str, names: Mapping[str, 
 
 @dataclass(slots=True)
 class Timed:
-    """Awaits something, and measures the CPU time of each piece of it that runs without a turn for others, in seconds."""
+    """Awaits `awaited`, and measures the CPU time, in seconds, of each piece that runs without yielding to the event loop."""
 
     awaited: Awaitable[object]
     pieces: list[float] = field(default_factory=list)
