@@ -4,10 +4,10 @@
 <home>/spark/<id>.lock     locked (flock) while the watchdog or the driver runs; contains the driver's session and the path of the sockets
 <TMPDIR>/sluice-<token>    sockets between Spark and its Python workers: their paths must be short
 
-The watchdog deletes them after an orderly end. If it was killed, the next container that starts on this machine does. An incarnation is
-dead if no process holds its lock and no process of its session is left: the JVM does not inherit the lock, and may outlive Python, for
-example while it is frozen. A frozen process keeps its lock. The lock file is created first and deleted last, so a crash may leave a lock
-file without directories, but no directories without a lock file.
+The watchdog deletes them after an orderly end. If it was killed, the next container that starts on this machine deletes them. An
+incarnation is dead if no process holds its lock and no process of its session is left: the JVM does not inherit the lock, and may outlive
+Python, for example while it is frozen. A frozen process keeps its lock. The lock file is created first and deleted last, so a crash may
+leave a lock file without directories, but no directories without a lock file.
 
 A pid and a start time are not sufficient: a container that shares the home and has a pid namespace of its own does not see the process.
 """

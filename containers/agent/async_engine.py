@@ -1,4 +1,4 @@
-"""The engine for the event loop: its blocking calls run on threads, and what it reports from other threads arrives on the loop."""
+"""The engine for use on the event loop: its blocking calls run on threads, and its callbacks from other threads run on the loop."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class AsyncEngine:
         return await self._loop.run_in_executor(self._threads, in_context)
 
     async def run_for(self, task: TaskName, work: Callable[[Engine], T]) -> T:
-        """Like `call`, for a task. The work continues when its caller is cancelled, and counts as `running` until it has ended."""
+        """Like `call`, for a task. The work continues when its caller is cancelled, and is in `work` until it has ended."""
         doing = asyncio.ensure_future(self.call(work))
         self._work[doing] = task
         doing.add_done_callback(self._on_done)

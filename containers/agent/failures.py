@@ -1,4 +1,4 @@
-"""Failures of a stage: what to say about an error, whether it is the same error again, and when to try again.
+"""Failures of a stage: the text of an error, whether it is the same error as before, and when to try again.
 
 An error of user code arrives as text, with the frames of Py4J, PySpark and the JVM around those of the user. `headline` finds the line that
 the user wrote.

@@ -24,7 +24,7 @@ from sluice.wire import agents as wire_agents
 
 RATE_OVER = timedelta(seconds=10)
 RATE_OVER_AT_LEAST = timedelta(seconds=1)
-"""A batch of some milliseconds after a pause does not show how many rows arrive."""
+"""The shortest period of a rate. A batch of some milliseconds after a pause does not show the rate at which rows arrive."""
 
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Bounds of the histogram of batch durations, in seconds."""
@@ -77,7 +77,7 @@ class Meter:
         self._passed = RecordShare()
 
     def committed(self, batch: Batch) -> wire_agents.StageMetricsBody:
-        """Add a batch that was just committed; the metrics to report with it."""
+        """Add a batch that was just committed. Returns the metrics to report with it."""
         seconds = batch.duration_ms / 1000
         self.rows += batch.rows
         self.batches += 1
@@ -98,7 +98,7 @@ class Meter:
         return self._body(batch.rows, self._rate(now))
 
     def idle(self) -> wire_agents.StageMetricsBody:
-        """The query has found nothing to read; the metrics to report."""
+        """Record that the query has found nothing to read. Returns the metrics to report."""
         self.behind, self.progress_at = 0, self._clock.now()
         self._recent.clear()
         return self._body(0, 0.0)

@@ -1,7 +1,7 @@
 """Watermark caps: reports the progress of the container's stages, and passes on how far their watermarks may rise.
 
 `StageWatermarks` is what one stage has to report. `WatermarkReporter` sends one request for all stages of the container that write or read
-an intermediate stream, and gives the steps in the answer to the engine (`sluice/core/watermarks.py`). While the coordinator does not
+an intermediate stream, and passes the steps in the answer to the engine (`sluice/core/watermarks.py`). While the coordinator does not
 answer, the steps stay as they are.
 """
 
@@ -28,8 +28,8 @@ INTERVAL = timedelta(seconds=1)
 """The shortest time between two reports, and the interval while something changes."""
 
 QUIET_INTERVAL = timedelta(seconds=5)
-"""The interval when neither the reports nor the answers have changed for `QUIET_AFTER`: a coordinator that was restarted knows no
-feeder."""
+"""The interval when neither the reports nor the answers have changed for `QUIET_AFTER`. Reports continue, because a coordinator that was
+restarted does not know the feeders."""
 
 QUIET_AFTER = timedelta(seconds=10)
 
@@ -51,7 +51,7 @@ class StageWatermarks:
         self._partitions: int | None = None
 
     def started(self, progress: FeederProgress | None, partitions: int) -> None:
-        """Record that the query of the stage has started, and how many partitions it reads. `progress`: what the checkpoint says."""
+        """Record that the query of the stage has started, and how many partitions it reads. `progress`: that in the checkpoint."""
         self._progress = progress or self._progress
         self._partitions = partitions
         self._on_change()
@@ -101,7 +101,7 @@ class WatermarkReporter:
         self._unknown = False
 
     def changed(self) -> None:
-        """A batch was committed, or a stage was added: report soon."""
+        """Report soon, because a batch was committed or a stage was added."""
         self._new.set()
 
     async def run(self) -> None:
