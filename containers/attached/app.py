@@ -43,7 +43,7 @@ POLL = timedelta(seconds=0.5)
 """How often the queries are listed."""
 
 AFTER_QUERIES = timedelta(seconds=10)
-"""After a SIGTERM: how long the script may run on when its queries have ended."""
+"""How long after a SIGTERM the script may continue when its queries have ended."""
 
 HOSTED = ("DATABRICKS_RUNTIME_VERSION", "GLUE_VERSION", "AZUREML_RUN_ID", "DATAPROC_CLUSTER_NAME")
 """Environment variables of platforms that own the driver's process."""
@@ -158,8 +158,8 @@ class App:
         return None if self._grant is None else self._grant.run
 
     def start(self, connection: socket.socket | None, *, ends_script: bool) -> None:
-        """Wait until the job may be run. `connection`: to the supervisor. `ends_script`: this process is killed if the supervisor is gone.
-        Raises NotGranted."""
+        """Wait until the job may be run. `connection`: to the supervisor. `ends_script`: this process is killed if the supervisor has
+        ended. Raises NotGranted."""
         self._connection = connection
         self._ends_script = ends_script
         if connection is not None:
@@ -218,7 +218,8 @@ class App:
                     log.debug("the supervisor does not read: %s", error)
 
     def _without_supervisor(self, why: str) -> None:
-        """Kill the driver: nothing would end it when another one starts."""
+        """Kill the driver, because no other process would end it before another copy starts. If it must not be ended, log an error
+        instead."""
         if not self._ends_script:
             log.error("%s: this script is not protected any more", why)
             return
@@ -254,9 +255,9 @@ class App:
             self._send("queries", queries=due)
 
     def stop(self, within: timedelta | None = None) -> Sequence[str]:
-        """Hold all queries between two batches before the first of them ends, then end them, so that `awaitTermination` returns. Queries
-        that are started later are stopped, too. Blocks. Returns the checkpoints of which a batch took longer than `within` (default: the
-        `stop_timeout` of `attach`) and was interrupted."""
+        """Pause all queries between two batches before any of them ends, then end them, so that `awaitTermination` returns. Queries that
+        are started later are stopped, too. Blocks. Returns the checkpoints of the queries whose batch took longer than `within` (default:
+        the `stop_timeout` of `attach`) and was interrupted."""
         try:
             return self._stop_all(self._queries.find(), self._stop_timeout if within is None else within)
         except SPARK_ERRORS as error:
@@ -275,7 +276,7 @@ class App:
     # --- the end of the script -------------------------------------------------------------------------------------
 
     def handle_end(self) -> None:
-        """Handle SIGTERM, if this is the main thread, and tell the supervisor how the script ends."""
+        """Install a handler of SIGTERM, if this is the main thread, and report the end of the script to the supervisor."""
         atexit.register(self.close)
         before = sys.excepthook
 
@@ -289,13 +290,13 @@ class App:
             signal.signal(signal.SIGTERM, lambda number, frame: self._terminate(number, frame, former))
 
     def close(self) -> None:
-        """The script ends."""
+        """Report to the supervisor that the script ends."""
         self._ending = True
         self._send("ending", error=self._error)
 
     def _terminate(self, number: int, frame: FrameType | None, former: Callable[[int, FrameType | None], Any] | int | None) -> None:
-        """The queries end between batches. Then the script's own handler is called. Without one the script ends as it does when its queries
-        are stopped, or is ended after a while. A second SIGTERM ends it as if it were not attached."""
+        """Stop the queries between batches, then call the script's own handler. A script without a handler ends as it does when its queries
+        are stopped; if it does not, it is ended after AFTER_QUERIES. A second SIGTERM ends it as if it were not attached."""
         was_stopped = self._stopped.is_set()
         stopping = threading.Thread(target=self.stop, name="sluice-stop", daemon=True)  # the main thread may be within a call to the JVM
         stopping.start()

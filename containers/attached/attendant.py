@@ -1,8 +1,8 @@
 """The supervisor of a driver that was not started by `sluice exec`: `sluice.attach` starts it.
 
-Standard input is a socket to the driver. It gets and keeps the lease, as `containers.attached.supervisor` does for a command. When the
-lease is lost, it ends the driver's Python, its JVM and their descendants, and nothing else, such as the shell that started them. A driver
-that is only observed is not ended; it gets a message that the lease is lost.
+Standard input is a socket to the driver. The supervisor gets and keeps the lease, as `containers.attached.supervisor` does for a command.
+When the lease is lost, it ends the driver's Python, its JVM and their descendants, and nothing else, such as the shell that started them. A
+driver that is only observed is not ended; it gets a message that the lease is lost.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Attendant:
         return code
 
     async def _attend(self, claim: Claim, serving: asyncio.Task[None]) -> tuple[int, str, bool]:
-        """Until the driver ends, or the lease is lost. Returns the exit code, the reason, and whether all processes have ended."""
+        """Wait until the driver ends, or the lease is lost. Returns the exit code, the reason, and whether all processes have ended."""
         if not self._driver.observed:
             await self._guardian.start()
             self._in_background(self._guardian.keep())
@@ -144,7 +144,7 @@ class Attendant:
         await asyncio.to_thread(processes.end_all, self._processes)
 
     def _runs(self) -> bool:
-        """Whether the driver's Python runs. A process that it has forked may hold its end of the connection."""
+        """Whether the driver's Python runs. An open connection does not prove it, because a process that it has forked may hold its end."""
         python = self._driver.processes[0]
         found = processes.process(python.pid)
         return found is not None and found.id == python and not found.ended
@@ -158,7 +158,7 @@ class Attendant:
         return [each for each in (*roots, *below) if each.id.pid not in own]
 
     def _stopped(self) -> str | None:
-        """Why no heartbeat may be sent: the driver is stopped."""
+        """Why no heartbeat may be sent, if the driver is stopped; otherwise None."""
         table = processes.processes()
         for each in self._driver.processes:
             found = processes.stopped_driver(table, each.pid, processes.arguments)

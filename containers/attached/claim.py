@@ -70,7 +70,7 @@ class Claim:
 
 
 class GatedHeartbeats(HeartbeatClient):
-    """Sends no heartbeats while `not_now` returns a reason. The lease then expires, unless the reason ceases before."""
+    """Sends no heartbeats while `not_now` returns a reason. The lease then expires, unless `not_now` returns None before."""
 
     def __init__(self, client: HeartbeatClient, not_now: Callable[[], str | None]) -> None:
         self._client = client

@@ -40,19 +40,19 @@ class DriverLink:
         self._reports: wire_agents.QueriesRequest | None = None
         self._new_report = asyncio.Event()
         self.error: str | None = None
-        """How the script has ended: "" in order, else its exception. None if it has not said so."""
+        """How the script has ended: "" without an error, otherwise its exception. None until the script reports its end."""
 
     @property
     def connected(self) -> bool:
         return self._writer is not None
 
     def granted(self, claim: Claim) -> None:
-        """The command may run."""
+        """Record that the command may run, and inform the driver."""
         self._claim = claim
         self._greet()
 
     def renewed(self, ends_at: Instant) -> None:
-        """The lease was renewed."""
+        """Record the new end of the lease, and inform the driver."""
         self._lease_ends = ends_at
         self._send("lease", ends=ends_at)
 
@@ -115,8 +115,8 @@ class DriverLink:
             self._writer.write(messages.encode(kind, **fields))
 
     async def stop(self, within: timedelta) -> bool:
-        """Let the driver stop all its queries between batches. Returns when they have ended, or the driver has; False if no driver is
-        attached, or it has not done so in time."""
+        """Let the driver stop all its queries between batches. Returns True when they have ended, or the driver has; False if no driver is
+        attached, or the queries have not ended in time."""
         if not self.connected:
             return False
         self._send("stop", seconds=within.total_seconds())
@@ -129,11 +129,11 @@ class DriverLink:
         return bool(done)
 
     def refuse(self, why: str) -> None:
-        """The script may not start now."""
+        """Inform the driver that the script may not start now."""
         self._send("refused", why=why)
 
     def lost(self, why: str) -> None:
-        """The lease is lost, and the driver is not ended."""
+        """Inform the driver, which is not ended, that the lease is lost."""
         self._send("lost", why=why)
 
     async def report(self) -> None:
@@ -158,7 +158,7 @@ class DriverLink:
 
 
 GRACE = timedelta(seconds=5)
-"""How much longer than its own deadline a driver may take to say that its queries have ended."""
+"""How much longer than its own deadline a driver may take to report that its queries have ended."""
 
 
 def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:

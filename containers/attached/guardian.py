@@ -1,8 +1,9 @@
 """The second process of a supervisor: it ends the command when the supervisor cannot, because it was killed or is stopped.
 
-Standard input is a pipe from the supervisor. With the line `lease T` the command may run until T on the clock of leases. The line `token
-TOKEN` has the container's token, which is needed to report the exit. The end of the pipe means that the supervisor was killed: after an
-orderly end it kills the guardian first. The guardian has a session of its own, and ignores the signals that request a process to stop.
+Standard input is a pipe from the supervisor. The line `lease T` allows the command to run until T on the clock of leases. The line
+`token TOKEN` has the container's token, which is needed to report the exit. The end of the pipe means that the supervisor was killed: a
+supervisor that ends normally kills the guardian first. The guardian has a session of its own, and ignores the signals that request a
+process to stop.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def main() -> None:
 
 
 class GuardianProcess:
-    """The guardian as its supervisor sees it. `drivers`: see `Descendants`."""
+    """Starts the guardian, and sends the lease and the token to it. Used by the supervisor. `drivers`: see `Descendants`."""
 
     def __init__(self, container: ExecutionContainerId, coordinator: str, drivers: Collection[ProcessId] = ()) -> None:
         self._container = container

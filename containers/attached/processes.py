@@ -86,7 +86,7 @@ def processes() -> Table:
 
 
 def descendants(table: Table, roots: Collection[int]) -> list[Process]:
-    """The processes below these pids, without them, parents first."""
+    """The descendants of these pids, without the pids themselves; parents first."""
     children: defaultdict[int, list[Process]] = defaultdict(list)
     for each in table.values():
         children[each.parent].append(each)
@@ -149,8 +149,8 @@ def kill(victim: ProcessId) -> None:
 
 
 def end_all(find: Callable[[], Iterable[Process]], sleep: Callable[[float], None] = time.sleep) -> tuple[int, bool]:
-    """Kill what `find` returns until it finds no more living processes: one may be forking. Returns how many were killed, and whether all
-    have ended. A process in an uninterruptible system call does not end immediately."""
+    """Kill the processes that `find` returns, repeatedly until it finds no living process, because a process may be forking. Returns how
+    many were killed, and whether all have ended. A process in an uninterruptible system call does not end immediately."""
     killed: set[ProcessId] = set()
     for _ in range(_ROUNDS):
         alive = [each.id for each in find() if not each.ended]

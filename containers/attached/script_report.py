@@ -54,7 +54,7 @@ Q = TypeVar("Q", bound=RunningQuery)
 
 @dataclass
 class _Stage:
-    """A checkpoint and the last start of its query. `why`: why that must be stopped; "" if it may run."""
+    """A checkpoint and the last start of its query. `why`: why the query must be stopped; "" if it may run."""
 
     name: StageName
     checkpoint: str
@@ -101,7 +101,7 @@ class ScriptReport:
         self._sent_at: float | None = None
 
     def refuse(self, stage: str, why: str) -> None:
-        """The query of the stage must be stopped."""
+        """Record that the query of the stage must be stopped."""
         self._refused.append((stage, why))
 
     def update(self, active: Sequence[Q]) -> Sequence[tuple[Q, str]]:
@@ -118,7 +118,7 @@ class ScriptReport:
         return [(query, why) for query in active if (why := self._why(query))]
 
     def due(self) -> Sequence[dict[str, Any]] | None:
-        """The report, if it is to be sent now: it has changed, or the last one is ten seconds old."""
+        """The report, if it must be sent now because it has changed or the last one is ten seconds old; otherwise None."""
         now = self._clock.elapsed()
         age = None if self._sent_at is None else timedelta(seconds=now - self._sent_at)
         if age is not None and age < (AT_MOST_EVERY if self._changed else AT_LEAST_EVERY):
@@ -169,7 +169,7 @@ class ScriptReport:
         stage.failures, stage.error, self._changed = len(stage.failed_at), error, True
 
     def _why(self, query: RunningQuery) -> str:
-        """Why the query must be stopped, if this was not yet said."""
+        """Why the query must be stopped; "" if it may run, or if the reason was already returned."""
         stage = self._stages.get(location(query.checkpoint, self._host))
         found = next((each for each in self._refused if stage is not None and each[0] == stage.name), None)
         if stage is None or found is None:

@@ -46,7 +46,7 @@ _ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit)\b")
 
 
 AFTER_QUERIES = timedelta(seconds=10)
-"""After a SIGTERM: how long the script may run on when its queries have ended, before the command gets the SIGTERM."""
+"""How long after a SIGTERM the script may continue when its queries have ended. Then the SIGTERM is sent to the command."""
 
 
 def socket_of(request: Request) -> str:
@@ -225,7 +225,7 @@ class Supervisor:
                 loop.call_soon_threadsafe(self._on_signal, signal.Signals(found.si_signo), found.si_code > 0)
 
     def _on_signal(self, number: signal.Signals, from_kernel: bool) -> None:
-        """`from_kernel`: the terminal sent it, to the command as well."""
+        """`from_kernel`: the terminal has sent the signal, and the command has received it, too."""
         self._signal = number
         self._signalled.set()
         if from_kernel:
