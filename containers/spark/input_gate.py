@@ -1,15 +1,15 @@
 """Makes queries wait for input between two batches, without polling their sources.
 
-Spark asks the sources of a query for new offsets after each batch, and while there is nothing to read every 10 ms or at the interval of a
-trigger. Each question is a request to Kafka, or a call of a Python process. So a query gets an additional source, the first that Spark
-asks: a gate, which has no offsets, and holds the question on the query's thread until there is something to read or to do. The trigger of
-the query is then 0. `Waits` says when a question passes.
+After each batch, Spark calls `latestOffset` of the sources of a query. While there is nothing to read, it repeats the calls every 10 ms or
+at the interval of a trigger. Each call is a request to Kafka, or a call of a Python process. So a query gets an additional source, which
+Spark calls first: a gate. It has no offsets. It blocks Spark's call, on the query's thread, until there is something to read or to do. The
+trigger of the query is then 0. `Waits` defines when the gate lets a call pass.
 
-One thread of the container (`InputWatcher`) looks at the ends of the streams that waiting queries read, and opens the gates of those that
+One thread of the container (`InputWatcher`) looks up the ends of the streams that waiting queries read, and opens the gates of those that
 have not read everything. The gates are objects of the JVM: a query that waits uses no Python thread, and Spark can interrupt it.
 
-While a query waits, its trigger is active (`isTriggerActive`), and it has `awaitProgressLock`. Therefore a query is stopped or paused
-between two batches only after `hurry`. The time of the wait is not counted in the batch that follows.
+While a query waits, its trigger is active (`isTriggerActive`), and it has `awaitProgressLock`. Therefore `hurry` must be called before a
+query is stopped or paused between two batches. The time of the wait is not counted in the batch that follows.
 
 This uses internals of Spark's `MicroBatchExecution`: `uniqueSources`, and `batchId`, `startOffsets`, `startTrigger` and `reportTimeTaken`
 of `getLatestExecutionContext`.
@@ -137,7 +137,7 @@ public class InputGates {
             return id;
         }
 
-        /** Lets the present question pass at once, or the next one. */
+        /** Lets the current call pass immediately, or the next one. */
         public void hurry() {
             synchronized (gates) {
                 hurried = true;
@@ -190,7 +190,7 @@ public class InputGates {
             }
         }
 
-        /** The longest time, in nanoseconds, until the question passes. */
+        /** The longest time, in nanoseconds, until the call passes. */
         long left(long began, boolean follows) {
             if (!asked || hurried || !execution.isActive()) {
                 return 0L;
@@ -250,10 +250,10 @@ LONGEST = timedelta(seconds=5)
 """How long a query waits at most, if nothing opens its gate. Spark then reports that it is idle, at most every ten seconds."""
 
 ASKED_EVERY = timedelta(seconds=1)
-"""How often a query is asked that must be asked without new records, if no interval is set."""
+"""How often calls pass the gate of a timed query without new records (see `Waits`), if no interval is set."""
 
 FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=5), timedelta(milliseconds=50)
-"""The shortest and the longest time between two looks at the ends of streams."""
+"""The shortest and the longest time between two lookups of the ends of streams."""
 
 GROWTH = 1.5
 """By which factor that time grows while nothing arrives."""
@@ -265,13 +265,13 @@ MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """When a question of a query for new offsets passes its gate. `interval`: the shortest time from one question to the next; 0 for none.
-    `timed`: whether the query must be asked without new records: it has timers of processing time, or sources of which Sluice does not know
-    the ends. `longest`: how long a question waits at most.
+    """When the gate of a query lets Spark's calls for new offsets pass. `interval`: the shortest time from one call that passes to the
+    next; 0 for none. `timed`: whether calls must pass without new records, because the query has timers of processing time, or sources
+    whose ends Sluice does not know. `longest`: how long a call waits at most.
 
-    A question passes when there are unread records, after `InputGates.open`, and after `longest`; of a timed query, after the interval, or
-    `ASKED_EVERY`. The first question after a batch passes at once, because Spark may want a batch without data; with timers it would always
-    want one, so a timed query waits then, too. `hurry` ends every wait."""
+    A call passes when there are unread records, after `InputGates.open`, and after `longest`; for a timed query, after the interval, or
+    `ASKED_EVERY`. The first call after a batch passes immediately, because Spark may run a batch without data. With timers Spark would
+    always run one, so a timed query waits then, too. `hurry` ends every wait."""
 
     interval: timedelta
     timed: bool = False
@@ -279,7 +279,7 @@ class Waits:
 
     @property
     def limit(self) -> timedelta:
-        """From the beginning of a wait; of a timed query, from the last question."""
+        """The longest wait, counted from its beginning; for a timed query, from the last call that has passed."""
         return (self.interval or ASKED_EVERY) if self.timed else self.longest
 
 
@@ -305,7 +305,7 @@ class InputGates:
         return gate
 
     def open(self, query: str) -> None:
-        """Let the present question of the query pass, or the next one, within some `LAST_PAUSE`. Does not block."""
+        """Let the current call of the query pass, or the next one, within a few times `LAST_PAUSE`. Does not block."""
         with self._lock:
             if query in self._numbers:
                 self._opened.add(self._numbers[query])
@@ -337,7 +337,7 @@ def input_gates(spark: SparkSession) -> InputGates | None:
 
 
 def hurry(query: StreamingQuery) -> None:
-    """Let the question at which the query waits for input pass, or its next one. A query without a gate is not affected."""
+    """Let the call in which the query waits for input pass, or the next one. A query without a gate is not affected."""
     for source in each_of(query._jsq.streamingQuery().uniqueSources().keysIterator()):
         hurry_gate(source)
 
@@ -350,7 +350,7 @@ def hurry_gate(source: Any) -> None:
 
 class InputWatcher:
     """Opens the gates of queries that have not read everything, on a thread of its own, until the gates are closed. While the ends of
-    streams cannot be had, every query is asked after its longest wait, and Spark reports what is wrong."""
+    streams cannot be looked up, calls pass after the longest wait, and Spark reports what is wrong."""
 
     def __init__(
         self,
@@ -401,7 +401,8 @@ class InputWatcher:
 
 
 def unread(waiting: Mapping[int, Mapping[Ssp, int]], ends: Mapping[Ssp, int]) -> Collection[int]:
-    """The gates of queries of which a position differs from the end of its partition. An end before the position is for Spark to judge."""
+    """The gates of queries of which a position differs from the end of its partition. A position beyond the end counts, too, so that Spark
+    handles it."""
     return [gate for gate, positions in waiting.items() if any(ends.get(ssp, at) != at for ssp, at in positions.items())]
 
 

@@ -56,13 +56,15 @@ class GatedStarts:
         return query
 
     def on_started(self, name: str | None, id_: str) -> None:
-        """The query `name` starts. Called on its thread, which waits."""
+        """Begin the installation for the query `name`, which starts. Called on the query's thread; blocks until the query cannot plan a
+        batch."""
         if name is not None and (installation := self._expected.get(name)) is not None:
             installation.begin(id_)
 
 
 class _Installation:
-    """The installation of the gates of one query that starts. A lock of Java belongs to a thread, so one thread does it all."""
+    """The installation of the gates of one query that starts. A lock of Java belongs to a thread, so the same thread takes it, installs the
+    gates and releases it."""
 
     def __init__(self, spark: SparkSession, first: Sequence[NewGate], last: Sequence[NewGate]) -> None:
         self._spark = spark
@@ -73,7 +75,7 @@ class _Installation:
         self._error: BaseException | None = None
 
     def begin(self, id_: str) -> None:
-        """Return once the query cannot plan a batch."""
+        """Start the installation. Returns once the query cannot plan a batch."""
         self._thread = threading.Thread(target=self._run, args=(id_,), name="sluice-gates", daemon=True)
         self._thread.start()
         self._locked.wait()
