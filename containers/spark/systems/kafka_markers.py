@@ -1,7 +1,7 @@
-"""The marker that says which batch of a stage a topic has, and the search for a batch in the topic itself where the marker is missing.
+"""The marker, which records the last batch of a stage in a topic, and the search for a batch in the topic itself if the marker is missing.
 
-A marker is an offset, with metadata, of a consumer group of the writer's own, which Kafka deletes after a while. The first record of each
-batch has the header BATCH_HEADER, so the batches in the topic can also be found there.
+A marker is a committed offset, with metadata, of a consumer group that only the writer uses. Kafka deletes it after a while. The first
+record of each batch has the header BATCH_HEADER, so the batches in the topic can also be found there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 BATCH_HEADER = "sluice-batch"
 """Header of the first record of a batch: lineage and number, with a slash between them. A transaction is in the topic as a whole or not at
-all, so one record is enough, and Spark compares the headers of the others without a call of a function."""
+all, so one record is enough. Readers compare the headers of the other records as a whole, which is faster than a function call for each of
+them."""
 
 CLOCKS_DIFFER = timedelta(minutes=10)
 """The maximum difference of the clocks of a container and of the brokers. The search begins this long before the batch was planned."""

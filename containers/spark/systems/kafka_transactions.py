@@ -79,8 +79,8 @@ _DEFAULTS: Mapping[str, str | int | bool] = {
     "delivery.report.only.error": True,
     "transaction.timeout.ms": int(TRANSACTION_TIMEOUT.total_seconds() * 1000),
     "allow.auto.create.topics": False,
-    # Otherwise, when all brokers were away, librdkafka 2.16 closes its connections for good, and `send_offsets_to_transaction` may wait for
-    # one of them for ever, whatever its timeout is.
+    # Otherwise librdkafka 2.16 closes its connections permanently after all brokers were unreachable, and `send_offsets_to_transaction` may
+    # wait for one of them forever, whatever its timeout is.
     "metadata.recovery.strategy": "none",
 }
 
@@ -136,7 +136,7 @@ class TransactionMeter:
 
 
 def _partition_of(key: bytes | None, partitions: int) -> int:
-    """The partition that librdkafka's `murmur2_random` chooses if the topic has so many."""
+    """The partition that librdkafka's `murmur2_random` chooses in a topic with this number of partitions."""
     return below(partitions) if key is None else int(murmur2(key) & 0x7FFFFFFF) % partitions
 
 
@@ -177,7 +177,7 @@ class TransactionalWriter:
         self._header = batch_header(lineage, -1)
         self._counted = False
         self._first: int | None = None
-        """Write to the first so many partitions, because the topic has more; None: to all."""
+        """The number of partitions to write to, from the first on, if the topic has more; None: all."""
 
     # --- before the first batch ------------------------------------------------------------------------------------
 
@@ -211,8 +211,9 @@ class TransactionalWriter:
         return self._marker.batch
 
     def give_up(self) -> int:
-        """The stage writes at-least-once from now on: the marker, if there is one, says so, and does not stand for later batches. Returns
-        the last batch of the lineage that was written exactly once, -1 for none. Raises StreamUnavailable, LeaseLost, BadSettings."""
+        """Record in the marker, if there is one, that the stage writes at-least-once from now on, so that it does not count for later
+        batches. Returns the last batch of the lineage that was written exactly once, -1 for none. Raises StreamUnavailable, LeaseLost,
+        BadSettings."""
         self._group = self._new_group()
         try:
             found = self._read_marker()
@@ -242,7 +243,7 @@ class TransactionalWriter:
         return Consumer({**self._clients(), **settings})
 
     def _last_written(self, found: Marker | None, unfinished: Mapping[int, datetime]) -> Marker:
-        """The marker to begin with, where there is none of this lineage and delivery. Raises MarkerMissing."""
+        """The marker to begin with, if there is none of this lineage and delivery. Raises MarkerMissing."""
         nothing = Marker(self._lineage, -1, self._generation)
         if not unfinished or (found is not None and found.lineage != self._lineage):
             return nothing  # the batches of a new lineage have not been written yet
@@ -269,7 +270,7 @@ class TransactionalWriter:
                 assert_never(self._missing_marker)
 
     def _write_marker(self, marker: Marker) -> None:
-        """In a transaction of its own."""
+        """Write the marker in a transaction of its own."""
         self._failed, self._begun = None, False
         self._begin()
         self._commit(marker)
@@ -305,9 +306,9 @@ class TransactionalWriter:
 
     def write(self, batch: int, produce: Callable[[Send], int], partitions: int | None = None) -> None:
         """Write the batch. `produce` passes the records to the function that it gets, and returns their number. A batch without records
-        leaves no marker, because it may run again. The transaction begins with the first record. `partitions`: write to the first so many
-        partitions, as if the topic had no more; None: to all. After an error, the writer cannot be used any more. Raises what `send`,
-        `_commit` and `produce` raise, and StreamUnavailable if the topic has grown during the batch."""
+        leaves no marker, because it may run again. The transaction begins with the first record. `partitions`: the number of partitions to
+        write to, from the first on, as if the topic had no more; None: all. After an error, the writer cannot be used any more. Raises what
+        `send`, `_commit` and `produce` raise, and StreamUnavailable if the topic has grown during the batch."""
         with self._writing:
             self._failed, self._begun = None, False
             self._header = batch_header(self._lineage, batch)
@@ -382,14 +383,15 @@ class TransactionalWriter:
         self._meter.commit_seconds += self._marked_at - began
 
     def _choose_partitions(self, partitions: int) -> None:
-        """Before the first batch. Choosing in Python takes several times as long as in librdkafka, which knows only the present count."""
+        """Decide, before the first batch, whether partitions are chosen in Python. This takes several times as long as in librdkafka, which
+        always chooses among all partitions of the topic."""
         self._counted = True
         if self._partition_count() > partitions:
             log.warning("%s has more than the %d partitions that the job reads: writing to these only", self._topic, partitions)
             self._first = partitions
 
     def _check_partitions(self, partitions: int) -> None:
-        """Before a commit: librdkafka may have chosen a new partition if the topic has grown. Raises StreamUnavailable."""
+        """Check, before a commit, that the topic has not grown: librdkafka may have chosen a new partition. Raises StreamUnavailable."""
         if self._transactions.flush(COMMIT_TIMEOUT.total_seconds()):
             raise StreamUnavailable(f"Kafka does not accept the records of a batch for {self._topic}")
         if (present := self._partition_count()) > partitions:
