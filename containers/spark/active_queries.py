@@ -1,7 +1,8 @@
-"""The streaming queries of all sessions of a JVM, also those that code started which does not know Sluice.
+"""The streaming queries of all sessions of a JVM, including those that were started by code without Sluice.
 
-Spark keeps them in `SharedState.activeStreamingQueries`. A listener is told only of the queries of its own session, and calls Python for
-each batch. So the queries are listed, and their progress is read from the list of recent progress that Spark keeps anyway.
+Spark keeps them in `SharedState.activeStreamingQueries`. A listener gets only the events of the queries of its own session, and each batch
+costs a call to Python. So the queries are listed instead, and their progress is read from the list of recent progress, which Spark keeps in
+any case.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def session_of(spark: SparkSession) -> SparkSession:
 
 
 class ActiveQuery:
-    """One start of a query. Every method is a round trip, or several, to the JVM."""
+    """One start of a query. Every method needs one or more round trips to the JVM."""
 
     def __init__(self, spark: SparkSession, execution: Any, run_id: str) -> None:
         """`execution`: Spark's StreamExecution."""
@@ -130,9 +131,9 @@ class ActiveQueries:
 
 
 def stop_all(queries: Sequence[ActiveQuery], deadline: timedelta, forced: Event) -> Sequence[ActiveQuery]:
-    """Hold all queries between two batches before the first of them ends, then end them. A script that waits for the end of any query may
-    end as soon as one has ended, and must not interrupt a batch of another one then. Blocks. Returns the queries of which a batch had to
-    be interrupted, at the deadline or when `forced` was set.
+    """Pause all queries between two batches before any of them ends, then end them. Otherwise a script that waits for the end of any query
+    could end after the first one, and interrupt a batch of another one. Blocks. Returns the queries whose batch had to be interrupted, at
+    the deadline or when `forced` was set.
     """
     if not queries:
         return ()

@@ -27,7 +27,7 @@ Steps = Mapping[StreamId, Sequence[WatermarkStep]]
 
 @dataclass(frozen=True, slots=True)
 class CommittedBatch:
-    """What a committed batch tells about its query's progress. `written`: the newest event time that it wrote, if the write names an
+    """What a committed batch shows about its query's progress. `written`: the newest event time that it wrote, if the write names an
     event-time column. `partitions`: the newest event time that it read from each partition of the inputs that name an event-time column."""
 
     watermark: datetime | None
@@ -61,8 +61,8 @@ class StageCaps:
     ) -> None:
         """`directory`: the checkpoint. `intermediate`: the intermediate streams among those that the query `reads`. `starts`: its
         partitions and where they start. `timed`: inputs that name an event-time column and of which the query reads several partitions.
-        `steps` returns those of the coordinator, by intermediate stream; None if it knows no caps. `writes_event_time`: whether the write
-        names an event-time column."""
+        `steps` returns those of the coordinator, by intermediate stream; None if the coordinator does not support caps.
+        `writes_event_time`: whether the write names an event-time column."""
         self._directory = directory
         self._watermarks = watermarks
         self._reads = sorted(reads, key=str)
@@ -173,8 +173,8 @@ class StageCaps:
         return FeederProgress(at, self._watermarks.delay or timedelta(0), ProgressSource.COLUMN, pending)
 
     def _least(self, ends: Mapping[Ssp, int]) -> datetime | None:
-        """The newest event time that was written, limited by the newest one that was read from each partition with unread records. If that
-        is not known, the last result."""
+        """The newest event time that was written, limited by the newest one that was read from each partition with unread records. Returns
+        the last result if that is not known."""
         positions = self._positions()
         caps = [self._cap_of(stream, positions, ends, timedelta(0)) for stream in self._several]
         return self._progress.event_time if NoCap.HOLD in caps else capped(self._newest, caps, None)

@@ -17,7 +17,7 @@ STREAM_PROGRESS = "org.apache.spark.sql.execution.streaming.runtime.StreamProgre
 READ_LIMIT = "org.apache.spark.sql.connector.read.streaming.ReadLimit"
 
 EVERY_BATCH = 2**62
-"""Later than any batch."""
+"""A number that is higher than that of any batch."""
 
 
 def java(spark: SparkSession, name: str) -> Any:
@@ -26,12 +26,12 @@ def java(spark: SparkSession, name: str) -> Any:
 
 
 def scala_object(spark: SparkSession, name: str) -> Any:
-    """The only instance of a class of Scala."""
+    """A Scala object, which is the only instance of its class."""
     return getattr(java(spark, name), "MODULE$")
 
 
 class JvmBeans:
-    """The JVM's own account of its heap and its collectors. It is looked up once; each `usage` is a few calls."""
+    """The management beans of the JVM's heap and garbage collectors. They are looked up once; each `usage` needs a few calls."""
 
     def __init__(self, spark: SparkSession) -> None:
         factory = java(spark, "java.lang.management.ManagementFactory")

@@ -88,7 +88,7 @@ def stop_between_batches(spark: SparkSession, query: StreamingQuery, deadline: t
 
 
 def terminate(spark: SparkSession, query: StreamingQuery) -> None:
-    """Let the query end after its present trigger, and not wait for input in it."""
+    """Let the query end after its current trigger, and end its wait for input."""
     if query.isActive:
         query._jsq.streamingQuery().state().set(getattr(getattr(spark._jvm, TERMINATED), "MODULE$"))
         hurry(query)

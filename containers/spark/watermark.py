@@ -120,7 +120,7 @@ class WatermarkGate:
 
     def _run_even_without_rows(self) -> None:
         """Before the first batch after a start, Spark does not know whether a higher watermark would change the state, and waits for rows.
-        It runs a batch if the text of an offset has changed: a blank is added to where the batch starts."""
+        It runs a batch if the text of an offset has changed, so a blank is added to the text of a start offset."""
         context = self._execution.getLatestExecutionContext()
         self._ran = bool(context.previousContext().isDefined())
         starts = context.startOffsets()
