@@ -1,14 +1,15 @@
 """The repair of snapshots in a blob store that has lost blobs, from the disk of the task's owner.
 
     list      the data blobs that the blob store has
-    find      the files of retained snapshots that need others; the same contents in another index, or in the frozen checkpoint
+    find      the files of retained snapshots whose blobs are lost; the same contents in another index, or in the frozen checkpoint
     put       contents that only the checkpoint has into new blobs with a TTL
-    replace   of each snapshot concerned: put a new index, and let the coordinator replace the index that was read by it
+    replace   for each snapshot concerned: put a new index, and let the coordinator register it in place of the former one
 
 One file of Spark's state is in many snapshots, so one lost blob concerns many indexes. Each is replaced by a compare-and-swap of its own. A
 crash between two of them leaves some snapshots repaired, and blobs without an index, which expire; the next repair finds the rest.
 
-Of an index that is lost itself nothing is known. The commit uploads everything if it is that of the newest snapshot.
+If an index itself is lost, it is not known which blobs its snapshot needs, and the snapshot is not repaired. If it is the newest one, the
+commit uploads everything.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ class _Repair:
         return TransferContext(self.state.destinations.to[self.name], self.state.key(self.start), meter, in_thread=self.state.in_thread)
 
     async def find(self) -> None:
-        """The indexes are known before the blobs are listed, so that all their blobs were put before."""
+        """Find the lost blobs. The ids of the indexes are read before the blobs are listed, so that all blobs of these indexes were put
+        before the listing."""
         self.indexes = {row.checkpoint_id: BlobId(row.markers[self.name].index) for row in self.rows}
         context = self._context
         about = RequestContext.of_stage(Purpose.AUDIT, context.key)
@@ -138,7 +140,7 @@ class _Repair:
             return None
 
     async def find_in_other_indexes(self) -> None:
-        """A repair that was interrupted has put blobs which some snapshots name already."""
+        """Find the contents in other indexes: an interrupted repair may have put blobs to which some snapshots refer already."""
         for checkpoint in self.indexes:
             index = await self._read(checkpoint)
             for _, file in walk(index.root) if index is not None else ():
