@@ -53,8 +53,9 @@ C = TypeVar("C")
 
 class Pool(Generic[C]):
     """The rule for the connections of a server, or of one peer. At most `limit` are open. A new connection replaces the one that has been
-    idle longest, so idle connections never block new ones. Requests other than reserved ones are served on at most `limit` less a fifth of
-    the connections; the others are refused. Therefore some connection is always idle, and a heartbeat can always connect."""
+    idle longest, so idle connections never block new ones. Reserved requests are always served. Other requests are served on at most four
+    fifths of `limit` connections at a time, and refused beyond that. Therefore some connection is always idle, and a heartbeat can always
+    connect."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

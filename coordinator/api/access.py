@@ -265,7 +265,7 @@ class Access:
         named = request.query_params.getlist("executionContainerId")
         if len(named) != 1 or "\0" in named[0]:
             return True
-        if named[0] not in self._bare:  # so that heartbeats go on while the database is away
+        if named[0] not in self._bare:  # so that heartbeats are answered while the database is unavailable
             async with self._store.read() as tx:
                 container = await tx.fleet.container(ExecutionContainerId(named[0]))
             if container is None or not container.bare:

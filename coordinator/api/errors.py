@@ -1,4 +1,4 @@
-"""Converts errors to answers of type `application/problem+json` (RFC 9457). No other module does."""
+"""Converts errors to answers of type `application/problem+json` (RFC 9457). Only this module does so."""
 
 from __future__ import annotations
 

@@ -330,13 +330,13 @@ class InMemory:
 
 
 PER_TURN = 10
-"""Tasks or containers that are described before other requests get their turn on the event loop: less than two milliseconds."""
+"""Number of tasks or containers that are described before the event loop processes other requests: less than two milliseconds."""
 
 
 def run_detail(
     described: RunDetails, connections: Connections, memory: InMemory, blob_stores: BlobStores
 ) -> Generator[None, None, wire_runs.RunDetail]:
-    """Made in steps: a run may have thousands of tasks."""
+    """Computed in steps, because a run may have thousands of tasks."""
     holds = {row.task: row.owner for row in described.holds}
     stores: defaultdict[TaskName, list[StageStateRow]] = defaultdict(list)
     for row in described.stores:

@@ -1,7 +1,7 @@
 """Refuses requests with text that cannot be stored or encoded (`sluice.core.text`), or with bytes that are not UTF-8, and names the field.
 
-Each `GuardedRoute` checks the URL before anything of it is looked up, and the body before it is validated. The store refuses such text from
-any other source.
+Each `GuardedRoute` checks the URL before it is used, and the body before it is validated. The store refuses such text from any other
+source.
 """
 
 from __future__ import annotations
