@@ -1,9 +1,9 @@
 """Compares the database with the ledgers of the blob stores and the fences of the embedded log, and keeps the ledgers up to date.
 
-At a start, before anything is granted, registered or deleted, each blob store has START_WITHIN to answer. A database that is found to be
-behind (`sluice.core.leases.issued`) raises its floor, expects strangers (`coordinator.fleet.strangers`), and gets back the snapshots that
-it lacks (`coordinator.snapshots.merge`). A blob store that does not answer delays neither the start nor the comparison with the others. If
-none answers, nothing is granted or deleted until one does, because it is not known whether the database is behind.
+At a start, before anything is granted, registered or deleted, each blob store has START_WITHIN to answer. If a database is found to be
+behind (`sluice.core.leases.issued`), its floor is raised, strangers are expected (`coordinator.fleet.strangers`), and the snapshots that it
+lacks are registered (`coordinator.snapshots.merge`). A blob store that does not answer delays neither the start nor the comparison with the
+others. If none answers, nothing is granted or deleted until one does, because it is not known whether the database is behind.
 
 What is found later, when a blob store answers again or the database turns out to have lost commits, is treated in the same way.
 """
@@ -35,7 +35,7 @@ START_WITHIN = timedelta(seconds=5)
 """How long the start of the coordinator waits for ledgers."""
 
 AT_LEAST_EVERY = timedelta(seconds=60)
-"""How long a registered snapshot may not be noted in the ledgers. Issued numbers are noted at once."""
+"""The longest time until a registered snapshot is recorded in the ledgers. Issued numbers are recorded immediately."""
 
 READ_AGAIN = timedelta(seconds=15)
 """How often a ledger that could not be read is tried again, if another one was read."""
@@ -55,7 +55,8 @@ Fences = Callable[[], Awaitable[Mapping[str, int]]]
 
 class IssuedNumbers:
     """Chore, and what the coordinator does at its start. `fences` reads the fences of the embedded log; `new_id` makes ids. `complete`
-    registers the snapshots that the blob stores have and the database lacks; `changed` reads again what memory has of the database."""
+    registers the snapshots that the blob stores have and the database lacks; `changed` reloads into memory what is kept there of the
+    database."""
 
     name = "keep_ledgers"
     every = timedelta(seconds=1)
@@ -90,7 +91,7 @@ class IssuedNumbers:
         self._read_again_at = Instant(0.0)
         self._numbers_published = 0
         self._behind = ""
-        """Why the database is known to be behind; "" if it is not, or if this was treated."""
+        """Why the database is known to be behind; "" if it is not, or if `_settle` has raised its floor."""
         self._catalog_complete = True
         self._incomplete_because = ""
         """Why the last attempt to complete the catalog failed; "" if it did not."""
@@ -105,7 +106,7 @@ class IssuedNumbers:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is granted and deleted."""
+        """Whether grants and deletions are suspended."""
         return self._strangers.held
 
     @property
@@ -114,7 +115,7 @@ class IssuedNumbers:
         return {name: self._problems.get(name, "not read yet") for name in self._blob_stores.names if name not in self._ledgers}
 
     def sentences(self) -> Sequence[str]:
-        """What is not in order, and what an operator can do about it."""
+        """The problems, and what an operator can do about them."""
         found = [self._strangers.hold] if self._strangers.hold else []
         if not self._catalog_complete and self._incomplete_because:
             found.append(f"the catalog cannot be completed: {self._incomplete_because}; {REMEDY}")
@@ -146,7 +147,7 @@ class IssuedNumbers:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _known(self, tx: WriteTransaction) -> Issued:
-        """The database's row, which its first coordinator writes."""
+        """The database's row. Its first coordinator writes it."""
         issued = await tx.origin.issued()
         if issued is None:
             issued = Issued(self._new_id(), self._new_id(), highest=await tx.origin.highest_number())
@@ -157,7 +158,7 @@ class IssuedNumbers:
         return issued
 
     async def _read(self, name: BlobStoreName) -> None:
-        """Read the ledger of a blob store; a failure is noted."""
+        """Read the ledger of a blob store; a failure is recorded."""
         try:
             self._ledgers[name] = await read_ledgers(await self._blob_stores.opened(name))
             self._problems.pop(name, None)
@@ -173,7 +174,7 @@ class IssuedNumbers:
         return [entry for entries in self._ledgers.values() for entry in entries]
 
     async def _settle(self, *, interrupted: bool = False, starting: bool = False) -> None:
-        """Compare, and raise the floor if the database is behind. One transaction writes all that follows from it."""
+        """Compare, and raise the floor if the database is behind. All changes that follow are written in one transaction."""
         fences, entries = await self._fences() if starting else {}, self._entries()
         async with self._store.begin() as tx:
             issued, known = await self._known(tx), self._behind
@@ -221,8 +222,9 @@ class IssuedNumbers:
             self._strangers.hold = ""
 
     def check_lost(self, issued: Issued | None) -> None:
-        """Memory is resynchronised with the database, whose row is `issued`. If it has fewer numbers than this coordinator has committed,
-        it has lost commits: nothing is granted or deleted until it is treated as a restored one."""
+        """Called when memory is resynchronised with the database, whose row is `issued`. If its `sequence` is lower than the last one that
+        this coordinator has committed, the database has lost commits: nothing is granted or deleted until it has been handled as a restored
+        one."""
         if issued is not None and issued.sequence < self._store.sequence:
             self._behind, self._strangers.hold = LOST_COMMITS, COMPARING
 
@@ -298,7 +300,7 @@ class IssuedNumbers:
         return own.sequence < issued.sequence and (at_once or waited >= AT_LEAST_EVERY.total_seconds())
 
     def _promised(self, own: LedgerEntry | None) -> LeaseBounds:
-        """The longest leases that were ever promised, and those of a fleet that doubles before the next entry."""
+        """The longest leases that were ever promised, or that could be promised to a fleet that doubles before the next entry."""
         bounds = self._leases.needed(len(self._leases))
         bounds = bounds if self._leases.has_bare else _without_bare(bounds)
         return bounds if own is None else own.bounds.covering(bounds)
@@ -329,8 +331,9 @@ class IssuedNumbers:
         return entry
 
     async def _overtaken(self, name: BlobStoreName, issued: Issued) -> None:
-        """The ledger has an entry that this coordinator has not read: it wrote it without getting the answer, or another one uses a copy of
-        its database. In the second case both are behind each other, and each number is still issued once."""
+        """Handle an entry in the ledger that this coordinator has not read. Either it has written the entry and did not get the answer, or
+        another coordinator uses a copy of its database. In the second case each of the two finds its own database behind, and raises its
+        floor, so each number is still issued only once."""
         await self._read(name)
         own = self._own(name, issued) if name in self._ledgers else None
         if own is not None and is_behind(issued, own):

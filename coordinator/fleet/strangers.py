@@ -1,8 +1,9 @@
-"""What a database that may be older than its containers must not do yet. `coordinator.fleet.issued` decides when it may.
+"""What the coordinator must not do while its database may be older than its containers. `coordinator.fleet.issued` decides when that ends.
 
-A database that was restored from an older copy does not know the containers that have registered since, nor what they own. Their leases end
-after the longest time that was ever promised. Until then a task is granted only if its last generation was issued after the restore. And
-until its catalog has the snapshots that were reported since, no snapshot is registered and no generation is issued.
+A database that was restored from an older copy does not know the containers that have registered since (strangers), nor what they own.
+Their leases end at the latest after the longest time that was ever promised. Until then a task is granted only if its last generation was
+issued after the restore. And until its catalog has the snapshots that were reported since, no snapshot is registered and no generation is
+issued.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ UNKNOWN_HOLDER = ExecutionContainerId("a container that the restored database do
 
 
 class Strangers:
-    """`elapsed` reads the clock that never jumps."""
+    """`elapsed` reads the monotonic clock."""
 
     def __init__(self, elapsed: Callable[[], Instant] = lambda: Instant(0.0)) -> None:
         self._elapsed = elapsed
@@ -31,13 +32,14 @@ class Strangers:
         return bool(self.hold)
 
     def expect(self, floor: int, within: timedelta) -> None:
-        """The database was restored: strangers may own tasks whose last generation is not above `floor`, for that long from now."""
+        """Record that the database was restored: for the time `within` from now, strangers may own tasks whose last generation is not above
+        `floor`."""
         self._floor = floor
         self._free_at = Instant(max(self._free_at, self._elapsed() + within.total_seconds()))
 
     @property
     def left(self) -> timedelta:
-        """Until no stranger may act; zero if none may."""
+        """The time until no stranger can act; zero if none can."""
         return timedelta(seconds=max(0.0, self._free_at - self._elapsed()))
 
     def delay(self, last: Generation) -> timedelta | None:
