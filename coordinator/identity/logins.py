@@ -2,7 +2,7 @@
 (RFC 7636).
 
 A login that has begun is kept in memory until the provider sends the browser back. `state` belongs to one login, and `browser`, which is in
-a cookie, to one browser, so that a link of somebody else cannot log a user in. After a restart of the coordinator, logins begin again.
+a cookie, to one browser, so that an attacker's link cannot log a user in. After a restart of the coordinator, logins begin again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Begun:
 
 
 class Logins:
-    """`random_bytes` returns so many unpredictable bytes. `public_url`: of the coordinator, "" for that of each request."""
+    """`random_bytes` returns the given number of unpredictable bytes. `public_url`: of the coordinator, "" for that of each request."""
 
     def __init__(self, providers: IdentityProviders, clock: Clock, random_bytes: Callable[[int], bytes], public_url: str) -> None:
         self._providers = providers
@@ -86,8 +86,8 @@ class Logins:
             del self._begun[next(iter(self._begun))]
 
     async def end(self, provider: str, query: Mapping[str, str], browser: str) -> tuple[Identity, str]:
-        """Who has logged in, and the path of the web pages for the browser. `query`: of the request to which the provider has sent the
-        browser. Raises RefusedToken, IdentityProviderUnavailable."""
+        """The identity that has logged in, and the path of the web pages for the browser. `query`: of the request to which the provider has
+        sent the browser. Raises RefusedToken, IdentityProviderUnavailable."""
         self._forget_old()
         begun = self._begun.pop(query.get("state", ""), None)
         if begun is None or begun.provider != provider or not is_same(digest(browser), begun.browser):

@@ -1,8 +1,8 @@
 """Tokens of OpenID Connect providers and of Kubernetes: fetches a provider's public keys and verifies its signatures.
 
-The keys are kept while the provider's server is away, for at most `keys_kept`. A token with an unknown key makes the coordinator fetch the
-keys again, at most once in `FETCH_PAUSE`, so that forged tokens cannot make it flood the provider. No redirect to another host is followed:
-a provider's server could otherwise make the coordinator send requests to hosts of its own network.
+The keys are kept while the provider's server is unavailable, for at most `keys_kept`. A token with an unknown key makes the coordinator
+fetch the keys again, at most once in `FETCH_PAUSE`, so that forged tokens cannot make it flood the provider. No redirect to another host is
+followed: a provider's server could otherwise make the coordinator send requests to hosts of its own network.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ class Keys:
         self.fetched: Instant | None = None
 
     async def find(self, key_id: str | None, algorithm: str) -> Mapping[str, Any] | None:
-        """The key with which a token says that it is signed; None if the provider has no such key. Raises IdentityProviderUnavailable if
-        there are no keys, or none that are recent enough."""
+        """The key that a token names as its signing key; None if the provider has no such key. Raises IdentityProviderUnavailable if there
+        are no keys, or none that are recent enough."""
         found = self._find(key_id, algorithm) if self._recent else None
         if found is None:
             await self.refresh(before=self._clock.elapsed())
@@ -204,7 +204,7 @@ class Keys:
         return next((each for each in usable if each.get("kid") == key_id), None)
 
     async def refresh(self, before: Instant) -> None:
-        """Fetch the keys, unless that was tried since, or shortly before. Errors are logged, and the former keys stay."""
+        """Fetch the keys, unless that was tried after `before`, or shortly before it. Errors are logged, and the former keys stay."""
         async with self._lock:
             if self._tried is not None and before < self._tried + FETCH_PAUSE.total_seconds():
                 return
@@ -255,7 +255,7 @@ class IdentityProviders:
         return identity_of(settings.provider, claims, audiences, self._clock.now())
 
     async def _verified(self, name: str, token: str, header: Mapping[str, Any]) -> Claims:
-        """The claims, when the signature is the provider's. Raises RefusedToken, IdentityProviderUnavailable."""
+        """The claims, after the signature was verified with the provider's key. Raises RefusedToken, IdentityProviderUnavailable."""
         algorithm, key_id = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
             raise RefusedToken("its algorithm is not accepted")
@@ -270,7 +270,7 @@ class IdentityProviders:
 
 
 def _unverified(token: str) -> tuple[Mapping[str, Any], str]:
-    """Header and issuer of a token whose signature has not been verified. They only choose the key. Raises RefusedToken."""
+    """Header and issuer of a token whose signature has not been verified. They are used only to choose the key. Raises RefusedToken."""
     try:
         header = jwt.get_unverified_header(token)
         claims = jwt.decode(token, options={"verify_signature": False})

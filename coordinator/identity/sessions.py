@@ -22,7 +22,7 @@ MAX_SESSIONS_OF_A_TOKEN = 100
 
 
 class Sessions:
-    """`random_bytes` returns so many unpredictable bytes. `on_ended` is called after a session was ended."""
+    """`random_bytes` returns the given number of unpredictable bytes. `on_ended` is called after a session was ended."""
 
     def __init__(self, store: Store, clock: Clock, random_bytes: Callable[[int], bytes], on_ended: Callable[[], None]) -> None:
         self._store = store
@@ -37,12 +37,12 @@ class Sessions:
             self._rows = {row.digest: row for row in await tx.access.sessions()}
 
     async def begin(self, token_id: TokenId) -> str:
-        """A new session id for who has presented this token. It is not stored and cannot be read again. Expired sessions are deleted.
-        Raises StoreUnavailable."""
+        """A new session id for the holder of this token. It is not stored and cannot be read again. Expired sessions are deleted. Raises
+        StoreUnavailable."""
         return await self._begin(lambda key, now: SessionRow(key, token_id, now, now + SESSION_LASTS))
 
     async def begin_with(self, identity: Identity) -> str:
-        """The same for who has logged in with a provider. Raises StoreUnavailable."""
+        """The same for a user who has logged in with a provider. Raises StoreUnavailable."""
         return await self._begin(
             lambda key, now: SessionRow(
                 key, TokenId(""), now, now + SESSION_LASTS, identity.provider, identity.name, identity.subject, identity.groups

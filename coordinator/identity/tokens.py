@@ -83,7 +83,7 @@ class Tokens:
         return sorted(self._rows.values(), key=lambda row: (row.created_at, row.token_id))
 
     def page(self, after: TokenId | None, limit: int) -> Sequence[TokenRow]:
-        """The first so many tokens that follow that one. Raises UnknownToken."""
+        """Up to `limit` tokens that follow the token `after`, oldest first. Raises UnknownToken."""
         rows = self.all()
         if after is None:
             return rows[:limit]
