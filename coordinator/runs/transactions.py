@@ -29,12 +29,13 @@ AT_ONCE = 8
 
 
 NAMED_AFTER = timedelta(seconds=10)
-"""How long readers stand still before the writer is looked for."""
+"""How long readers must be blocked before the writer is looked up."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """Readers of a partition stand still for so long before an open transaction. `writer`: its transactional id, "" if it is not known."""
+    """A partition whose readers are blocked by an open transaction. `held_for`: for how long. `writer`: the transactional id of its writer,
+    "" if it is not known."""
 
     stream: StreamId
     partition: int
@@ -57,13 +58,13 @@ class AbortTransactions:
     _ended: dict[RunId, tuple[RunRow, Instant]] = field(default_factory=dict)
     _active: dict[RunId, RunRow] = field(default_factory=dict)
     _tried: dict[tuple[RunId, StageName], tuple[Offsets, frozenset[TaskName]]] = field(default_factory=dict)
-    """Not to be tried again as long as nothing changes."""
+    """The last attempts: offsets and tasks without an owner. They are not repeated until one of these changes."""
     _since: dict[tuple[StreamId, int], tuple[int, Instant]] = field(default_factory=dict)
     _names: dict[tuple[StreamId, int], str] = field(default_factory=dict)
 
     @property
     def standing(self) -> Sequence[HeldBack]:
-        """The partitions in which readers stand still."""
+        """The partitions in which readers are blocked."""
         now = self.clock.elapsed()
         return [
             HeldBack(stream, partition, timedelta(seconds=now - since), self._names.get((stream, partition), ""))
@@ -120,7 +121,7 @@ class AbortTransactions:
         return {partition: readable[partition] for partition, end in latest.items() if readable.get(partition, end) < end}
 
     async def _name_writers(self) -> None:
-        """Note since when readers stand at an offset, and whose transaction begins there."""
+        """Record since when readers have been blocked at an offset, and the writer whose transaction begins there."""
         now = self.clock.elapsed()
         held = {(stream, partition): at for stream, found in self.held.items() for partition, at in found.items()}
         moved = {key for key, (at, _) in self._since.items() if held.get(key) != at}

@@ -78,7 +78,8 @@ class TrimStreams:
         return +done
 
     async def _trim(self, stream: StreamId, readers: Mapping[int, Sequence[PartitionReader]]) -> Mapping[str, int]:
-        """Trim one stream. Returns the number of trimmed records, or that the stream failed, so that the others are still trimmed."""
+        """Trim one stream. Returns the number of trimmed records. A failure is returned, not raised, so that the other streams are still
+        trimmed."""
         system = self.systems[stream.system]
         try:
             ends = await system.latest(stream.stream)
@@ -95,9 +96,9 @@ class TrimStreams:
 
 
 async def _readers(tx: ReadTransaction, run: RunRow, model: JobModel, backs_up: bool) -> Sequence[tuple[Ssp, PartitionReader]]:
-    """Who reads the partitions of the run's intermediate streams: each stage of each task of the model that has them. What other tasks and
-    stages have reported, of models before, does not count. A stage that is backed up and has no snapshot yet reads from its start again
-    when its disk is lost."""
+    """The readers of the partitions of the run's intermediate streams: each stage of each task to which the model assigns them. Reports of
+    other tasks and stages, which belong to earlier models, do not count. A stage that is backed up and has no snapshot yet reads from its
+    start again when its disk is lost."""
     starts = await tx.runs.start_offsets(run.run_id)
     rows = {(row.task, row.stage): row for row in await tx.fleet.stage_states(run.job)}
     found = []
