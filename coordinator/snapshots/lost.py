@@ -1,8 +1,8 @@
 """Chore: find lost blobs, by comparing the listing of each blob store with the blobs that retained snapshots need.
 
-The containers of the job's run are notified of stages that have lost something: with its next commit the one that holds the task uploads
-again what its disk has (`containers.state.commits.repair`). The notice is of the kind BACKUP, at which containers of former releases only
-read the run again.
+The containers of the job's run are notified of the stages that have lost blobs. With its next commit, the owner of the task uploads again
+the contents that its disk has (`containers.state.commits.repair`). The notice is of the kind BACKUP; containers of former releases react to
+it only by reading the run again.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class FindLostBlobs:
         return {"lost": lost_now} if lost_now else {}
 
     async def _request_repairs(self, lost: Sequence[LostBlobs]) -> None:
-        """Request a repair from the owners, once for each comparison that finds a loss, since a container may have ended before it did
-        so."""
+        """Request a repair from the owners of the tasks, after each comparison that finds a loss: a container may have ended before it
+        repaired anything."""
         by_job: defaultdict[JobName, list[Mapping[str, str]]] = defaultdict(list)
         for each in lost:
             by_job[each.key.job].append({"task": each.key.task, "stage": each.key.stage, "blobStore": each.blob_store})

@@ -1,8 +1,8 @@
 """Complete the catalog of a restored database: register the snapshots that the blob stores have and the database lacks.
 
-As a rebuild does (`coordinator.snapshots.rebuild`), it takes each whole snapshot that has an index. Of each stage those are added that are
-newer than the newest one in the catalog; older ones were retired or never reported. A stage then continues from the newest of the histories
-from which its job continues. Everything that a rebuild would do with a job that the database does not know is done here, too.
+As in a rebuild (`coordinator.snapshots.rebuild`), each complete snapshot that has an index is considered. For each stage, the snapshots are
+added that are newer than the newest one in the catalog; older ones were retired or never reported. The stage then continues from its newest
+snapshot of the histories from which its job continues. A job that the database does not know is registered as in a rebuild.
 
 Snapshots in the catalog whose index no blob store lists any more are removed from it: they were retired and collected after the copy was
 made.
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 
 async def complete(store: Store, blob_stores: BlobStores, clock: Clock) -> Mapping[str, int]:
-    """May run twice. Returns the number of snapshots that were added and removed. Raises BlobUnavailable, BlobStoreUnusable if any blob
-    store cannot be read, and StoreUnavailable; some jobs may then be complete."""
+    """Complete the catalog. May be repeated. Returns the number of snapshots that were added and removed. Raises BlobUnavailable,
+    BlobStoreUnusable if any blob store cannot be read, and StoreUnavailable; some jobs may then be complete."""
     rebuilt = await find(blob_stores, Progress("blobs"), clock.now())
     done: Counter[str] = Counter()
     async with store.read() as tx:
@@ -83,8 +83,7 @@ async def _add(tx: WriteTransaction, now: datetime, job: JobName, rows: Sequence
 async def _continue_from(
     tx: WriteTransaction, job: JobName, key: StageKey, rows: Sequence[SnapshotRow], found: Sequence[FoundSnapshot]
 ) -> None:
-    """Make the newest snapshot the head of the stage, if the job continues from its history. What was reported of the same lineage after it
-    stays."""
+    """Make the newest snapshot the head of the stage, if the job continues from its history. Later reports of the same lineage are kept."""
     state = state_of_stage(rows, found, await tx.runs.current(job))
     if not isinstance(state, StageStateRow):
         log.warning("%s does not continue from its newest snapshot, which is of run %s, whose history the job has ended", key, state)
@@ -101,7 +100,7 @@ async def _continue_from(
 
 
 async def _note_owner(tx: WriteTransaction, key: StageKey, newest: SnapshotRow) -> None:
-    """The task has had a later owner than the database knows: the one that it knows does not own it any more."""
+    """Record that the task has had a later owner than the one in the database, which therefore no longer owns it."""
     held = await tx.fleet.owner(key.job, key.task)
     if held is not None and held.owner.generation < newest.generation:
         later = TaskOwner(newest.generation, held.owner.holder, released=True)
