@@ -93,7 +93,7 @@ class AccessReads(Reads):
         return [_token_row(each) for each in found]
 
     async def sessions(self) -> Sequence[SessionRow]:
-        """All, by age."""
+        """All sessions, oldest first."""
         table = tables.browser_sessions
         found = await self._connection.execute(select(table).order_by(table.c.created_at, table.c.digest))
         return [SessionRow(**each._asdict() | {"groups": tuple(each.groups)}) for each in found]
@@ -109,7 +109,7 @@ class AccessWrites(AccessReads, Writes):
         return seq
 
     async def set_outcome(self, seq: int, outcome: Outcome) -> None:
-        """Of an event that has none; otherwise nothing changes."""
+        """Set the outcome of an event. If it has one already, nothing changes."""
         table = tables.audit_events
         statement = update(table).where(table.c.seq == seq, table.c.status.is_(None)).values(**asdict(outcome))
         await self._connection.execute(statement)

@@ -29,8 +29,7 @@ class Reads:
         self._connection = connection
 
     async def _all(self, query: Executable, make: Callable[[Row[Any]], Made]) -> list[Made]:
-        """Read many rows. Other requests get their turn on the event loop after each few of them, since decoding takes longer than
-        reading."""
+        """Read many rows. The event loop processes other requests after every few rows, because decoding takes longer than reading."""
         found: list[Made] = []
         for rows in (await self._connection.execute(query)).partitions(ROWS_PER_TURN):
             found += map(make, rows)

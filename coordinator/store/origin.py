@@ -24,8 +24,8 @@ class OriginReads(Reads):
         return Issued(**found._asdict()) if found else None
 
     async def highest_number(self) -> int:
-        """The highest number of any kind that the rows have; 0 without any. Looks through whole tables: only for a database that has no
-        row of `issued` yet."""
+        """The highest number of any kind that the rows have; 0 without any. Scans whole tables, so it is used only for a database that has
+        no row of `issued` yet."""
         numbers = (tables.containers.c.epoch, tables.holds.c.generation, tables.job_models.c.version, tables.notices.c.seq)
         return max([int(await self._connection.scalar(select(func.max(each))) or 0) for each in numbers])
 
@@ -60,7 +60,7 @@ class OriginWrites(OriginReads, Writes):
         return number
 
     async def note(self) -> None:
-        """A snapshot was registered."""
+        """Count the registration of a snapshot."""
         issued = await self.issued()
         if issued is not None:
             await self.put_issued(issued.noted())
@@ -70,6 +70,6 @@ class OriginWrites(OriginReads, Writes):
         self.sequence = issued.sequence
 
     async def unmark(self) -> None:
-        """The mark of `sluice db restore` is taken note of in this transaction."""
+        """Remove the mark of `sluice db restore`, because this transaction handles it."""
         if self._connection.dialect.name == "sqlite":
             await self._connection.execute(text("PRAGMA user_version=0"))
