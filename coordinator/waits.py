@@ -4,7 +4,7 @@ A short wait, such as a drain's deadline, is measured with the monotonic clock (
 the coordinator first sees it. A long wait must survive restarts, so its end is a recorded time. Before a deletion, a jump of the wall clock
 could end it too early, so all deletions are suspended for some time after a jump (`DeletionHold`).
 
-`EventLoopLag` measures a wait that no one asked for: by how much the event loop is late.
+`EventLoopLag` measures by how much the event loop is late.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ LAG_WINDOW = timedelta(seconds=30)
 
 
 class EventLoopLag:
-    """Sleeps for LAG_INTERVAL again and again, and remembers for LAG_WINDOW by how much each sleep was too long. Nothing is measured before
+    """Sleeps for LAG_INTERVAL repeatedly, and records for LAG_WINDOW by how much each sleep was too long. Nothing is measured before
     `start`. `time`: a monotonic clock in seconds."""
 
     def __init__(self, time: Callable[[], float], interval: timedelta = LAG_INTERVAL, window: timedelta = LAG_WINDOW) -> None:

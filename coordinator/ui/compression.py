@@ -1,6 +1,7 @@
 """gzip for the pages and for the event stream (RFC 1951, RFC 1952).
 
-Each event is compressed once for all browsers: a part that ends at a byte and refers to nothing before it fits into any stream.
+Each event is compressed once for all browsers: a compressed part that ends at a byte boundary and does not refer to earlier data can be
+inserted into any stream.
 """
 
 from __future__ import annotations

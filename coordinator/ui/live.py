@@ -1,9 +1,9 @@
 """Pages that stay up to date: each is rendered once for all browsers that watch it, and the changed fragments are sent to them.
 
-A browser opens one event stream (`text/event-stream`, the format of the HTML standard) for all its tabs and names the pages that it
-shows, each with the version that it has. There is no queue for a reader: when a reader is ready, it gets the newest form of what has
-changed since the version that it was sent last, so that a slow one costs no more memory than a quick one. An event is encoded and
-compressed once for all readers with the same version.
+A browser opens one event stream (`text/event-stream`, the format of the HTML standard) for all its tabs and names the pages that it shows,
+each with the version that it has. Readers have no queues: when a reader is ready, it gets the newest form of all fragments that have
+changed since the version that it was sent last. So a slow reader needs no more memory than a fast one. An event is encoded and compressed
+once for all readers with the same version.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ KEEP_ALIVE = timedelta(seconds=15)
 MAX_READERS = 1000
 MAX_PAGES_OF_A_READER = 20
 FORGET_AFTER = timedelta(minutes=2)
-"""A page that no browser watches is forgotten so long after it was last rendered."""
+"""A page that no browser watches is dropped this long after it was last rendered."""
 READERS_PER_TURN = 4
-"""Event streams that are woken before other requests get their turn on the event loop."""
+"""Number of event streams that are woken before the event loop processes other requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class LivePages:
         allowed: Callable[[], bool] = lambda: True,
     ) -> AsyncIterator[Encoded]:
         """The event stream of a browser that shows these pages. `known`: the version that it has of each; `names`: the names that it has
-        for them, if others. Ends when the server stops, or the reader is no longer `allowed`, which is asked before each event.
+        for them, if others. Ends when the server stops, or when the reader is no longer `allowed`, which is checked before each event.
 
         Raises TooManyRequests."""
         if self.readers >= MAX_READERS:
@@ -207,7 +207,7 @@ class LivePages:
                 log.exception("cannot update a page")
 
     def wake(self) -> None:
-        """Let each event stream look whether its reader is still allowed to read it."""
+        """Make each event stream check whether its reader is still allowed to read it."""
         for page in self._pages.values():
             for reader in page.readers:
                 reader.set()

@@ -118,7 +118,7 @@ async def log_in(request: Request, access: AccessDep) -> Response:
     began = await access.audit_log.begin(attempt, {})
     session_id = await access.authentication.sessions.begin(principal.token_id)
     await access.audit_log.end(began, answer.status_code, "")
-    # Without a path the cookie is for what is beside the form, also behind a proxy that adds a prefix.
+    # Without a path, the cookie is valid for the directory of the form's URL, also behind a proxy that adds a prefix.
     seconds, secure = int(SESSION_LASTS.total_seconds()), request.scope.get("scheme") == "https"
     answer.set_cookie(COOKIE, session_id, max_age=seconds, path=None, httponly=True, samesite="strict", secure=secure)
     return answer

@@ -65,8 +65,8 @@ class Samples:
 
 
 def sparkline(values: Sequence[float | None], width: int = 120, height: int = 24) -> str:
-    """The points of SVG polylines as a path: `M` begins a line, after each gap again. The newest value is at the right edge; 0 is at the
-    bottom."""
+    """The points of SVG polylines as a path: `M` begins a line, and another one after each gap. The newest value is at the right edge; 0 is
+    at the bottom."""
     known = [value for value in values if value is not None]
     if not known:
         return ""
