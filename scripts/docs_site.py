@@ -2,7 +2,7 @@
 diagrams.
 
 A page of docs/ must be readable on its own, as a file or in a repository's web view. So its links lead to files of the repository, also to
-those that the site does not have. The site has a page in the place of some of them (`PAGES`); links to others become their text.
+those that the site does not have. For some of them the site has a page (`PAGES`); a link to any other is replaced by its text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAGES = {
     "examples/flights/README.md": "examples/flights.md",
     "examples/weather/README.md": "examples/weather.md",
 }
-"""Files outside of docs/ -> their pages. docs/index.md is in the place of the README."""
+"""Files outside of docs/ -> their pages. docs/index.md replaces the README."""
 
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```.*?^```[ ]*$)", re.M | re.S)
@@ -34,7 +34,8 @@ MERMAID = "assets/mermaid.min.js"
 
 
 def on_config(config: Any) -> Any:
-    """Replace the entry DECISIONS of the navigation by all decisions, in their order. Pages that it does not name come at its end."""
+    """Replace the entry DECISIONS of the navigation by all decisions, in their order. Pages that the navigation does not name are added at
+    its end."""
     folder = ROOT / "docs" / "decisions"
     decisions = [{_title(file): f"decisions/{file.name}"} for file in sorted(folder.glob("0*.md"))]
     config.nav = [
@@ -66,7 +67,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Lead links to the pages of the site. Code is left as it is."""
+    """Make links lead to the pages of the site. Code blocks are not changed."""
     here = page.file.src_uri
     source = next((each for each, name in PAGES.items() if name == here and name != "index.md"), f"docs/{here}")
     parts = FENCE.split(markdown)

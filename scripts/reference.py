@@ -149,7 +149,7 @@ def _option(param: Any) -> str:
 
 
 def _metavar(param: Any) -> str:
-    """What stands for the option's value: as in its help, or its name."""
+    """The placeholder of the option's value: that of its help, or its name."""
     return param.metavar or str(param.opts[0]).lstrip("-").upper().replace("-", "_")
 
 

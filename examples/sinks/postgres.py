@@ -1,7 +1,8 @@
 """PostgreSQL as an exactly-once sink: the functions for `task.foreach_batch`. docs/sinks.md explains them.
 
-`insert_once` adds each row once, with a marker in the same transaction. `upsert` keeps the newest row of each key, without a marker.
-Both compute the batch before they look for it: a batch that runs again must run completely, because its state is committed with it.
+`insert_once` adds each row once, with a marker in the same transaction. `upsert` keeps the newest row of each key, without a marker. Both
+compute the batch before they check whether it was written: a batch that runs again must run completely, because its state is committed with
+it.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Superseded(Exception):
 
 
 def insert_once(task: Task, writer: str, url: str, table: str) -> Callable[[DataFrame, int], None]:
-    """Insert each row of a batch once. `writer`: a name for the stage of the task, unique in the database; include `task.name`. `url`: of
-    libpq's form. The function raises Superseded, and what asyncpg raises."""
+    """Insert each row of a batch once. `writer`: a name for the stage of the task, unique in the database; include `task.name`. `url`: in
+    libpq's format. The function raises Superseded, and what asyncpg raises."""
 
     async def write(connection: asyncpg.Connection[Any], columns: Sequence[str], rows: Sequence[tuple[Any, ...]], batch: int) -> None:
         async with connection.transaction():
