@@ -1,4 +1,4 @@
-"""How many rows a batch may read, by how long batches take.
+"""The number of rows that a batch may read, computed from the durations of batches.
 
 While a stage has far more to read than fits into a batch, batches grow or shrink until one takes `target`. When it has read all, they
 return to `FIRST`, so that the first batch of a burst is short.
@@ -13,7 +13,7 @@ FIRST = 10_000
 LEAST = 500
 
 FASTEST_GROWTH, FASTEST_FALL = 2.0, 0.25
-"""Bounds of the factor from one batch to the next. A single slow batch, such as the first one, says little."""
+"""Bounds of the factor from one batch to the next. A single slow batch, such as the first one, is not representative."""
 
 NOISE = 0.1
 """A change by less than this fraction is not made."""

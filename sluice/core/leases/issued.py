@@ -1,10 +1,10 @@
-"""The numbers that a database has issued, and how one that was restored from an older copy is recognized and never issues them again.
+"""The numbers that a database has issued. A database that was restored from an older copy is recognized, and issues none of them again.
 
 Epochs, generations, versions of job models and numbers of notices distinguish the new from the old, so none may be issued twice. A database
-that is restored from a copy, or has lost its last commits, does not know which ones it has issued since. So each blob store has a *ledger*,
-whose newest entry says what the database had issued when it was written:
+that is restored from a copy, or has lost its last commits, does not know which ones were issued after that state. So each blob store has a
+*ledger*, whose newest entry records what the database had issued when it was written:
 
-* `reserved`: no greater number was issued, of whatever kind. Numbers are reserved in blocks, so that no request waits for a blob store.
+* `reserved`: no greater number of any kind was issued. Numbers are reserved in blocks, so that no request waits for a blob store.
 * `sequence`: how often the database had issued a number or registered a snapshot.
 * `timeline`: an id that changes when the database is found to be restored. PostgreSQL uses the word in the same sense.
 * `bounds`: the longest leases that were ever promised.
@@ -18,7 +18,8 @@ new timeline is written with the floor, in one transaction.
                                         2. entry of the new timeline, with a further block
     3. the block
 
-A process that ends after 1 finds itself behind again, and raises the floor again; one that ends after 2 has reserved a block for nothing.
+If the coordinator ends after step 1, the next one finds the database behind again, and raises the floor again. If it ends after step 2, it
+has reserved a block that is not used.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ BLOCK = 10_000
 """Numbers that are reserved at once. A restored database skips at most as many; its columns have room for 200,000 restores."""
 
 UNSEEN = 1_000_000
-"""A database that is known to be restored, and has no ledger that says what it has issued, skips this many numbers."""
+"""A database that is known to be restored skips this many numbers if no ledger records what it has issued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Issued:
         return number
 
     def noted(self, number: int = 0) -> Issued:
-        """After that number was issued, or a snapshot was registered."""
+        """The row after that number was issued, or a snapshot was registered."""
         return replace(self, sequence=self.sequence + 1, highest=max(self.highest, number))
 
     @property
@@ -88,8 +89,9 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How a database compares with what it meets. `floor`: to raise its floor to; None if that is not needed. `restored`: whether snapshots
-    may be missing as well. `strangers`: whether containers that it does not know may still act. `why`: for the log."""
+    """The result of the comparison of a database with ledgers and fences. `floor`: the value to which its floor must be raised; None if
+    that is not needed. `restored`: whether snapshots may be missing as well. `strangers`: whether containers that it does not know may
+    still act. `why`: for the log."""
 
     floor: int | None = None
     restored: bool = False
@@ -98,7 +100,7 @@ class Comparison:
 
 
 def is_behind(issued: Issued, entry: LedgerEntry) -> bool:
-    """Whether the database does not know all that the entry of its own ledger says."""
+    """Whether the entry of the database's own ledger records something that the database does not know."""
     if entry.timeline == issued.timeline:
         return entry.sequence > issued.sequence
     return entry.reserved > issued.floor
@@ -119,8 +121,8 @@ def compare(
     interrupted: bool = False,
 ) -> Comparison:
     """Compare a database with the newest entries of the ledgers, of any origin, and with the fences of the embedded log. `holds`: the
-    generations in the database. `known`: how it is known to be restored; "" if it is not. `interrupted`: its last coordinator has not ended
-    in order, and a commit that this one has seen may be lost.
+    generations in the database. `known`: how it is known to be restored; "" if it is not. `interrupted`: its last coordinator did not shut
+    down cleanly, and may have seen a commit that is lost.
 
     A ledger of another origin is that of a lost database which this one replaces, or of one that uses the same blob store: its numbers are
     skipped, and its snapshots are not touched."""
@@ -151,7 +153,8 @@ def compare(
 
 
 def raised(issued: Issued, entries: Iterable[LedgerEntry], compared: Comparison, timeline: str, now: datetime) -> Issued:
-    """The database after it was found to be behind. It issues nothing until a block is reserved, if it has reserved any before."""
+    """The row after the database was found to be behind. If it has reserved blocks before, it issues nothing until the next one is
+    reserved."""
     assert compared.floor is not None
     own = [each for each in entries if each.origin == issued.origin]
     return replace(
