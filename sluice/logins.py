@@ -20,7 +20,7 @@ from sluice.clock import Clock
 from sluice.core.errors import BadSettings, ClientError, CoordinatorUnreachable
 
 EARLY = timedelta(minutes=1)
-"""A token is renewed so long before it expires."""
+"""A token is renewed this long before it expires."""
 
 TIMEOUT = timedelta(seconds=10)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Upgrades a job from CI: drain the present run, wait, deploy the new file, start its containers, watch them, and roll back if they fail.
+# Upgrades a job from CI: drain the current run, wait, deploy the new file, start its containers, watch them, and roll back if they fail.
 #
 #     upgrade.sh JOB JOBFILE [options of `sluice deploy`]
 #
@@ -10,7 +10,7 @@
 #   SLUICE_CA_FILE          the authorities of the coordinator's certificate, if the machine does not trust them
 #   DRAIN_UUID              the id of the drain: one for each deployment, such as a UUID made from the id of the pipeline
 #   DRAIN_MODE              DEFAULT (empties the state) or KEEP_STATE
-#   DRAIN_SECONDS           when the drain fails (600)
+#   DRAIN_SECONDS           after how many seconds the drain fails (600)
 #   WATCH_SECONDS           how long the new version may take until each stage has committed a batch, or has nothing to read (180)
 #   START_CONTAINERS        a command that makes the platform start containers. It gets SLUICE_RUN_ID and VERSION (new or old)
 #

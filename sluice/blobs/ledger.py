@@ -2,7 +2,8 @@
 
     issued/<origin>/<number>      an entry as JSON; the one with the highest number counts
 
-Entries are appended by `put_if_absent`, so of two writers one wins, and the other learns of it. Old ones are deleted now and then.
+Entries are appended by `put_if_absent`, so of two concurrent writers only one succeeds, and the other detects it. Old entries are deleted
+from time to time.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ ABOUT = RequestContext(Purpose.OPEN)
 _FORMAT = 1
 
 _KEPT = 2
-"""Entries that stay: a reader that has listed the last but one still finds it."""
+"""The number of entries that are kept, so that a reader that has listed the last but one still finds it."""
 
 _DELETED_AT_ONCE = 20
-"""Entries are deleted when so many are superfluous, because each deletion is recorded for a month."""
+"""Entries are deleted when this many are superfluous, because each deletion is recorded for a month."""
 
 
 def entry_id(origin: str, number: int) -> BlobId:
@@ -69,7 +70,7 @@ async def _numbers(blobs: BlobStore, prefix: str) -> dict[str, list[int]]:
 
 
 async def _newest(blobs: BlobStore, origin: str, numbers: Sequence[int]) -> LedgerEntry:
-    """Entries may be replaced and deleted while they are read."""
+    """The newest entry of an origin. Entries may be replaced and deleted meanwhile."""
     while True:
         try:
             return await _read(blobs, entry_id(origin, max(numbers)), origin, max(numbers))

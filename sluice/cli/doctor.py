@@ -1,4 +1,4 @@
-"""`sluice doctor`: what a job needs on this machine and around it, and what to do about what is missing.
+"""`sluice doctor`: checks what a job needs on this machine and around it, and shows what to do about each problem.
 
 Each check is independent of the others, and has a time limit. A check of a blob store writes one small blob and deletes it; nothing else is
 changed.
@@ -51,7 +51,8 @@ LITTLE_SPACE = 1 << 30
 """Bytes."""
 
 SKEW, LARGE_SKEW = timedelta(seconds=5), timedelta(minutes=5)
-"""Differences of clocks from which on one is reported, and is a problem: the coordinator refuses times further ahead (docs/waits.md)."""
+"""Differences of clocks above which one is reported as a note, and as a problem. The coordinator refuses times that are further ahead than
+the second (docs/waits.md)."""
 
 JAVA = ("17", "21")
 """Spark's documentation, Overview: the versions of Java that Spark 4 runs on."""

@@ -78,7 +78,8 @@ def _chosen(providers: tuple[wire_access.IdentityProviderReply, ...], name: str 
 
 
 def confirmed(token_endpoint: str, client_id: str, begun: Mapping[str, Any], clock: Clock, pause: Callable[[float], None]) -> logins.Login:
-    """Ask until the user has confirmed the code. Raises ClientError if the user refuses or the code expires, CoordinatorUnreachable."""
+    """Poll the provider until the user has confirmed the code. Raises ClientError if the user refuses or the code expires,
+    CoordinatorUnreachable."""
     form = {"grant_type": GRANT, "device_code": str(begun["device_code"]), "client_id": client_id}
     interval, end = float(begun.get("interval", 5)), clock.elapsed() + float(begun.get("expires_in", 600))
     while clock.elapsed() < end:

@@ -16,7 +16,7 @@ _NEEDED: Mapping[int, tuple[str, int]] = {
     25: ("AddOffsetsToTxn", 0),
     26: ("EndTxn", 0),
     28: ("TxnOffsetCommit", 0),
-    9: ("OffsetFetch", 7),  # with `require_stable`: waits until the transaction has ended that an offset is part of
+    9: ("OffsetFetch", 7),  # with `require_stable`: waits for the end of the transaction that an offset is part of
 }
 """Key of a request -> its name, and the version that transactions with a marker need. A marker is the offset that a writer commits with
 each transaction."""

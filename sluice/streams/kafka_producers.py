@@ -58,7 +58,7 @@ class _DescribeProducersRequest(RequestStruct):  # type: ignore[misc]
 
 
 class DescribeProducers(Request[_DescribeProducersRequest]):  # type: ignore[misc]
-    """Asks the leader of the partitions for their producers."""
+    """Requests the producers of the partitions from their leader."""
 
     API_KEY = _DESCRIBE_PRODUCERS
 
@@ -95,7 +95,8 @@ class _ListTransactionsRequest(RequestStruct):  # type: ignore[misc]
 
 
 class ListTransactions(Request[_ListTransactionsRequest]):  # type: ignore[misc]
-    """Asks a broker for the transactions of these producers that it coordinates. It leaves out those that the client may not describe."""
+    """Requests from a broker those transactions of these producers that it coordinates. The answer omits those that the client may not
+    describe."""
 
     API_KEY = _LIST_TRANSACTIONS
 

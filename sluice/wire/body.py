@@ -7,8 +7,8 @@
 * Requests are sent with the new names. A coordinator of the release before refuses those, so the client then repeats the request with the
   old names: see `sluice.client.CoordinatorClient`.
 
-**Added fields.** That repeated request is also without the fields that this release has added to it (`RenamedBody.added_fields`): what they
-say is then unknown to the coordinator.
+**Added fields.** That repeated request is also without the fields that this release has added to it (`RenamedBody.added_fields`): the
+coordinator then does not know their values.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ class RenamedReply(Reply):
 
 
 def _with_new_names(model: type[BaseModel], given: Any, on_use: Callable[[Deprecation], None]) -> Any:
-    """What was given, without old names. `on_use` is called with each that had a meaning."""
+    """The given fields under their new names. `on_use` is called for each old name that was used; one whose new name is given, too, is
+    ignored."""
     if not isinstance(given, Mapping):
         return given
     found = {old: entry for old, entry in renamed_fields(model).items() if old in given}
