@@ -15,7 +15,7 @@ from sluice.core.errors import BadName, BadSettings
 from sluice.core.ids import checked_name
 
 TEMPLATE = Path(__file__).parent / "template"
-"""Files named as those that are written, with `.txt` added. `$job` stands for the name of the job."""
+"""The files to write; each has `.txt` added to its name. `$job` in them is replaced by the name of the job."""
 
 NEXT = """
 sluice streams create lines --partitions 2

@@ -162,8 +162,8 @@ class Feeder:
 class FeederState:
     """A feeder at one moment.
 
-    `reported`: it has reported under the current generation of its task. `progress`: what it reported; None before its query knows.
-    `unread`, `old_unread`: whether there are records that it has not read, and whether some of them have been there for longer than
+    `reported`: it has reported under the current generation of its task. `progress`: what it reported; None until its query has determined
+    it. `unread`, `old_unread`: whether there are records that it has not read, and whether some of them have been there for longer than
     `watermark_unread_seconds`. `started`: it has ever committed a batch. `upstream`: for each intermediate stream that it reads itself, the
     newest step that it has passed, None for none. `given_up`: its readers wait for it no longer (`idle_feeder_seconds`).
     """
@@ -178,7 +178,7 @@ class FeederState:
 
     @property
     def idle(self) -> bool:
-        """Whether all that it appends from now on comes from records that it has not been sent yet."""
+        """Whether everything that it appends from now on comes from records that are not in its inputs yet."""
         return not self.unread and not (self.progress is not None and self.progress.pending)
 
     @property

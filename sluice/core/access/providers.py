@@ -18,7 +18,7 @@ from sluice.core.access.tokens import Grant, Rights
 Claims = Mapping[str, object]
 
 ALGORITHMS = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"})
-"""Signatures with a public key (RFC 7518). With the others, such as HS256 and none, who can verify a token can also forge it."""
+"""Signatures with a public key (RFC 7518). With others, such as HS256 and none, everyone who can verify a token can forge it."""
 
 CLOCK_SKEW = timedelta(seconds=60)
 """By how much the clocks of a provider and of the coordinator may differ."""
@@ -64,13 +64,13 @@ class Provider:
         return Rights(tuple(row.grant for row in self.rows if (row.subject == subject if row.subject else row.group in groups)))
 
     def known_groups(self, groups: Collection[str]) -> tuple[str, ...]:
-        """Those of the groups that the table names, in the order of the alphabet."""
+        """Those of the groups that the table names, in alphabetical order."""
         return tuple(sorted({row.group for row in self.rows if row.group} & set(groups)))
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a verified token says. `name`: of the principal. `groups`: those that the provider's table names."""
+    """The identity in a verified token. `name`: of the principal. `groups`: those that the provider's table names."""
 
     provider: str
     name: str
