@@ -1,4 +1,4 @@
-"""Commands that Sluice did not write: `sluice exec --job orders -- spark-submit orders.py`.
+"""Commands that were not written for Sluice: `sluice exec --job orders -- spark-submit orders.py`.
 
 The job is of the kind `attached`: one slot, one task, no streams. Only the owner of the task may run the command.
 
@@ -8,6 +8,6 @@ The job is of the kind `attached`: one slot, one task, no streams. Only the owne
 * `processes` reads the process table and ends processes; `submit` checks the command.
 
 The command and all its descendants are ended, also those that left its session or whose parent has ended. They are found in three ways: the
-supervisor is the subreaper of its descendants (prctl(2)), so that a process whose parent ends becomes its child; the guardian remembers the
-descendants that it has seen, by pid and start time; and all of them inherit an environment variable with the id of the container.
+supervisor is the subreaper of its descendants (prctl(2)), so that a process whose parent ends becomes its child; the guardian records the
+descendants that it finds, by pid and start time; and all of them inherit an environment variable with the id of the container.
 """

@@ -4,7 +4,7 @@
     session     the driver's Spark session, its settings, and whether the JVM is alive
     query       one running query; `gate` pauses it between two batches; `listener` receives its progress
     replay      batches that run again before a query starts
-    flush       a drain: run the rest of the input, close windows, fire timers; `operators` says what can be flushed
+    flush       a drain: run the rest of the input, close windows, fire timers; `operators` determines what can be flushed
     task        the `Task` that a stage's function gets; `systems` reads and writes the embedded log and Kafka
     executors   checks that the executors of a cluster see the driver's directories
     cds         an archive of Spark's classes, with which the JVM starts faster

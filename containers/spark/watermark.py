@@ -11,8 +11,9 @@ batch, also before one without data. On that request it sets the watermark, on t
 Spark may plan its first batch immediately, with the watermark of the commit log, which is the natural one. So a query must not plan before
 its gate is installed (`containers.spark.installation`).
 
-After a batch, Spark's tracker computes the watermark from the greatest value of each `withWatermark`, which it forgets at a restart. The
-gate puts the natural watermark there at the start. So the commit log always has the natural watermark, independently of the gate.
+After a batch, Spark's tracker computes the watermark from the greatest value of each `withWatermark`. These values are lost at a restart,
+so the gate sets them to the natural watermark at the start. Thus the commit log always has the natural watermark, independently of the
+gate.
 
 This uses internals of Spark's `MicroBatchExecution`: those of `containers.spark.gate`, `startOffsets` of the next batch, and
 `operatorToWatermarkMap` of its `watermarkTracker`.
