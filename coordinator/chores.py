@@ -58,7 +58,7 @@ class KeepClaim:
 
 class ChoreScheduler:
     """An async context in which chores run, each at its own interval. A failure is counted, and logged unless it is the same as at the
-    previous run; the chore runs again at its next interval. `pace`: what all intervals are multiplied by; infinite: each chore
+    previous run; the chore runs again at its next interval. `pace`: the factor by which all intervals are multiplied; infinite: each chore
     runs once."""
 
     def __init__(self, chores: Sequence[Chore], clock: Clock, pace: float = 1.0) -> None:

@@ -19,8 +19,8 @@ from sluice.wire.agents import StageMetricsBody
 
 @dataclass(frozen=True, slots=True)
 class ScriptQuery:
-    """See `sluice.wire.agents.QueryBody`. `reported_at`: when the coordinator received the last report of it; `failed_at`: the first one
-    with the last failure."""
+    """See `sluice.wire.agents.QueryBody`. `reported_at`: when the coordinator received the last report of it; `failed_at`: when it received
+    the first report with the last failure."""
 
     stage: StageName
     checkpoint: str

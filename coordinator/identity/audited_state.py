@@ -1,4 +1,4 @@
-"""What a change has changed, for the audit log: the state of a job before it and after it, as short texts by name."""
+"""The effect of a change, for the audit log: the state of a job before and after it, as short texts by name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The tokens of containers. A registration exchanges the identity of a container for a token of this one incarnation; see
-`sluice.core.access.tokens`. The lease of a valid container has its token's digest in memory, and its row has it in the database.
+`sluice.core.access.tokens`. The digest of a container's token is in its row in the database, and, as long as it is valid, with its lease in
+memory.
 """
 
 from __future__ import annotations

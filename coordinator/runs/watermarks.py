@@ -387,7 +387,7 @@ class WatermarkCoordinator:
         return ends, errors
 
     def _remember(self, seen: deque[tuple[Instant, Offsets]], ends: Offsets) -> None:
-        """Store these ends. Earlier ones are kept back to the newest that is at least `old_after` ago."""
+        """Store these ends. Earlier ones are kept, back to the newest that is at least `old_after` old."""
         now = self._clock.elapsed()
         seen.append((now, ends))
         while len(seen) > 1 and seen[1][0] <= now - self._old_after.total_seconds():

@@ -78,7 +78,7 @@ class CleanupReads(Reads):
         return [cleanup_row(found) for found in await self._connection.execute(query)]
 
     async def due_after(self, at: datetime, limit: int) -> Sequence[CleanupRow]:
-        """Up to `limit` tasks that are not due until after that time, in the order of `due_at`."""
+        """Up to `limit` tasks that become due after that time, in the order of `due_at`."""
         table = tables.cleanups
         query = select(table).where(table.c.due_at > at).order_by(table.c.due_at, table.c.kind, table.c.blob_store, table.c.subject)
         return [cleanup_row(found) for found in await self._connection.execute(query.limit(limit))]

@@ -4,7 +4,7 @@ one.
 A copy is one file in the journal mode DELETE, so it can be moved without other files. It is written under a temporary name, checked, made
 durable and renamed. After a crash the target is unchanged or complete, and a temporary file may remain.
 
-A database that was restored is behind what its coordinators have issued. `restore` therefore marks it in the file's header
+A restored database does not know all numbers that its coordinators have issued. `restore` therefore marks it in the file's header
 (`PRAGMA user_version`), which no migration changes, and the next coordinator reads the mark; see `coordinator.fleet.issued`.
 """
 
