@@ -72,7 +72,7 @@ def judged(found: Moved, figures: Mapping[str, float]) -> Result:
 
 
 def _plan_and_compare() -> Moved:
-    """Plan in this process."""
+    """Plan the models in this process, and count the moves."""
     spec = spec_of(run_request(CONTAINERS)).with_counts({STREAM: PARTITIONS})
     first, first_ms = _timed(lambda: _plan(spec, CONTAINERS, None))
     again, again_ms = _timed(lambda: _plan(spec, CONTAINERS, first))

@@ -183,8 +183,8 @@ def replay_until(
     until: Callable[[RunDetail], bool],
     late: float = 0,
 ) -> None:
-    """From the start of the containers until `until` holds; a container may start `late` seconds after the others. Raises TooSlow,
-    EndedEarly, or the error of the replay.
+    """Follow the run from the start of the containers until `until` holds; a container may start `late` seconds after the others. Raises
+    TooSlow, EndedEarly, or the error of the replay.
     """
 
     def show(detail: RunDetail) -> None:
