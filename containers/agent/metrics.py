@@ -305,7 +305,7 @@ def process_metrics() -> Iterable[Metric]:
 
 
 def jvm_metrics(usage: JvmUsage) -> Iterable[Metric]:
-    """Of Spark's JVM, as of its last answer to the liveness probe."""
+    """The metrics of Spark's JVM, as of its last answer to the liveness probe."""
     yield GaugeMetricFamily("sluice_container_jvm_heap_used_bytes", "Used heap of Spark's JVM.", usage.heap_used)
     if usage.heap_max is not None:
         yield GaugeMetricFamily("sluice_container_jvm_heap_max_bytes", "Maximum heap of Spark's JVM.", usage.heap_max)

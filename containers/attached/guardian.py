@@ -153,7 +153,7 @@ class GuardianProcess:
             self._write(f"lease {self._lease_ends!r}")
 
     async def keep(self) -> None:
-        """Restart the guardian when it ends. Until cancelled."""
+        """Restart the guardian whenever it ends, until cancelled."""
         while self._process is not None:
             await self._process.wait()
             log.warning("the guardian process has ended and is started again")

@@ -65,7 +65,7 @@ async def _copied(client: OperatorClient, job: str, task: str, stage: str, check
 
 
 class _Progress:
-    """`containers.state.transfer.Progress`, as one bar of bytes."""
+    """Implements `containers.state.transfer.Progress` with one bar of bytes."""
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
@@ -75,7 +75,7 @@ class _Progress:
         self._total += size
 
     def retained(self, files: int, size: int) -> None:
-        """What is already in the directory is not transferred."""
+        """Ignored: files that are already in the directory are not transferred."""
 
     def done(self, files: int, size: int) -> None:
         self._done += size

@@ -153,7 +153,7 @@ def stop_all(queries: Sequence[ActiveQuery], deadline: timedelta, forced: Event)
 
 
 def _quietly(work: Callable[[], T], otherwise: T) -> T:
-    """`otherwise` if the query fails meanwhile, or the JVM ends."""
+    """The result of `work`; `otherwise` if the query fails meanwhile, or the JVM ends."""
     try:
         return work()
     except SPARK_ERRORS:
