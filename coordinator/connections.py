@@ -370,7 +370,7 @@ class Connection(HttpToolsProtocol):
         if self._answer_at_once():
             return
         self._in_body = True
-        if not self._answering:  # otherwise the request is queued, and is answered on the connection's present admission
+        if not self._answering:  # otherwise the request is queued, and needs no admission of its own
             self._reserved = is_reserved(self.url)
             served = self._connections_of_server.begin(self, reserved=self._reserved)
             self.app = self._served_app if served else _too_many

@@ -306,7 +306,7 @@ class IssuedNumbers:
         return bounds if own is None else own.bounds.covering(bounds)
 
     async def _publish(self, name: BlobStoreName, issued: Issued) -> LedgerEntry | None:
-        """None if it failed; then it is tried again."""
+        """Append an entry to the ledger of a blob store. Returns None if that failed; then it is tried again."""
         own = self._own(name, issued)
         number, bounds = (0 if own is None else own.number) + 1, self._promised(own)
         reserved = max(issued.next_block(), 0 if own is None else own.reserved)

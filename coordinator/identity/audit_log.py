@@ -107,13 +107,14 @@ class AuditLog:
         )
 
     async def page(self, before: int | None, limit: int, job: str | None = None) -> Sequence[EventRow]:
-        """Newest first; with `before`, only events with smaller numbers; with `job`, only those that name it. Raises StoreUnavailable."""
+        """The events, newest first; with `before`, only those with smaller numbers; with `job`, only those that name it. Raises
+        StoreUnavailable."""
         async with self._store.read() as tx:
             return await tx.access.events(before, limit, job)
 
 
 def _line(row: EventRow) -> dict[str, object]:
-    """With the names of the API."""
+    """The event as a JSON object, with the names of the API."""
     event = wire_access.AuditEventReply.model_validate({name: getattr(row, name) for name in row.__slots__})
     return event.model_dump(mode="json", by_alias=True)
 

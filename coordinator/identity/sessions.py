@@ -62,7 +62,7 @@ class Sessions:
         return session_id
 
     async def end(self, session_id: str) -> None:
-        """Repeating it changes nothing. Raises StoreUnavailable."""
+        """End a session. Idempotent. Raises StoreUnavailable."""
         key = digest(session_id)
         if key in self._rows:
             async with self._store.begin() as tx:

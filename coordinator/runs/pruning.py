@@ -125,7 +125,7 @@ class PruneHistory:
         return pin.expires_at is not None and pin.expires_at < self.clock.now() - self.policy.keep
 
     async def _drop_pin(self, pin_id: str, tx: WriteTransaction) -> int:
-        """Unless it was set again meanwhile."""
+        """Delete an expired pin, unless it was set again meanwhile."""
         if not all(self._has_expired(each) for each in await tx.snapshots.pin(pin_id)):
             return 0
         await tx.snapshots.drop_pin(pin_id)

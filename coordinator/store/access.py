@@ -77,7 +77,7 @@ class SessionRow:
 
 class AccessReads(Reads):
     async def events(self, before: int | None, limit: int, job: str | None = None) -> Sequence[EventRow]:
-        """Newest first; with `before`, only those with smaller numbers; with `job`, only those of that job."""
+        """The events, newest first; with `before`, only those with smaller numbers; with `job`, only those of that job."""
         table = tables.audit_events
         query = select(table).order_by(table.c.seq.desc()).limit(limit)
         if before is not None:

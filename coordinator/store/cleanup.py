@@ -147,7 +147,7 @@ def cleanup_row(found: Row[Any]) -> CleanupRow:
 
 
 def marked_blob_columns(row: MarkedBlobRow) -> Columns:
-    """Without `asdict`, which copies each value: there may be a million rows."""
+    """Does not use `asdict`, which copies each value, because there may be a million rows."""
     return {"blob_store": row.blob_store, "blob": row.blob, "size": row.size, "condemned_at": row.marked_at}
 
 

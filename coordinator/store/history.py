@@ -44,7 +44,7 @@ class References:
 
 class HistoryReads(Reads):
     async def runs(self, job: JobName) -> Sequence[PastRun]:
-        """Newest first."""
+        """The runs of the job, newest first."""
         table, containers = tables.runs, tables.containers
         active = exists().where(containers.c.run_id == table.c.run_id, containers.c.ended_at.is_(None))
         query = select(table.c.run_id, table.c.created_at, table.c.ended_at, table.c.origin, table.c.model_version, active)
@@ -52,7 +52,7 @@ class HistoryReads(Reads):
         return [PastRun(*found) for found in await self._connection.execute(newest_first)]
 
     async def drains(self, job: JobName) -> Sequence[PastDrain]:
-        """Newest first."""
+        """The drains of the job, newest first."""
         table = tables.drains
         emptied = and_(table.c.flushing_at.is_not(None), table.c.mode == Mode.DEFAULT.value)
         columns = table.c.drain_id, table.c.run_id, table.c.seq, table.c.phase, table.c.ended_at, table.c.model_version, emptied

@@ -39,7 +39,7 @@ READERS_PER_TURN = 4
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Bytes of an event stream, and the same as a part of a gzip stream."""
+    """Bytes of an event stream, and the same bytes as a part of a gzip stream."""
 
     plain: bytes
     compressed: bytes

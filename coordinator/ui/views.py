@@ -440,7 +440,7 @@ def _holder(watermarks: Iterable[wire_runs.StreamWatermark]) -> str:
 
 
 def _sorted_containers(run: wire_runs.RunDetail) -> Sequence[wire_runs.ContainerReply]:
-    """Those that have not ended first, each by slot, newest first."""
+    """The containers of the run: first those that have not ended, then the others; both by slot, newest first."""
     return sorted(run.incarnations, key=lambda each: (each.ended_at is not None, each.processor_id, -each.epoch))
 
 
