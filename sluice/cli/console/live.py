@@ -38,7 +38,7 @@ class LiveDisplay:
         self._live.stop()
 
     async def show(self, what: RenderableType) -> None:
-        """On a thread, because writing blocks while the terminal is stopped (Ctrl-S)."""
+        """Show the page. It is written on a thread, because writing blocks while the terminal is stopped (Ctrl-S)."""
         await asyncio.to_thread(self._live.update, what, refresh=True)
 
 

@@ -39,7 +39,7 @@ class RefusedToken(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RoleRow:
-    """A row of a provider's table. `group` or `subject`: for whom it is; the other one is ""."""
+    """A row of a provider's table. `group`, `subject`: to which the row applies; one of them is ""."""
 
     group: str
     subject: str
