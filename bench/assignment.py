@@ -149,7 +149,7 @@ def _over_http(url: str, home: Path) -> dict[str, float]:
     grown, seconds["patch_grown_ms"] = _patched(url, run_id, {"grow": True})
     if (plan["verdict"], len(grown["partitions"]), grown["moves"]) != ("SAFE", PARTITIONS, []):
         raise BenchFailed(f"growth to {PARTITIONS * 2} partitions: {plan['verdict']}, {len(grown['partitions'])} new ones")
-    note(f"growth by {PARTITIONS} partitions measure_case {seconds['patch_grown_ms']:.2f} s, from the check of the stream to the answer")
+    note(f"growth by {PARTITIONS} partitions took {seconds['patch_grown_ms']:.2f} s, from the check of the stream to the answer")
     return {what: round(taken * 1000, 1) for what, taken in seconds.items()}
 
 

@@ -83,12 +83,12 @@ def run() -> Result:
 def judged(turns: dict[str, list[Turn]]) -> Result:
     best = {
         name: Turn(
-            min(t.first for t in measure_case),
-            min(t.change for t in measure_case),
-            min(t.restore for t in measure_case),
-            max(t.puts for t in measure_case),
+            min(t.first for t in taken),
+            min(t.change for t in taken),
+            min(t.restore for t in taken),
+            max(t.puts for t in taken),
         )
-        for name, measure_case in turns.items()
+        for name, taken in turns.items()
     }
     mine, bare = best["sluice"], best["obstore"]
     first, restore = bare.first / mine.first, bare.restore / mine.restore

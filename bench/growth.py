@@ -166,6 +166,6 @@ def adopting(home: Path) -> Adopted:
         Log(read_settings(home=home).log_directory).grow(STREAM, 2 * CONTAINERS)
         found = asyncio.run(adopted(server.url, run_id, CONTAINERS))
     note(
-        f"{CONTAINERS} containers adopted a version in {found.everywhere:.2f} s, of which it measure_case {found.answered:.2f} s to make it"
+        f"{CONTAINERS} containers adopted a version in {found.everywhere:.2f} s, of which it took {found.answered:.2f} s to make it"
     )
     return found

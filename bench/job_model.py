@@ -89,7 +89,7 @@ def _deployments(url: str, home: Path) -> dict[str, float]:
     _, first = deploy(url, CONTAINERS)
     run_id, again = deploy(url, CONTAINERS)
     each = register(url, run_id, CONTAINERS)
-    note(f"POST /runs measure_case {first:.2f} s, and {again:.2f} s over a former run; a registration {each * 1000:.1f} ms")
+    note(f"POST /runs took {first:.2f} s, and {again:.2f} s over a former run; a registration {each * 1000:.1f} ms")
     return {
         "post_runs_ms": round(first * 1000, 1),
         "post_runs_again_ms": round(again * 1000, 1),
