@@ -48,7 +48,7 @@ async def ids(store: BlobStore, prefix: str = "", after: str = "") -> list[str]:
 
 
 class BlobStoreContract:
-    async def test_what_was_put_is_what_is_got(self, store: BlobStore, second: BlobStore) -> None:
+    async def test_a_blob_is_read_as_it_was_put(self, store: BlobStore, second: BlobStore) -> None:
         await put(store, "jobs/a/data/1", b"some bytes")
         assert await bytes_of(store, "jobs/a/data/1") == b"some bytes"
         assert await bytes_of(second, "jobs/a/data/1") == b"some bytes"
@@ -58,26 +58,26 @@ class BlobStoreContract:
         assert await bytes_of(store, "jobs/a/data/1") == b""
         assert [found.size for found in await listed(store)] == [0]
 
-    async def test_a_blob_may_have_many_megabytes_and_be_given_as_a_part_of_something(self, store: BlobStore) -> None:
+    async def test_a_blob_may_have_many_megabytes_and_be_put_from_a_part_of_a_buffer(self, store: BlobStore) -> None:
         await store.put(BlobId("big"), memoryview(BIG)[3:], ABOUT)
         assert await bytes_of(store, "big") == BIG[3:]
 
-    async def test_many_puts_at_once_all_arrive(self, store: BlobStore) -> None:
+    async def test_all_of_many_concurrent_puts_succeed(self, store: BlobStore) -> None:
         await asyncio.gather(*(put(store, f"jobs/a/{n % 7}/data/{n}", b"%d" % n) for n in range(60)))
         assert await asyncio.gather(*(bytes_of(store, f"jobs/a/{n % 7}/data/{n}") for n in range(60))) == [b"%d" % n for n in range(60)]
 
-    async def test_the_same_put_may_run_twice(self, store: BlobStore) -> None:
+    async def test_a_put_may_be_repeated(self, store: BlobStore) -> None:
         await put(store, "a", b"x", ttl=DAY)
         await put(store, "a", b"x", ttl=DAY)
         assert await bytes_of(store, "a") == b"x"
 
-    async def test_of_many_that_put_if_absent_exactly_one_wins(self, store: BlobStore, second: BlobStore) -> None:
+    async def test_exactly_one_of_many_concurrent_calls_of_put_if_absent_wins(self, store: BlobStore, second: BlobStore) -> None:
         bodies = [b"%d" % n for n in range(8)]
         won = await asyncio.gather(*((store, second)[n % 2].put_if_absent(BlobId("a/1"), body, ABOUT) for n, body in enumerate(bodies)))
         assert sorted(won) == [False] * 7 + [True]
         assert await bytes_of(second, "a/1") == bodies[won.index(True)]
 
-    async def test_put_if_absent_sees_what_was_put(self, store: BlobStore) -> None:
+    async def test_put_if_absent_does_not_replace_a_blob_that_was_put(self, store: BlobStore) -> None:
         await put(store, "a", b"first")
         assert await store.put_if_absent(BlobId("a"), b"second", ABOUT) is False
         assert await bytes_of(store, "a") == b"first"
@@ -95,22 +95,22 @@ class BlobStoreContract:
             (10, 0, b""),
         ],
     )
-    async def test_a_range_is_those_bytes(self, store: BlobStore, start: int, length: int | None, part: bytes) -> None:
+    async def test_a_range_has_exactly_the_requested_bytes(self, store: BlobStore, start: int, length: int | None, part: bytes) -> None:
         await put(store, "a", b"0123456789")
         assert await bytes_of(store, "a", start, length) == part
 
-    async def test_a_range_of_a_large_blob_is_those_bytes(self, store: BlobStore) -> None:
+    async def test_a_range_of_a_large_blob_has_exactly_the_requested_bytes(self, store: BlobStore) -> None:
         await put(store, "a", BIG)
         assert await bytes_of(store, "a", 1234567, 7654321) == BIG[1234567 : 1234567 + 7654321]
 
     @pytest.mark.parametrize(("start", "length"), [(0, 11), (9, 2), (10, 1), (11, 0), (11, None), (50, 5)])
-    async def test_a_range_beyond_the_end_is_a_corrupted_blob(self, store: BlobStore, start: int, length: int | None) -> None:
+    async def test_a_range_beyond_the_end_is_reported_as_a_corrupted_blob(self, store: BlobStore, start: int, length: int | None) -> None:
         await put(store, "a", b"0123456789")
         with pytest.raises(BlobCorrupted):
             await bytes_of(store, "a", start, length)
 
     @pytest.mark.parametrize(("start", "length"), [(0, None), (0, 0), (3, 4)])
-    async def test_what_never_was_is_missing_and_not_deleted(self, store: BlobStore, start: int, length: int | None) -> None:
+    async def test_a_blob_that_never_existed_is_missing_and_not_deleted(self, store: BlobStore, start: int, length: int | None) -> None:
         await put(store, "jobs/a/data/1")
         for blob in ("jobs/a/data/2", "jobs/a", "other", "jobs/a/data/1/x"):
             with pytest.raises(BlobMissing) as caught:
@@ -118,7 +118,7 @@ class BlobStoreContract:
             assert not isinstance(caught.value, BlobDeleted)
             assert blob in str(caught.value)
 
-    async def test_what_was_deleted_is_told_from_what_never_was(self, store: BlobStore, second: BlobStore) -> None:
+    async def test_a_deleted_blob_is_distinguished_from_one_that_never_existed(self, store: BlobStore, second: BlobStore) -> None:
         await put(store, "jobs/a/data/1")
         await store.delete([BlobId("jobs/a/data/1")], ABOUT)
         for client in (store, second):
@@ -127,20 +127,20 @@ class BlobStoreContract:
             with pytest.raises(BlobDeleted):
                 await client.remove_ttl(BlobId("jobs/a/data/1"), ABOUT)
 
-    async def test_deleting_what_is_not_there_is_no_error(self, store: BlobStore) -> None:
+    async def test_deleting_a_missing_blob_is_not_an_error(self, store: BlobStore) -> None:
         await put(store, "a/1")
         await store.delete([BlobId("a/2"), BlobId("a/1"), BlobId("b")], ABOUT)
         await store.delete([BlobId("a/1")], ABOUT)
         await store.delete([], ABOUT)
         assert await ids(store) == []
 
-    async def test_what_is_put_again_after_it_was_deleted_is_there(self, store: BlobStore) -> None:
+    async def test_a_blob_that_is_put_again_after_its_deletion_exists(self, store: BlobStore) -> None:
         await put(store, "a")
         await store.delete([BlobId("a")], ABOUT)
         await put(store, "a")
         assert await bytes_of(store, "a") == b"body"
 
-    async def test_more_than_a_thousand_are_listed_and_deleted(self, store: BlobStore) -> None:
+    async def test_more_than_a_thousand_blobs_are_listed_and_deleted(self, store: BlobStore) -> None:
         blobs = [BlobId(f"a/{n:04}") for n in range(1203)]
         await asyncio.gather(*(store.put(blob, b"x", ABOUT) for blob in blobs))
         assert await ids(store) == blobs
@@ -150,7 +150,7 @@ class BlobStoreContract:
             with pytest.raises(BlobDeleted):
                 await bytes_of(store, blob)
 
-    async def test_a_list_is_in_the_order_of_the_bytes_of_the_ids(self, store: BlobStore) -> None:
+    async def test_a_list_is_ordered_by_the_bytes_of_the_ids(self, store: BlobStore) -> None:
         blobs = ["a-b/x", "a.b/x", "a/x", "a0/x", "B/x", "a/y/z", "a/Y/z", "a_/x", "a/x-1", "a/x.1"]
         for blob in blobs:
             await put(store, blob)
@@ -173,13 +173,13 @@ class BlobStoreContract:
         assert await ids(store, "b/", after="a/1") == ["b/1", "b/2"]
         assert await ids(store, "a/", after="a/1-2") == ["a/2"]
 
-    async def test_a_list_knows_size_and_time(self, store: BlobStore) -> None:
+    async def test_a_list_has_the_size_and_time_of_each_blob(self, store: BlobStore) -> None:
         await put(store, "a", b"12345")
         [found] = await listed(store)
         assert found.size == 5
         assert abs(found.modified - datetime.now(UTC)) < timedelta(minutes=2)
 
-    async def test_what_goes_when_its_time_is_over_and_what_stays(self, store: BlobStore) -> None:
+    async def test_a_sweep_deletes_blobs_whose_ttl_has_expired_and_no_others(self, store: BlobStore) -> None:
         await put(store, "goes", ttl=DAY)
         await put(store, "stays-for-ever")
         await put(store, "is-kept", ttl=DAY)
@@ -193,12 +193,12 @@ class BlobStoreContract:
         assert await store.sweep_expired(later(2), 100) == 0
         assert await store.sweep_expired(later(31), 100) == 1
 
-    async def test_a_sweep_deletes_no_more_than_it_may(self, store: BlobStore) -> None:
+    async def test_a_sweep_deletes_at_most_as_many_blobs_as_its_limit(self, store: BlobStore) -> None:
         for n in range(5):
             await put(store, f"a/{n}", ttl=DAY)
         assert [await store.sweep_expired(later(2), 2) for _ in range(4)] == [2, 2, 1, 0]
 
-    async def test_a_deleted_blob_is_remembered_for_thirty_days_through_sweeps(self, store: BlobStore) -> None:
+    async def test_sweeps_keep_the_record_of_a_deletion_for_thirty_days(self, store: BlobStore) -> None:
         await put(store, "a")
         await store.delete([BlobId("a")], ABOUT)
         await store.sweep_expired(later(29), 100)
@@ -209,14 +209,14 @@ class BlobStoreContract:
             await bytes_of(store, "a")
         assert not isinstance(caught.value, BlobDeleted)
 
-    async def test_a_put_that_is_repeated_brings_no_ttl_back(self, store: BlobStore) -> None:
+    async def test_a_repeated_put_does_not_restore_a_removed_ttl(self, store: BlobStore) -> None:
         await put(store, "a", ttl=DAY)
         await store.remove_ttl(BlobId("a"), ABOUT)
         await put(store, "a", ttl=DAY)
         assert await store.sweep_expired(later(3), 100) == 0
         assert await bytes_of(store, "a") == b"body"
 
-    async def test_what_was_deleted_is_remembered_when_records_of_deletions_are_merged(self, store: BlobStore) -> None:
+    async def test_merged_records_of_deletions_still_name_every_deleted_blob(self, store: BlobStore) -> None:
         for n in range(40):
             await store.delete([BlobId(f"a/{n}")], ABOUT)
         await store.sweep_expired(later(0), 100)
@@ -228,20 +228,20 @@ class BlobStoreContract:
             await bytes_of(store, "a/17")
         assert not isinstance(caught.value, BlobDeleted)
 
-    async def test_a_ttl_may_be_removed_twice_and_where_there_is_none(self, store: BlobStore) -> None:
+    async def test_removing_a_ttl_twice_or_from_a_blob_without_one_is_not_an_error(self, store: BlobStore) -> None:
         await put(store, "a", ttl=DAY)
         await put(store, "b")
         for blob in ("a", "a", "b"):
             await store.remove_ttl(BlobId(blob), ABOUT)
         assert await bytes_of(store, "a") == b"body"
 
-    async def test_the_ttl_of_what_never_was_cannot_be_removed(self, store: BlobStore) -> None:
+    async def test_the_ttl_of_a_blob_that_never_existed_cannot_be_removed(self, store: BlobStore) -> None:
         with pytest.raises(BlobMissing) as caught:
             await store.remove_ttl(BlobId("a"), ABOUT)
         assert not isinstance(caught.value, BlobDeleted)
 
     @pytest.mark.parametrize("name", ["", "..", "a/../b", "/a", "a//b", ".hidden", "a/.b", "a/", "x" * 901, "a b", "é"])
-    async def test_a_name_that_is_not_a_blob_s_is_refused_everywhere(self, store: BlobStore, name: str) -> None:
+    async def test_every_operation_refuses_an_invalid_blob_id(self, store: BlobStore, name: str) -> None:
         blob = BlobId(name)
         calls: list[Callable[[], Awaitable[object]]] = [
             lambda: store.put(blob, b"x", ABOUT),
@@ -257,7 +257,7 @@ class BlobStoreContract:
                 await call()
         assert await ids(store) == []
 
-    async def test_a_place_may_be_opened_again_and_by_another(self, store: BlobStore, second: BlobStore) -> None:
+    async def test_a_location_may_be_opened_twice_and_by_another_client(self, store: BlobStore, second: BlobStore) -> None:
         await put(store, "a")
         await store.open(create=True)
         await second.open(create=False)

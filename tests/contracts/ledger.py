@@ -24,32 +24,30 @@ class LedgerContract:
     async def test_an_empty_blob_store_has_no_ledger(self, store: BlobStore) -> None:
         assert await read_ledgers(store) == []
 
-    async def test_what_was_appended_is_read_by_others(self, store: BlobStore, second: BlobStore) -> None:
+    async def test_an_appended_entry_is_read_by_other_clients(self, store: BlobStore, second: BlobStore) -> None:
         assert await append(store, ENTRY)
         assert await read_ledgers(store) == await read_ledgers(second) == [ENTRY]
 
-    async def test_the_newest_entry_of_each_origin_counts(self, store: BlobStore, second: BlobStore) -> None:
+    async def test_the_newest_entry_of_each_origin_is_read(self, store: BlobStore, second: BlobStore) -> None:
         later = [replace(ENTRY, number=number, sequence=number) for number in (2, 3)]
         other = replace(ENTRY, origin="another", number=12)
         for each in (ENTRY, *later, other):
             assert await append(store, each)
         assert sorted(await read_ledgers(second), key=lambda each: each.origin) == [other, later[-1]]
 
-    async def test_of_many_writers_of_one_number_one_wins(self, store: BlobStore, second: BlobStore) -> None:
+    async def test_exactly_one_of_many_writers_of_the_same_number_wins(self, store: BlobStore, second: BlobStore) -> None:
         entries = [replace(ENTRY, timeline=f"t{number}") for number in range(8)]
         written = await asyncio.gather(*(append((store, second)[number % 2], each) for number, each in enumerate(entries)))
         assert sum(written) == 1
         assert await read_ledgers(second) == [entries[written.index(True)]]
 
-    async def test_a_repeated_entry_is_written_already(self, store: BlobStore, second: BlobStore) -> None:
+    async def test_appending_the_same_entry_again_succeeds_and_writes_nothing(self, store: BlobStore, second: BlobStore) -> None:
         assert await append(store, ENTRY)
         assert await append(second, ENTRY)
         assert not await append(second, replace(ENTRY, sequence=8))
         assert await ids(store, PREFIX) == [entry_id("o", 1)]
 
-    async def test_entries_that_newer_ones_have_replaced_are_deleted_and_a_reader_finds_the_newest(
-        self, store: BlobStore, second: BlobStore
-    ) -> None:
+    async def test_replaced_entries_are_deleted_and_a_reader_finds_the_newest(self, store: BlobStore, second: BlobStore) -> None:
         for number in range(1, 26):
             assert await append(store, replace(ENTRY, number=number))
             (found,) = await read_ledgers(second)
@@ -57,7 +55,7 @@ class LedgerContract:
             await tidy(store, "o")
         assert await ids(store, PREFIX) == [entry_id("o", number) for number in range(21, 26)]
 
-    async def test_what_is_no_entry_is_reported_as_unreadable(self, store: BlobStore) -> None:
+    async def test_a_blob_that_is_not_an_entry_is_reported_as_unreadable(self, store: BlobStore) -> None:
         await put(store, entry_id("o", 1), b"{}")
         with pytest.raises(LedgerUnreadable, match="issued/o/000000000001"):
             await read_ledgers(store)

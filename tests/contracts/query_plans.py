@@ -381,7 +381,7 @@ class QueryPlanContract:
     async def scans(self, store: Store, statement: Statement) -> list[str]:
         raise NotImplementedError
 
-    def test_every_method_of_the_store_is_looked_at(self) -> None:
+    def test_every_method_of_the_store_is_checked(self) -> None:
         aggregates = get_type_hints(WriteTransaction)
         assert all(len(methods_of(kind)) <= 15 for kind in aggregates.values())
         assert {f"{name}.{method}" for name, kind in aggregates.items() for method in methods_of(kind)} == {
@@ -416,7 +416,7 @@ class QueryPlanContract:
         assert len(heard) >= len(WRITES[name])
         assert {each.sql: found for each in heard if (found := await self.scans(store, each))} == {}
 
-    async def test_a_read_of_a_whole_table_would_be_seen(self, store: Store) -> None:
+    async def test_a_read_of_a_whole_table_would_be_found(self, store: Store) -> None:
         with listening(store) as heard:
             async with store.engine.connect() as connection:
                 await ReadTransaction(connection).runs.jobs()

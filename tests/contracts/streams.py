@@ -45,13 +45,13 @@ class StreamSystemContract:
         assert (await system.latest("flights"))[1] == (await system.earliest("flights"))[1] + 3
         assert (await system.latest("flights"))[0] == (await system.earliest("flights"))[0]
 
-    async def test_creating_a_stream_twice_is_fine(self, system: StreamSystem, append: Append) -> None:
+    async def test_creating_a_stream_twice_is_not_an_error(self, system: StreamSystem, append: Append) -> None:
         await system.create("flights", 2)
         await append("flights", 0, 1, NOON)
         await system.create("flights", 2)
         assert (await system.latest("flights"))[0] == 1
 
-    async def test_of_many_that_create_a_stream_at_once_all_are_content(self, system: StreamSystem) -> None:
+    async def test_concurrent_creations_of_a_stream_all_succeed(self, system: StreamSystem) -> None:
         await asyncio.gather(*(system.create("flights", 2) for _ in range(8)))
         assert await system.partitions("flights") == 2
 
@@ -71,7 +71,7 @@ class StreamSystemContract:
         with pytest.raises(UnknownStream):
             await system.partitions("flights")
 
-    async def test_whatever_is_asked_about_a_stream_that_does_not_exist_it_is_unknown(self, system: StreamSystem) -> None:
+    async def test_every_operation_reports_a_missing_stream_as_unknown(self, system: StreamSystem) -> None:
         questions: list[Callable[[], Awaitable[object]]] = [
             lambda: system.partitions("lost"),
             lambda: system.identity("lost"),
@@ -84,7 +84,7 @@ class StreamSystemContract:
             with pytest.raises(UnknownStream):
                 await question()
 
-    async def test_a_grown_stream_has_more_partitions_and_what_is_new_is_empty(
+    async def test_a_grown_stream_has_more_partitions_and_the_new_ones_are_empty(
         self, system: StreamSystem, append: Append, grow: Grow
     ) -> None:
         await system.create("flights", 2)
@@ -95,7 +95,9 @@ class StreamSystemContract:
         assert earliest.keys() == latest.keys() == {0, 1, 2, 3}
         assert {p: latest[p] - earliest[p] for p in latest} == {0: 0, 1: 3, 2: 0, 3: 0}
 
-    async def test_a_stream_has_one_identity_whatever_happens_to_it(self, system: StreamSystem, append: Append, grow: Grow) -> None:
+    async def test_the_identity_of_a_stream_survives_appends_growth_and_trims(
+        self, system: StreamSystem, append: Append, grow: Grow
+    ) -> None:
         await system.create("flights", 1)
         await system.create("weather", 1)
         identity = await system.identity("flights")
@@ -106,7 +108,7 @@ class StreamSystemContract:
         await system.trim("flights", {0: 2})
         assert await system.identity("flights") == identity
 
-    async def test_a_stream_that_was_deleted_and_made_anew_is_another(self, system: StreamSystem, delete: Delete) -> None:
+    async def test_a_stream_that_was_deleted_and_created_again_has_another_identity(self, system: StreamSystem, delete: Delete) -> None:
         await system.create("flights", 2)
         identity = await system.identity("flights")
         await delete("flights")
@@ -115,7 +117,7 @@ class StreamSystemContract:
         await system.create("flights", 2)
         assert await system.identity("flights") not in (identity, None)
 
-    async def test_streams_whose_names_have_dots_are_told_apart(self, system: StreamSystem) -> None:
+    async def test_streams_whose_names_have_dots_are_distinguished(self, system: StreamSystem) -> None:
         await system.create("ads.clicks", 1)
         await system.create("ads.clicks.0", 2)
         assert (await system.partitions("ads.clicks"), await system.partitions("ads.clicks.0")) == (1, 2)
@@ -125,7 +127,7 @@ class StreamSystemContract:
         await append("x" * 240, 0, 1, NOON)
         assert await system.latest("x" * 240) == {0: 1}
 
-    async def test_a_longer_name_is_taken_or_refused_as_a_bad_request(self, system: StreamSystem) -> None:
+    async def test_a_longer_name_is_accepted_or_refused_as_a_bad_request(self, system: StreamSystem) -> None:
         try:
             await system.create("x" * 249, 1)
         except ClientError:
@@ -135,31 +137,33 @@ class StreamSystemContract:
             assert await system.partitions("x" * 249) == 1
 
     @pytest.mark.parametrize("name", ["", "..", "../x", "a/b", "x" * 250])
-    async def test_a_name_against_the_rule_of_names_is_refused(self, system: StreamSystem, name: str) -> None:
+    async def test_an_invalid_name_is_refused(self, system: StreamSystem, name: str) -> None:
         with pytest.raises(ClientError):
             await system.create(name, 1)
 
-    async def test_a_time_is_the_first_record_at_or_after_it(self, system: StreamSystem, append: Append) -> None:
+    async def test_the_offset_at_a_time_is_that_of_the_first_record_at_or_after_it(self, system: StreamSystem, append: Append) -> None:
         await system.create("flights", 1)
         for hour in range(4):
             await append("flights", 0, 2, NOON + hour * HOUR)
         assert await system.at_time("flights", NOON + HOUR) == {0: 2}
         assert await system.at_time("flights", NOON + HOUR + timedelta(milliseconds=1)) == {0: 4}
 
-    async def test_a_time_before_everything_is_the_earliest_and_one_after_is_the_latest(self, system: StreamSystem, append: Append) -> None:
+    async def test_the_offset_at_a_time_before_all_records_is_the_earliest_and_after_them_the_latest(
+        self, system: StreamSystem, append: Append
+    ) -> None:
         await system.create("flights", 2)
         await append("flights", 0, 3, NOON)
         assert await system.at_time("flights", NOON - HOUR) == await system.earliest("flights")
         assert await system.at_time("flights", NOON + HOUR) == await system.latest("flights")
 
-    async def test_a_time_in_another_zone_is_the_same_time(self, system: StreamSystem, append: Append) -> None:
+    async def test_the_offset_at_a_time_does_not_depend_on_the_time_zone(self, system: StreamSystem, append: Append) -> None:
         await system.create("flights", 1)
         await append("flights", 0, 1, NOON)
         await append("flights", 0, 1, NOON + HOUR)
         elsewhere = (NOON + HOUR).astimezone(tz=datetime.fromisoformat("2026-03-01T00:00:00+05:30").tzinfo)
         assert await system.at_time("flights", elsewhere) == {0: 1}
 
-    async def test_trimming_keeps_every_record_at_or_above(self, system: StreamSystem, append: Append) -> None:
+    async def test_trimming_keeps_every_record_at_or_above_the_offset(self, system: StreamSystem, append: Append) -> None:
         await system.create("flights", 2)
         await append("flights", 0, 5, NOON)
         await append("flights", 1, 5, NOON)
@@ -168,28 +172,30 @@ class StreamSystemContract:
         assert (await system.earliest("flights"))[1] == 0
         assert await system.latest("flights") == {0: 5, 1: 5}
 
-    async def test_trimming_again_finds_nothing(self, system: StreamSystem, append: Append) -> None:
+    async def test_trimming_again_deletes_nothing(self, system: StreamSystem, append: Append) -> None:
         await system.create("flights", 1)
         await append("flights", 0, 5, NOON)
         await system.trim("flights", {0: 3})
         assert await system.trim("flights", {0: 3}) == 0
         assert await system.trim("flights", {0: 1}) == 0
 
-    async def test_trimming_beyond_the_end_stops_there(self, system: StreamSystem, append: Append) -> None:
+    async def test_trimming_beyond_the_end_stops_at_the_end(self, system: StreamSystem, append: Append) -> None:
         await system.create("flights", 1)
         await append("flights", 0, 2, NOON)
         await system.trim("flights", {0: 100, 7: 100})
         await append("flights", 0, 1, NOON)
         assert await system.latest("flights") == {0: 3}
 
-    async def test_a_time_before_what_was_trimmed_is_the_first_that_is_left(self, system: StreamSystem, append: Append) -> None:
+    async def test_the_offset_at_a_time_before_the_trimmed_records_is_the_first_one_left(
+        self, system: StreamSystem, append: Append
+    ) -> None:
         await system.create("flights", 1)
         await append("flights", 0, 4, NOON)
         await append("flights", 0, 4, NOON + HOUR)
         await system.trim("flights", {0: 6})
         assert await system.at_time("flights", NOON) == await system.earliest("flights")
 
-    async def test_what_containers_are_told_of_the_connection_is_plain_text(self, system: StreamSystem) -> None:
+    async def test_the_connection_that_containers_receive_is_plain_text(self, system: StreamSystem) -> None:
         reported = dict(system.connection())
         assert json.loads(json.dumps(reported)) == reported
         assert all(isinstance(value, str) for value in reported.values())

@@ -28,7 +28,7 @@ class CleanupContract:
             assert [row.subject[-1] for row in await tx.cleanup.due_after(NOON + timedelta(minutes=2), 9)] == ["1", "4"]
             assert len(await tx.cleanup.due_after(NOON, 1)) == 1
 
-    async def test_a_task_that_was_queued_again_is_not_dropped_with_the_former(self, store: Store) -> None:
+    async def test_a_task_that_was_queued_again_is_not_dropped_with_its_former_entry(self, store: Store) -> None:
         again = cleanup_row(queued_at=NOON + timedelta(seconds=1), tries=2, error="é")
         async with store.begin() as tx:
             await tx.cleanup.put(cleanup_row())
@@ -38,7 +38,7 @@ class CleanupContract:
             await tx.cleanup.drop(again)
             assert await tx.cleanup.queued(cleanup_row()) is None
 
-    async def test_the_queue_is_tallied_by_kind(self, store: Store) -> None:
+    async def test_the_tasks_in_the_queue_are_counted_by_kind(self, store: Store) -> None:
         later = NOON + timedelta(hours=1)
         async with store.begin() as tx:
             await tx.cleanup.put(cleanup_row(1, queued_at=later))
@@ -48,7 +48,7 @@ class CleanupContract:
             found = [QueueCounts(CleanupKind.KEEP, 2, NOON, 1), QueueCounts(CleanupKind.RETIRE, 1, NOON, 0)]
             assert list(await tx.cleanup.counts()) == found
 
-    async def test_marked_blobs_keep_their_time_and_come_in_the_order_of_bytes(self, store: Store) -> None:
+    async def test_blobs_that_are_marked_again_keep_their_time_and_are_ordered_by_the_bytes_of_their_ids(self, store: Store) -> None:
         later, other = NOON + timedelta(hours=1), BlobStoreName("other")
         blobs = ["a/B", "a/_", "a/b", "a-", "a/B0"]
         async with store.begin() as tx:

@@ -36,7 +36,7 @@ class DrainsContract:
             assert (dict(await tx.drains.outcomes()), dict(await tx.drains.step_counts(DrainId("d")))) == ({}, {})
             assert await tx.drains.lowest_step(DrainId("d")) is Step.COMMITTED
 
-    async def test_every_field_of_a_drain_comes_back(self, store: Store) -> None:
+    async def test_every_field_of_a_drain_is_read_as_it_was_written(self, store: Store) -> None:
         times: dict[str, Any] = {
             name: NOON + timedelta(seconds=n) for n, name in enumerate(("stopping_at", "flushing_at", "committing_at", "ended_at"))
         }
@@ -60,7 +60,7 @@ class DrainsContract:
             assert await tx.drains.get(full.drain_id) == full
             assert await tx.drains.newest(full.run_id) == full
 
-    async def test_every_field_of_a_stage_in_a_drain_comes_back(self, store: Store) -> None:
+    async def test_every_field_of_a_stage_in_a_drain_is_read_as_it_was_written(self, store: Store) -> None:
         full = drain_stage_row(
             step=Step.FLUSHED,
             generation=Generation(7),
@@ -96,7 +96,7 @@ class DrainsContract:
             assert newest is not None
             assert newest.seq == 3
 
-    async def test_drains_are_found_by_how_they_ended(self, store: Store) -> None:
+    async def test_drains_are_found_by_their_outcome(self, store: Store) -> None:
         ended: dict[str, Any] = {"ended_at": NOON}
         async with store.begin() as tx:
             await tx.drains.put(drain_row(1, phase=Phase.DRAINED, flushing_at=NOON, **ended))

@@ -21,7 +21,7 @@ from tests.contracts.rows import (
 
 
 class FleetContract:
-    async def test_every_field_of_a_container_comes_back(self, store: Store) -> None:
+    async def test_every_field_of_a_container_is_read_as_it_was_written(self, store: Store) -> None:
         full = container_row(
             bare=True,
             state=ContainerState.EXITED,
@@ -38,14 +38,14 @@ class FleetContract:
         async with store.read() as tx:
             assert await tx.fleet.container(ExecutionContainerId("c1")) == full
 
-    async def test_containers_of_a_run_come_by_slot_and_epoch(self, store: Store) -> None:
+    async def test_containers_of_a_run_are_ordered_by_slot_and_epoch(self, store: Store) -> None:
         async with store.begin() as tx:
             for name, slot, epoch, run in [("a", "1", 1, "r1"), ("b", "0", 2, "r1"), ("z", "0", 1, "r1"), ("c", "0", 1, "r2")]:
                 await tx.fleet.put_container(container_row(name, slot, epoch, run))
         async with store.read() as tx:
             assert [each.execution_id for each in await tx.fleet.containers(RunId("r1"))] == ["z", "b", "a"]
 
-    async def test_active_containers_are_the_live_and_the_replaced_that_have_not_ended(self, store: Store) -> None:
+    async def test_active_containers_are_live_or_replaced_ones_that_have_not_ended(self, store: Store) -> None:
         async with store.begin() as tx:
             await tx.fleet.put_container(container_row("live"))
             await tx.fleet.put_container(container_row("old", epoch=2, state=ContainerState.REPLACED))
@@ -55,7 +55,7 @@ class FleetContract:
         async with store.read() as tx:
             assert [each.execution_id for each in await tx.fleet.active_containers()] == ["live", "old"]
 
-    async def test_a_run_has_active_containers_until_the_last_has_ended(self, store: Store) -> None:
+    async def test_a_run_has_active_containers_until_the_last_one_has_ended(self, store: Store) -> None:
         async with store.begin() as tx:
             await tx.fleet.put_container(container_row("a"))
             await tx.fleet.put_container(container_row("b", "1", state=ContainerState.REPLACED))
@@ -66,7 +66,7 @@ class FleetContract:
             await tx.fleet.put_container(container_row("b", "1", ended_at=NOON, state=ContainerState.EXITED))
             assert not await tx.fleet.has_active_containers(RunId("r1"))
 
-    async def test_last_seen_is_written_for_those_that_are_there(self, store: Store) -> None:
+    async def test_last_seen_is_written_for_containers_that_exist_and_for_no_others(self, store: Store) -> None:
         later = NOON + timedelta(minutes=1)
         async with store.begin() as tx:
             await tx.fleet.put_container(container_row("a"))
@@ -104,7 +104,7 @@ class FleetContract:
                 (OTHER, "z"),
             ]
 
-    async def test_a_run_is_tallied_by_containers_of_each_state_and_tasks_owned(self, store: Store) -> None:
+    async def test_the_containers_of_each_state_and_the_owned_tasks_of_a_run_are_counted(self, store: Store) -> None:
         async with store.begin() as tx:
             await tx.fleet.put_container(container_row("c1", state=ContainerState.REPLACED))
             await tx.fleet.put_container(container_row("c2", epoch=2, state=ContainerState.EXITED, ended_at=NOON))
@@ -119,7 +119,7 @@ class FleetContract:
             assert await tx.fleet.counts(RunId("r1"), JOB) == RunCounts(counts, 2, {0: 1, 2: 1})
             assert await tx.fleet.counts(RunId("nobody's"), JOB) == RunCounts({}, 0)
 
-    async def test_states_of_stages_come_by_task_and_stage_with_their_offsets(self, store: Store) -> None:
+    async def test_states_of_stages_are_ordered_by_task_and_stage_and_have_their_offsets(self, store: Store) -> None:
         full = replace(stage_state_row("a", "z"), batch_id=2**40, offsets={SSP: 2**62}, generation=Generation(3), reported_at=NOON)
         async with store.begin() as tx:
             for row in (stage_state_row("b", "s"), full, stage_state_row("a", "y"), stage_state_row("a", "y", OTHER)):
@@ -128,7 +128,7 @@ class FleetContract:
             assert list(await tx.fleet.stage_states(JOB)) == [stage_state_row("a", "y"), full, stage_state_row("b", "s")]
             assert list(await tx.fleet.stage_states(JOB, TaskName("a"))) == [stage_state_row("a", "y"), full]
 
-    async def test_dropped_states_of_stages_are_those_of_one_job(self, store: Store) -> None:
+    async def test_dropping_the_states_of_the_stages_of_a_job_leaves_other_jobs_alone(self, store: Store) -> None:
         async with store.begin() as tx:
             await tx.fleet.put_stage_state(stage_state_row())
             await tx.fleet.put_stage_state(stage_state_row(job=OTHER))

@@ -53,7 +53,7 @@ class HistoryContract:
             assert oldest == PastDrain(flushed.drain_id, R1, 1, Phase.FAILED, LATER, flushed.model_version, emptied=True)
             assert (newest.seq, newest.ended_at, newest.emptied) == (2, None, False)
 
-    async def test_runs_and_versions_are_referred_to_by_snapshots_owners_and_containers(self, store: Store) -> None:
+    async def test_snapshots_owners_and_containers_refer_to_runs_and_versions(self, store: Store) -> None:
         async with store.begin() as tx:
             assert await tx.history.references(JOB, R1) == References(frozenset(), frozenset(), 0)
             await tx.snapshots.put(replace(snapshot_row(1, job=JOB), run_id=R2))
@@ -80,7 +80,7 @@ class HistoryContract:
             await tx.history.drop_containers([ExecutionContainerId("c0-1"), ExecutionContainerId("c0-3")])
             assert [each.epoch for each in await tx.fleet.containers(R1)] == [2, 4, 5, 1, 2, 3, 4, 5]
 
-    async def test_old_notices_go_but_not_the_newest(self, store: Store) -> None:
+    async def test_old_notices_are_dropped_but_not_the_newest(self, store: Store) -> None:
         async with store.begin() as tx:
             for run_id in (R1, R2):
                 for hours in range(5):
@@ -106,7 +106,7 @@ class HistoryContract:
             assert [each.seq for each in await tx.drains.page(JOB, None, 9)] == [4, 3, 1]
             assert [len(await tx.drains.stages(DrainId(f"d{number}"))) for number in (1, 2)] == [1, 0]
 
-    async def test_a_former_run_goes_after_what_belongs_to_it(self, store: Store) -> None:
+    async def test_a_former_run_is_dropped_after_the_rows_that_belong_to_it(self, store: Store) -> None:
         async with store.begin() as tx:
             await tx.runs.put(STOPPED)
             await tx.runs.put(run_row("r2", created_at=LATER))
@@ -119,13 +119,13 @@ class HistoryContract:
             assert [await tx.history.drop_of_run(R1, 2) for _ in range(2)] == [1, 0]
             assert (await tx.runs.get(R1), await tx.runs.start_offsets(R1)) == (None, {})
 
-    async def test_a_run_that_is_current_or_has_not_ended_does_not_go(self, store: Store) -> None:
+    async def test_a_run_that_is_current_or_has_not_ended_is_not_dropped(self, store: Store) -> None:
         async with store.begin() as tx:
             await tx.runs.put(run_row("r1"))
             await tx.runs.put(replace(STOPPED, run_id=R2, created_at=LATER))
             assert [await tx.history.drop_of_run(run_id, 9) for run_id in (R1, R2)] == [0, 0]
 
-    async def test_a_job_goes_as_a_whole_but_for_the_owners_of_its_tasks(self, store: Store) -> None:
+    async def test_a_job_is_dropped_as_a_whole_except_for_the_owners_of_its_tasks(self, store: Store) -> None:
         async with store.begin() as tx:
             for job, run_id in ((JOB, "r1"), (OTHER, "q1")):
                 await tx.runs.put(run_row(run_id, job))

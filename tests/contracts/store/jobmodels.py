@@ -25,7 +25,7 @@ def head(row: ModelRow) -> ModelHead:
 
 
 class JobModelsContract:
-    async def test_an_assignment_replaces_the_last_as_a_whole(self, store: Store) -> None:
+    async def test_an_assignment_replaces_the_one_before_as_a_whole(self, store: Store) -> None:
         first = PreviousAssignment(
             {SSP: TaskName("t"), Ssp("log", "x", 0): TaskName("u")}, {SSP.stream_id: 4, StreamId("log", "x"): 1}, "g"
         )
@@ -39,7 +39,7 @@ class JobModelsContract:
             assert await tx.jobmodels.assignment(JOB) == second
             assert await tx.jobmodels.assignment(OTHER) == PreviousAssignment()
 
-    async def test_former_hosts_are_written_over_slot_by_slot(self, store: Store) -> None:
+    async def test_former_hosts_are_replaced_slot_by_slot(self, store: Store) -> None:
         async with store.begin() as tx:
             await tx.jobmodels.put_former_hosts(JOB, {ProcessorId("0"): "a", ProcessorId("1"): "b"})
             await tx.jobmodels.put_former_hosts(JOB, {ProcessorId("1"): "c"})
@@ -67,7 +67,7 @@ class JobModelsContract:
             assert list(await tx.jobmodels.page(JOB, 2, 2)) == [head(model_row(1))]
             assert list(await tx.jobmodels.page(JOB, 1, 2)) == []
 
-    async def test_every_field_of_a_monitored_stream_comes_back(self, store: Store) -> None:
+    async def test_every_field_of_a_monitored_stream_is_read_as_it_was_written(self, store: Store) -> None:
         full = monitored_stream_row(verdict=Verdict.REFUSED, seen=None, kept_from=8)
         async with store.begin() as tx:
             await tx.jobmodels.put_monitored(JOB, [full])

@@ -19,7 +19,7 @@ from tests.contracts.rows import (
 
 
 class RunsContract:
-    async def test_every_field_of_a_run_comes_back(self, store: Store) -> None:
+    async def test_every_field_of_a_run_is_read_as_it_was_written(self, store: Store) -> None:
         full = run_row(
             state=RunState.FAILED,
             first_run=RunId("r0"),
@@ -35,7 +35,7 @@ class RunsContract:
         async with store.read() as tx:
             assert await tx.runs.get(RunId("r1")) == full
 
-    async def test_times_come_back_as_utc(self, store: Store) -> None:
+    async def test_times_are_read_as_utc(self, store: Store) -> None:
         elsewhere = NOON.astimezone(datetime.fromisoformat("2026-01-01T00:00:00+05:30").tzinfo)
         async with store.begin() as tx:
             await tx.runs.put(run_row(created_at=elsewhere))
@@ -44,7 +44,7 @@ class RunsContract:
             assert found is not None
             assert (found.created_at, found.created_at.utcoffset()) == (NOON, timedelta(0))
 
-    async def test_the_newest_run_is_the_jobs_current_one_even_when_an_older_is_written_again(self, store: Store) -> None:
+    async def test_the_newest_run_is_the_jobs_current_one_even_when_an_older_one_is_written_again(self, store: Store) -> None:
         async with store.begin() as tx:
             await tx.runs.put(run_row("r1"))
             await tx.runs.put(run_row("r2"))
@@ -57,7 +57,7 @@ class RunsContract:
                 JobRow(OTHER, RunId("q1"), RunState.CREATED, 1),
             ]
 
-    async def test_active_runs_are_those_not_ended_oldest_first(self, store: Store) -> None:
+    async def test_active_runs_are_the_runs_that_have_not_ended_oldest_first(self, store: Store) -> None:
         async with store.begin() as tx:
             for hours, (run_id, state) in enumerate(
                 [("z", "RUNNING"), ("b", "STOPPED"), ("a", "DRAINING"), ("c", "FAILED"), ("d", "DRAINED")]
@@ -66,7 +66,7 @@ class RunsContract:
         async with store.read() as tx:
             assert [run.run_id for run in await tx.runs.active()] == ["z", "a"]
 
-    async def test_a_history_is_the_runs_of_a_job_since_its_first_newest_first(self, store: Store) -> None:
+    async def test_a_history_has_the_runs_with_the_same_first_run_newest_first(self, store: Store) -> None:
         async with store.begin() as tx:
             for number, (job, first) in enumerate([(JOB, "r0"), (JOB, "r0"), (JOB, "r2"), (OTHER, "r0"), (JOB, "r0")]):
                 row = run_row(f"r{number}", job, created_at=NOON + timedelta(seconds=number), first_run=RunId(first))
@@ -74,7 +74,7 @@ class RunsContract:
             assert [row.run_id for row in await tx.runs.history(JOB, RunId("r0"))] == ["r4", "r1", "r0"]
             assert list(await tx.runs.history(JOB, RunId("r1"))) == []
 
-    async def test_runs_come_newest_first_and_by_id_where_they_are_of_one_moment(self, store: Store) -> None:
+    async def test_runs_are_listed_newest_first_and_runs_of_the_same_time_by_id(self, store: Store) -> None:
         async with store.begin() as tx:
             for run_id, job, hours in [("b", JOB, 0), ("a", JOB, 2), ("d", JOB, 1), ("c", JOB, 1), ("z", OTHER, 3)]:
                 await tx.runs.put(run_row(run_id, job, created_at=NOON + timedelta(hours=hours)))
@@ -94,7 +94,7 @@ class RunsContract:
                 last = page[-1]
         assert pages == [["r6", "r5"], ["r4", "r3"], ["r2", "r1"], ["r0"]]
 
-    async def test_start_offsets_come_back_as_large_as_they_were(self, store: Store) -> None:
+    async def test_large_start_offsets_are_read_as_they_were_written(self, store: Store) -> None:
         async with store.begin() as tx:
             await tx.runs.put_start_offsets(RunId("r1"), {SSP: 2**62, Ssp("log", "x", 0): 0})
             await tx.runs.put_start_offsets(RunId("r1"), {Ssp("log", "x", 0): 5})

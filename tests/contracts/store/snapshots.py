@@ -38,7 +38,7 @@ class SnapshotsContract:
             ]
             assert [list(each) for each in [*lists, await tx.cleanup.counts(), await tx.cleanup.marked(LOCAL, "", None)]] == [[]] * 9
 
-    async def test_every_field_of_a_snapshot_comes_back(self, store: Store) -> None:
+    async def test_every_field_of_a_snapshot_is_read_as_it_was_written(self, store: Store) -> None:
         markers = {
             LOCAL: MarkerRow(BlobId("jobs/a/b/c/snapshots/1"), 1, 2**40, 3, 4, 5, kept=True),
             BlobStoreName("s3"): MarkerRow(BlobId("x")),
@@ -51,7 +51,7 @@ class SnapshotsContract:
             assert await tx.snapshots.get(KEY, full.checkpoint) == full
             assert await tx.snapshots.last_seq(JOB) == 2**33
 
-    async def test_the_runs_that_have_reported_the_snapshots_of_a_job(self, store: Store) -> None:
+    async def test_the_runs_that_reported_the_snapshots_of_a_job_are_found(self, store: Store) -> None:
         async with store.begin() as tx:
             for seq, task, run in ((1, "a", "r1"), (2, "a", "r2"), (3, "b", "r3"), (4, "c", "r3")):
                 await tx.snapshots.put(snapshot_row(seq, task, run_id=RunId(run)))
@@ -75,7 +75,7 @@ class SnapshotsContract:
             stores = [(key.task, key.stage) for key in await tx.snapshots.stages(JOB)]
             assert stores == [("a", "s"), ("a", "t"), ("b", "s"), ("b", "t")]
 
-    async def test_a_dropped_snapshot_is_gone_and_another_of_its_number_is_not(self, store: Store) -> None:
+    async def test_dropping_a_snapshot_leaves_another_one_with_the_same_number(self, store: Store) -> None:
         async with store.begin() as tx:
             await tx.snapshots.put(snapshot_row(1))
             await tx.snapshots.put(snapshot_row(1, job=OTHER))

@@ -58,14 +58,14 @@ class TransactionsContract:
             lists += [await tx.fleet.owners(JOB), await tx.fleet.owned_by(ExecutionContainerId("c1")), await tx.fleet.stage_states(JOB)]
             assert [list(each) for each in [*lists, await tx.runs.notices(RunId("r1"), 0)]] == [[]] * 8
 
-    async def test_what_a_transaction_wrote_is_there_when_it_has_ended(self, store: Store) -> None:
+    async def test_the_writes_of_a_transaction_can_be_read_when_it_has_ended(self, store: Store) -> None:
         async with store.begin() as tx:
             await tx.runs.put(run_row())
             assert await tx.runs.get(RunId("r1")) == run_row()
         async with store.read() as tx:
             assert await tx.runs.get(RunId("r1")) == run_row()
 
-    async def test_nothing_is_kept_of_a_transaction_that_raised(self, store: Store) -> None:
+    async def test_a_transaction_that_raises_writes_nothing(self, store: Store) -> None:
         async with store.begin() as tx:
             await tx.fleet.put_container(container_row())
         with pytest.raises(ZeroDivisionError):
@@ -124,7 +124,7 @@ class TransactionsContract:
         async with store.read() as tx:
             assert await tx.runs.get(RunId("r1")) == run_row()
 
-    async def test_what_a_reader_has_read_does_not_change_before_it_ends(self, store: Store) -> None:
+    async def test_a_reader_reads_the_same_rows_until_its_transaction_ends(self, store: Store) -> None:
         async with store.read() as tx:
             before = await tx.runs.jobs()
             async with store.begin() as other:
@@ -140,7 +140,7 @@ class TransactionsContract:
         async with store.read() as tx:
             assert len(await tx.runs.notices(RunId("r1"), 0)) == 2
 
-    async def test_nothing_is_kept_of_a_transaction_that_raised_under_the_claim(self, store: Store) -> None:
+    async def test_a_transaction_that_raises_under_the_claim_writes_nothing(self, store: Store) -> None:
         await store.claim()
         with pytest.raises(ZeroDivisionError):
             await self._write_everything_and_fail(store)
@@ -148,7 +148,7 @@ class TransactionsContract:
         async with store.read() as tx:
             assert await tx.runs.get(RunId("r1")) is None
 
-    async def test_a_row_that_was_handed_out_does_not_change_what_is_stored(self, store: Store) -> None:
+    async def test_changing_a_value_after_it_was_written_does_not_change_the_stored_row(self, store: Store) -> None:
         detail = {"reason": "first"}
         async with store.begin() as tx:
             await tx.runs.add_notice(RunId("r1"), "STOP", NOON, detail)
