@@ -72,7 +72,7 @@ def reads(query: FakeQuery) -> dict[str, list[int]]:
 # --- growth ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_that_grows_twice_is_read_by_the_tasks_that_have_its_keys_and_their_stores_continue(there: Place) -> None:
+async def test_new_partitions_are_read_by_the_tasks_that_have_their_keys_and_the_stores_of_these_tasks_continue(there: Place) -> None:
     run_id = await there.deploy(job=counting())
     container = start(there, run_id, "c1")
     disk, first = disk_of(container), await acting(container.engine, 2)
@@ -163,7 +163,7 @@ async def test_a_version_that_comes_while_another_is_adopted_is_adopted_next(the
     assert len(container.engine.acting) == 2
 
 
-async def test_a_container_that_learns_of_a_version_late_starts_with_the_one_after_it_and_logs_that(there: Place) -> None:
+async def test_a_container_that_gets_a_version_late_starts_with_the_one_after_it_and_logs_that(there: Place) -> None:
     run_id = await there.deploy(job=counting())
     wire = there.new_wire()
     held = wire.hold("/containers")
@@ -225,7 +225,7 @@ async def test_tasks_move_with_their_state_when_a_run_is_scaled_up_and_down(ther
     assert await all_on(there, run_id) == 3
 
 
-async def test_a_task_that_moves_within_a_host_continues_with_the_disk_that_it_has_there(there: Place) -> None:
+async def test_a_task_that_moves_within_a_host_continues_with_its_disk(there: Place) -> None:
     run_id = await four_tasks(there)
     zero = start(there, run_id, "c0")
     for query in (await acting(zero.engine, 4)).values():
@@ -264,7 +264,7 @@ async def test_no_query_of_a_task_starts_before_its_former_container_has_stopped
     assert await all_on(there, run_id) == 2
 
 
-async def test_an_adoption_is_reported_after_the_coordinator_was_away(there: Place) -> None:
+async def test_an_adoption_is_reported_after_an_outage_of_the_coordinator(there: Place) -> None:
     run_id = await four_tasks(there)
     zero = start(there, run_id, "c0")
     await acting(zero.engine, 4)
@@ -301,7 +301,7 @@ async def test_a_container_whose_query_does_not_stop_ends_so_that_its_tasks_can_
     assert (await there.holders(run_id))["Partition 3"] == "c0"  # until its process is known to have ended
 
 
-async def test_a_container_killed_between_its_stop_and_its_release_is_followed_by_one_that_runs_the_new_version(there: Place) -> None:
+async def test_the_successor_of_a_container_killed_between_its_stop_and_its_release_runs_the_new_version(there: Place) -> None:
     run_id = await four_tasks(there)
     zero = start(there, run_id, "c0")
     queries = await acting(zero.engine, 4)
@@ -341,7 +341,7 @@ async def test_a_task_that_moves_again_before_it_was_acquired_is_released(there:
     assert set((await there.holders(run_id)).values()) == {"c0"}
 
 
-async def test_a_model_that_changes_before_a_task_is_acquired_is_looked_at_again(there: Place) -> None:
+async def test_a_model_that_changes_before_a_task_is_acquired_is_read_again(there: Place) -> None:
     run_id = await four_tasks(there, containers=2)
     wire = there.new_wire()
     held = wire.hold("/jobModel")
@@ -363,7 +363,7 @@ async def passing(there: Place, seconds: int, *alive: Incarnation) -> None:
             await each.wire.after("containerHeartbeat", before + 2)
 
 
-async def test_tasks_of_a_lost_container_are_taken_over_and_given_back_when_its_slot_has_one_again(tmp_path: Path) -> None:
+async def test_tasks_of_a_lost_container_are_taken_over_and_given_back_when_its_slot_has_a_container_again(tmp_path: Path) -> None:
     async with place(tmp_path / "home", **{**BACKED_UP, "failover_after_seconds": 60}) as there:
         run_id = await four_tasks(there, containers=2)
         zero, one = start(there, run_id, "c0"), start(there, run_id, "c1", "1", commit_interval_seconds=0)
@@ -421,7 +421,7 @@ async def test_a_drain_that_begins_before_a_version_was_adopted_is_completed_wit
     assert (await request(there, "GET", f"/drain/{uuid}"))["phase"] == "DRAINED"
 
 
-async def test_a_version_is_adopted_when_the_drain_that_kept_it_up_is_cancelled(there: Place) -> None:
+async def test_a_version_is_adopted_when_the_drain_that_delayed_it_is_cancelled(there: Place) -> None:
     run_id = await there.deploy(containers=2, job=counting())
     zero = start(there, run_id, "c0")  # slot 1 has no container, so the drain does not advance
     await acting(zero.engine, 1)

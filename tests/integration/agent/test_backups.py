@@ -73,7 +73,7 @@ def backup_of(query: FakeQuery) -> Backup:
     return found
 
 
-async def test_with_no_interval_a_batch_begins_when_the_one_before_is_durable(there: Place) -> None:
+async def test_without_an_interval_a_batch_begins_when_the_one_before_is_durable(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     disk, query = await began(start(there, run_id, "c1", "disk1", **EVERY_BATCH))
     for batch in range(3):
@@ -81,7 +81,7 @@ async def test_with_no_interval_a_batch_begins_when_the_one_before_is_durable(th
         assert list(range(batch - 1, -1, -1)) == [each["batchId"] for each in await snapshots(there) if each["batchId"] < batch]
 
 
-async def test_a_container_that_has_ended_in_order_leaves_no_cut(there: Place) -> None:
+async def test_a_container_that_has_ended_normally_leaves_no_cut(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **EVERY_BATCH)
     disk, query = await began(container)
@@ -92,7 +92,7 @@ async def test_a_container_that_has_ended_in_order_leaves_no_cut(there: Place) -
     assert list(cuts.iterdir()) == []
 
 
-async def test_with_no_interval_the_last_batch_is_durable_though_no_other_follows(there: Place) -> None:
+async def test_without_an_interval_the_last_batch_is_durable_although_no_other_follows(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **EVERY_BATCH)
     disk, query = await began(container)
@@ -114,7 +114,7 @@ async def test_without_an_interval_each_batch_of_a_sink_that_does_not_wait_is_ba
     assert sum("does not write through its task" in each.getMessage() for each in caplog.records) == 1
 
 
-async def test_what_ran_after_the_snapshot_runs_again_on_the_new_disk_as_it_was_planned(there: Place) -> None:
+async def test_batches_after_the_snapshot_run_again_as_planned_on_the_new_disk(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     first = start(there, run_id, "c1", "disk1", **BY_REPLAY)
     disk, query = await began(first)
@@ -131,7 +131,7 @@ async def test_what_ran_after_the_snapshot_runs_again_on_the_new_disk_as_it_was_
     assert disk2.state(query2.start) == before
 
 
-async def test_a_disk_that_was_lost_before_the_first_commit_runs_everything_again(there: Place) -> None:
+async def test_after_the_loss_of_a_disk_before_the_first_commit_every_batch_runs_again(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     first = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(first)
@@ -157,7 +157,7 @@ async def test_a_container_on_its_own_disk_continues_without_restoring(there: Pl
     assert disk2.state(query2.start) == disk.state(query.start)
 
 
-async def test_a_batch_that_another_holder_has_planned_runs_as_that_one_planned_it(there: Place) -> None:
+async def test_a_batch_that_another_owner_has_planned_runs_as_planned_by_that_owner(there: Place) -> None:
     """A container whose lease has ended while a batch was running."""
     run_id = await there.deploy(job=one_stage())
     disk, query = await began(start(there, run_id, "c1", "disk1", **NEVER))
@@ -222,7 +222,7 @@ async def until_backed_up_to(container: Incarnation, names: list[str]) -> None:
     raise AssertionError(f"backed up to {container.agent._backups.destinations.to}, not to {names}")
 
 
-async def test_while_the_blob_store_is_away_batches_wait_and_continue_when_it_is_back(there: Place) -> None:
+async def test_batches_wait_during_an_outage_of_the_blob_store_and_continue_after_it(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     blobs = FaultyBlobs(open_blob_store((there.home / "blobs").as_uri()))
     disk, query = await began(start(there, run_id, "c1", "disk1", open_blobs=lambda url: blobs, **EVERY_BATCH))
@@ -237,7 +237,7 @@ async def test_while_the_blob_store_is_away_batches_wait_and_continue_when_it_is
     assert [batch for batch, _ in disk.outputs[query.start.query]] == [0, 1]
 
 
-async def test_state_that_cannot_be_backed_up_for_too_long_ends_the_container_and_says_why(there: Place) -> None:
+async def test_a_container_whose_state_cannot_be_backed_up_for_too_long_ends_with_the_reason(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     settings = {
         "commit_interval_seconds": 0.05,
@@ -266,7 +266,7 @@ async def test_a_report_under_an_older_generation_ends_the_container_as_one_whos
     assert await snapshots(there) == []
 
 
-async def test_a_stop_in_the_middle_of_a_restore_leaves_the_store_alone(there: Place) -> None:
+async def test_a_stop_in_the_middle_of_a_restore_does_not_change_the_store(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     first = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(first)
@@ -304,7 +304,7 @@ async def report_is_lost_of(container: Incarnation, disk: DiskEngine, query: Fak
     await soon(container.wire.held.wait())
 
 
-async def test_a_report_whose_answer_was_lost_until_the_commit_was_given_up_is_made_again(there: Place) -> None:
+async def test_a_report_whose_answer_was_lost_until_the_commit_was_given_up_is_sent_again(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **EVERY_BATCH_OR_LATE)
     disk, query = await began(container)
@@ -331,7 +331,7 @@ async def test_a_drain_that_interrupts_a_commit_at_its_report_continues_from_tha
     assert [each["batchId"] for each in await snapshots(there)] == [1, 0]
 
 
-async def test_a_snapshot_that_another_container_reported_ends_the_container_also_after_a_lost_answer(there: Place) -> None:
+async def test_a_snapshot_reported_by_another_container_ends_the_container_even_after_a_lost_answer(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **EVERY_BATCH_OR_LATE)
     disk, query = await began(container)
@@ -355,7 +355,7 @@ async def test_a_snapshot_that_another_container_reported_ends_the_container_als
     assert "theirs" in ending.reason
 
 
-async def test_a_commit_that_is_refused_because_the_run_goes_no_further_ends_the_container_in_order(there: Place) -> None:
+async def test_a_commit_that_is_refused_because_the_run_does_not_continue_ends_the_container_normally(there: Place) -> None:
     """The state after a failed drain: stages were rolled back, and the container has not received the stop yet."""
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **(NEVER | {"max_replay": 2}))
@@ -443,7 +443,7 @@ async def test_a_store_whose_batches_were_abandoned_continues_when_it_is_revived
     assert [batch for batch, _ in disk.outputs[query.start.query]] == [0, 1]
 
 
-async def test_a_batch_that_comes_to_write_twice_may_and_one_that_another_has_followed_may_not(there: Place) -> None:
+async def test_a_batch_may_begin_to_write_twice_but_not_after_the_next_batch_has_started(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     disk, query = await began(start(there, run_id, "c1", "disk1", **NEVER))
     await disk.runs(query, 0, {0: 1, 1: 0})
@@ -454,7 +454,7 @@ async def test_a_batch_that_comes_to_write_twice_may_and_one_that_another_has_fo
         await asyncio.to_thread(backup.before_write, 0)
 
 
-async def test_a_batch_whose_plan_was_replaced_may_never_write_what_it_has_computed(there: Place) -> None:
+async def test_a_batch_whose_plan_was_replaced_may_not_write_its_output(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     disk, query = await began(start(there, run_id, "c1", "disk1", **NEVER))
     blobs = open_blob_store((there.home / "blobs").as_uri())
@@ -466,7 +466,7 @@ async def test_a_batch_whose_plan_was_replaced_may_never_write_what_it_has_compu
         await asyncio.to_thread(backup_of(query).before_write, 0)
 
 
-async def test_a_container_whose_commits_may_take_longer_than_garbage_is_left_alone_does_not_start(tmp_path: Path) -> None:
+async def test_a_container_whose_commits_may_take_longer_than_the_grace_period_of_garbage_does_not_start(tmp_path: Path) -> None:
     async with place(tmp_path / "home", gc_grace_seconds=60, **BACKED_UP) as there:
         run_id = await there.deploy(job=one_stage())
         container = start(there, run_id, "c1", "disk1", **NEVER)
@@ -609,7 +609,7 @@ async def test_after_a_rebuild_single_partitions_are_broadcast_as_before(tmp_pat
         assert (again.start.lineage, again.start.reported) == (query.start.lineage, 0)
 
 
-async def test_a_rebuild_does_not_continue_the_snapshots_of_a_history_that_the_job_has_ended(tmp_path: Path) -> None:
+async def test_a_rebuild_does_not_continue_from_snapshots_of_a_history_that_the_job_has_ended(tmp_path: Path) -> None:
     home = tmp_path / "home"
     async with place(home, **BACKED_UP) as there:
         for number, partitions in enumerate((2, 1)):
@@ -632,7 +632,7 @@ async def test_a_rebuild_does_not_continue_the_snapshots_of_a_history_that_the_j
         assert [queries[f"Partition {p}/first"].start.reported for p in (0, 1)] == [0, None]
 
 
-async def test_a_rebuild_continues_state_that_drains_have_kept_of_tasks_that_have_run_no_batch_since(tmp_path: Path) -> None:
+async def test_a_rebuild_continues_from_state_that_drains_kept_even_if_its_task_has_run_no_batch_since(tmp_path: Path) -> None:
     """Two drains keep the state. One task runs a batch after each, the other one only before the first. Two losses of the database."""
     home = tmp_path / "home"
 

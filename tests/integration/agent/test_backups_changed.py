@@ -98,7 +98,7 @@ async def test_a_run_that_names_no_blob_store_to_restore_from_restores_from_its_
         assert await there.state(run_id) == "DRAINED"
 
 
-async def test_a_run_that_was_deployed_without_backups_is_backed_up_from_the_next_commit_on_when_it_is_to_be(
+async def test_a_run_deployed_without_backups_is_backed_up_from_the_next_commit_after_they_are_switched_on(
     tmp_path: Path, new_store: Callable[[str], str]
 ) -> None:
     async with place(tmp_path / "home", **BACKED_UP, blob_stores={"local": new_store("local")}) as there:
@@ -114,7 +114,7 @@ async def test_a_run_that_was_deployed_without_backups_is_backed_up_from_the_nex
 
 
 @pytest.mark.parametrize("settings", [OFTEN, EVERY_BATCH], ids=["at intervals", "after each batch"])
-async def test_a_blob_store_that_is_added_gets_the_state_of_a_stage_that_has_nothing_to_read(
+async def test_an_added_blob_store_gets_the_state_of_a_stage_that_has_nothing_to_read(
     tmp_path: Path, new_store: Callable[[str], str], settings: Mapping[str, Any]
 ) -> None:
     stores = {name: new_store(name) for name in ("old", "new")}
@@ -194,7 +194,7 @@ async def test_a_run_whose_blob_store_is_no_longer_configured_is_degraded_at_onc
         assert metric == 'sluice_job_backup_degraded{blob_store="old",reason="not-configured",sluice_job="delays"} 1.0'
 
 
-async def test_a_stage_without_a_snapshot_in_a_blob_store_is_degraded_after_half_a_minute_and_no_longer_once_it_has_one(
+async def test_a_stage_without_a_snapshot_in_a_blob_store_is_degraded_after_half_a_minute_until_it_has_one(
     tmp_path: Path,
     new_store: Callable[[str], str],
 ) -> None:

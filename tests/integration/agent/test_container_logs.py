@@ -43,7 +43,7 @@ async def test_records_of_a_stage_name_task_stage_and_generation(here: Place, ca
     assert "task" not in ending
 
 
-async def test_a_container_that_waits_for_a_task_says_for_which(here: Place, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_container_that_waits_for_a_task_logs_its_name(here: Place, caplog: pytest.LogCaptureFixture) -> None:
     caplog.handler.addFilter(FieldsFilter({}))
     caplog.set_level("INFO")
     run_id = await here.deploy()

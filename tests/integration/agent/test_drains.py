@@ -62,7 +62,7 @@ def last_output(disk: DiskEngine, query: str) -> tuple[int, str]:
     return disk.outputs[query][-1]
 
 
-async def test_a_drain_that_waits_for_a_coordinator_that_answers_500_says_so_in_the_status(there: Place) -> None:
+async def test_the_status_shows_that_a_drain_waits_for_a_coordinator_that_answers_500(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(container)
@@ -78,7 +78,7 @@ async def test_a_drain_that_waits_for_a_coordinator_that_answers_500_says_so_in_
 
 
 @pytest.mark.parametrize("held", [True, False])
-async def test_a_drain_stops_flushes_commits_and_ends_the_run_and_the_next_one_begins_at_the_drained_offsets(
+async def test_a_drain_stops_flushes_commits_and_ends_the_run_and_the_next_run_begins_at_the_drained_offsets(
     there: Place, held: bool
 ) -> None:
     run_id = await there.deploy(job=one_stage())
@@ -111,7 +111,7 @@ async def test_a_container_that_starts_under_a_drain_runs_no_query(there: Place)
     assert await there.state(run_id) == "DRAINED"
 
 
-async def test_a_container_killed_in_a_drain_comes_back_on_an_empty_disk_and_completes_it(there: Place) -> None:
+async def test_a_container_killed_in_a_drain_restarts_on_an_empty_disk_and_completes_the_drain(there: Place) -> None:
     run_id = await there.deploy(job=one_stage(), containers=1)
     first = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(first)
@@ -165,7 +165,7 @@ def one_stage_over_two_tasks() -> Job:
     return job
 
 
-async def test_a_task_whose_batch_outlasts_a_cancelled_drain_continues_as_well(there: Place) -> None:
+async def test_a_task_whose_batch_ends_after_the_drain_was_cancelled_continues(there: Place) -> None:
     run_id, root = await there.deploy(job=one_stage_over_two_tasks()), there.home.parent / "disk1"
     container = there.start(run_id, "c1", engine=DiskEngine(root=root), job=one_stage_over_two_tasks(), state_dir=root, **NEVER)
     disk, batch_ends = disk_of(container), threading.Event()
@@ -201,7 +201,7 @@ async def test_a_drain_that_fails_before_anything_was_flushed_lets_the_queries_c
     assert await there.state(run_id) == "RUNNING"
 
 
-async def test_a_step_that_is_refused_is_taken_again_as_the_drain_then_is(there: Place) -> None:
+async def test_a_step_that_is_refused_is_repeated_for_the_present_phase_of_the_drain(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(container)
@@ -212,7 +212,7 @@ async def test_a_step_that_is_refused_is_taken_again_as_the_drain_then_is(there:
     assert await there.state(run_id) == "DRAINED"
 
 
-async def test_a_drain_that_the_coordinator_does_not_know_any_more_is_cancelled(there: Place) -> None:
+async def test_a_drain_that_the_coordinator_no_longer_has_is_cancelled(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(container)
@@ -229,7 +229,7 @@ async def test_a_drain_that_the_coordinator_does_not_know_any_more_is_cancelled(
 NONSENSE: list[dict[str, Any]] = [{}, {"uuid": "some"}, {"uuid": "some", "phase": "MELTING"}, {"uuid": "some", "phase": "STOPPING"}]
 
 
-async def test_notices_of_drains_that_make_no_sense_or_are_of_others_disturb_nothing(there: Place) -> None:
+async def test_invalid_notices_of_drains_and_those_of_other_runs_are_ignored(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     wire = there.new_wire()
     notices = [{"seq": 0, "kind": "DRAIN", "at": "2026-01-01T00:00:00Z", "detail": detail} for detail in NONSENSE]
@@ -255,7 +255,7 @@ def two_readers() -> Job:
     return job
 
 
-async def test_a_stage_that_has_read_less_of_an_input_than_another_reads_on_to_where_that_stopped(there: Place) -> None:
+async def test_a_stage_that_has_read_less_of_an_input_than_another_continues_up_to_where_the_other_stopped(there: Place) -> None:
     run_id = await there.deploy(job=two_readers())
     root = there.home.parent / "disk1"
     container = there.start(run_id, "c1", engine=DiskEngine(root=root), job=two_readers(), state_dir=root, **NEVER)
@@ -291,7 +291,7 @@ class Coordinator01(httpx.AsyncBaseTransport):
 
 
 @pytest.mark.parametrize("job", [two_readers, two_stages])
-async def test_at_a_coordinator_of_release_0_1_stages_flush_in_order_and_catch_up(there: Place, job: Callable[[], Job]) -> None:
+async def test_with_a_coordinator_of_release_0_1_stages_flush_in_order_and_catch_up(there: Place, job: Callable[[], Job]) -> None:
     run_id = await there.deploy(job=job())
     root, wire = there.home.parent / "disk1", there.new_wire()
     old = wire.to = Coordinator01(wire.to)
@@ -309,7 +309,7 @@ async def test_at_a_coordinator_of_release_0_1_stages_flush_in_order_and_catch_u
     assert old.read > 0
 
 
-async def test_batches_of_a_drain_wait_for_overdue_commits_which_are_made(there: Place) -> None:
+async def test_batches_of_a_drain_wait_until_overdue_commits_are_made(there: Place) -> None:
     run_id = await there.deploy(job=two_readers())
     root, clock = there.home.parent / "disk1", FakeClock()
     settings: dict[str, Any] = {"commit_interval_seconds": 10, "commit_max_delay_seconds": 0}
@@ -362,7 +362,7 @@ async def unsaved(tmp_path: Path) -> AsyncIterator[Place]:
         yield made
 
 
-async def test_without_backups_a_container_killed_in_a_flush_continues_with_it_on_its_disk(unsaved: Place) -> None:
+async def test_without_backups_a_container_killed_in_a_flush_continues_the_flush_on_its_disk(unsaved: Place) -> None:
     run_id = await unsaved.deploy(job=one_stage())
     first = start(unsaved, run_id, "c1", "disk1")
     disk, query = await began(first)
@@ -449,7 +449,7 @@ async def test_a_drain_that_keeps_the_state_empties_nothing_and_a_container_on_a
     assert sorted(disk.state(after.start)) == [0, 1, 2, 3]
 
 
-async def test_a_drain_that_keeps_the_state_is_cancelled_after_a_stage_has_read_its_rest_and_the_query_continues(there: Place) -> None:
+async def test_a_query_continues_when_a_drain_that_keeps_the_state_is_cancelled_after_its_stage_has_caught_up(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(container)

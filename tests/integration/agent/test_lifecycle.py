@@ -28,7 +28,7 @@ async def there(tmp_path: Path) -> AsyncIterator[Place]:
 # --- the beginning ---------------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_registers_and_says_on_which_host_it_is(there: Place) -> None:
+async def test_an_agent_registers_with_the_name_of_its_host(there: Place) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1", SLUICE_CONTAINER_HOST="node-3")
     await container.engine.all_started(4)
@@ -39,7 +39,7 @@ async def test_an_agent_registers_and_says_on_which_host_it_is(there: Place) -> 
     ]
 
 
-async def test_each_slot_runs_its_own_tasks_and_all_stages_of_them(there: Place) -> None:
+async def test_each_slot_runs_all_stages_of_its_own_tasks(there: Place) -> None:
     run_id = await there.deploy(containers=2)
     one, other = there.start(run_id, "c1"), there.start(run_id, "c2", slot="1")
     assert set(await one.engine.all_started(2)) == {"Partition 0/first", "Partition 0/second"}
@@ -48,7 +48,7 @@ async def test_each_slot_runs_its_own_tasks_and_all_stages_of_them(there: Place)
     assert (one.engine.opened, other.engine.opened) == (1, 1)
 
 
-async def test_a_stage_starts_under_what_its_acquire_gave(there: Place) -> None:
+async def test_a_stage_starts_with_the_generation_lineage_and_offsets_of_its_acquire(there: Place) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1")
     starts = {name: query.start for name, query in (await container.engine.all_started(4)).items()}
@@ -83,7 +83,7 @@ async def test_the_watchdog_gets_the_lease_from_the_registration_on(there: Place
 # --- progress --------------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_query_commits_is_seen_in_the_run(there: Place) -> None:
+async def test_a_run_shows_what_its_queries_have_committed(there: Place) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1")
     queries = await container.engine.all_started(4)
@@ -109,7 +109,7 @@ async def test_the_next_incarnation_gets_the_last_batch_that_was_reported(there:
 # --- the end ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stop_of_the_run_ends_the_container_in_order_and_the_run_with_it(there: Place) -> None:
+async def test_a_stop_of_the_run_ends_its_container_normally_and_then_the_run(there: Place) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1", stop_timeout_seconds=77.0)
     await container.engine.all_started(4)
@@ -124,7 +124,7 @@ async def test_a_stop_of_the_run_ends_the_container_in_order_and_the_run_with_it
     assert [(each.state, each.exit_code, each.reason) for each in run.incarnations] == [("EXITED", 0, "the run is to stop: maintenance")]
 
 
-async def test_a_signal_ends_the_container_in_order_and_leaves_the_run_to_others(there: Place) -> None:
+async def test_a_signal_ends_the_container_normally_and_the_run_continues(there: Place) -> None:
     run_id = await there.deploy(containers=2)
     one, other = there.start(run_id, "c1"), there.start(run_id, "c2", slot="1")
     await one.engine.all_started(2)
@@ -150,7 +150,7 @@ async def test_batches_that_end_during_the_stop_are_reported_before_the_tasks_ar
     assert {s.batch_id for t in (await there.run(run_id)).tasks for s in t.stages} == {9}
 
 
-async def test_a_run_that_ended_before_the_container_started_is_no_failure(there: Place) -> None:
+async def test_a_run_that_ended_before_the_container_started_is_not_a_failure(there: Place) -> None:
     run_id = await there.deploy()
     await there.client.stop_run(run_id, "never mind")
     container = there.start(run_id, "c1")
@@ -159,7 +159,7 @@ async def test_a_run_that_ended_before_the_container_started_is_no_failure(there
     assert container.engine.opened == 0
 
 
-async def test_a_container_that_comes_while_its_run_is_stopping_goes_again(there: Place) -> None:
+async def test_a_container_that_starts_while_its_run_is_stopping_ends_normally(there: Place) -> None:
     stopping = threading.Event()
 
     def stops_late(query: FakeQuery, forced: threading.Event) -> bool:
@@ -179,7 +179,7 @@ async def test_a_container_that_comes_while_its_run_is_stopping_goes_again(there
     assert await there.state(run_id) == "STOPPED"
 
 
-async def test_a_file_whose_stages_are_not_those_of_the_run_is_refused(there: Place) -> None:
+async def test_a_job_file_whose_stages_are_not_those_of_the_run_is_refused(there: Place) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1", job=two_stages(last="third"))
     ending = await container.ending()
@@ -188,7 +188,7 @@ async def test_a_file_whose_stages_are_not_those_of_the_run_is_refused(there: Pl
     assert (await there.run(run_id)).incarnations == ()
 
 
-async def test_a_file_of_another_job_is_refused(there: Place) -> None:
+async def test_the_job_file_of_another_job_is_refused(there: Place) -> None:
     run_id = await there.deploy()
     ending = await there.start(run_id, "c1", job=two_stages("arrivals")).ending()
     assert ending.exit_code == EXIT_FAILED
@@ -196,7 +196,9 @@ async def test_a_file_of_another_job_is_refused(there: Place) -> None:
 
 
 @pytest.mark.parametrize(("run", "slot", "expected"), [("lost", "0", "there is no run 'lost'"), (None, "7", "has no processor '7'")])
-async def test_a_run_or_slot_that_is_not_there_is_a_failure_that_names_it(there: Place, run: str | None, slot: str, expected: str) -> None:
+async def test_a_run_or_slot_that_does_not_exist_is_a_failure_that_names_it(
+    there: Place, run: str | None, slot: str, expected: str
+) -> None:
     run_id = await there.deploy()
     ending = await there.start(type(run_id)(run or run_id), "c1", slot=slot).ending()
     assert ending.exit_code == EXIT_FAILED

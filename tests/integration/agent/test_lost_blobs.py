@@ -89,7 +89,7 @@ async def test_a_container_with_the_state_on_its_disk_starts_without_the_index_a
     assert disk3.state(query3.start) == disk.state(query.start)
 
 
-async def test_without_the_newest_index_an_older_snapshot_is_restored_and_what_ran_since_runs_again_as_it_was(there: Place) -> None:
+async def test_without_the_newest_index_an_older_snapshot_is_restored_and_the_batches_since_run_again_as_planned(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     disk, query = await batches(there, run_id, 3, **EVERY_BATCH)
     newest, older, *_ = await there.snapshots()
@@ -126,7 +126,7 @@ async def test_an_older_snapshot_whose_next_batches_cannot_run_again_begins_a_li
     assert disk3.state(query3.start) == disk2.state(query2.start)
 
 
-async def test_without_any_snapshot_that_can_be_read_the_container_ends_with_the_newest_one_s_index(there: Place) -> None:
+async def test_without_a_readable_snapshot_the_container_ends_with_an_error_that_names_the_newest_index(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     await batches(there, run_id, 3, **EVERY_BATCH)
     found = await there.snapshots()
@@ -188,7 +188,7 @@ async def test_an_offset_log_entry_that_the_first_blob_store_has_damaged_comes_f
     assert query2.start.lineage == query.start.lineage
 
 
-async def test_lost_blobs_are_shown_with_the_snapshots_that_they_cost_while_the_job_runs(there: Place) -> None:
+async def test_lost_blobs_are_shown_with_the_snapshots_that_need_them_while_the_job_runs(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **EVERY_BATCH)
     disk, query = await began(container)
@@ -218,7 +218,7 @@ async def wholly_verified(there: Place) -> None:
 
 
 @pytest.mark.parametrize("lost", ["first", "last", "all"])
-async def test_the_container_that_runs_a_stage_uploads_again_what_its_disk_has_and_all_snapshots_name_it_though_nothing_arrives(
+async def test_a_container_uploads_lost_blobs_again_from_its_disk_for_all_snapshots_although_no_record_arrives(
     there: Place, lost: str
 ) -> None:
     run_id = await there.deploy(job=one_stage())
@@ -252,7 +252,7 @@ async def test_the_container_that_runs_a_stage_uploads_again_what_its_disk_has_a
     assert disk2.state(query2.start) == disk.state(query.start)
 
 
-async def test_lost_blobs_that_are_on_no_disk_cost_their_snapshots_and_no_newer_one(there: Place) -> None:
+async def test_lost_blobs_that_are_on_no_disk_make_their_snapshots_unusable_but_not_newer_ones(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **OFTEN)
     disk, query = await began(container)

@@ -96,7 +96,7 @@ async def test_a_stage_with_nothing_to_read_continues_to_report_and_its_rate_is_
     assert (after.batch_id, after.offsets, after.reported_at) == (4, before.offsets, before.reported_at)
 
 
-async def test_a_container_that_continues_with_nothing_to_read_reports_the_batch_that_it_found(there: Place) -> None:
+async def test_a_container_that_starts_with_nothing_to_read_reports_the_last_batch_of_the_one_before(there: Place) -> None:
     run_id = await there.deploy()
     first, queries = await running(there, run_id)
     await commits(queries["Partition 0/first"], 4)
@@ -129,7 +129,7 @@ async def test_a_container_serves_its_metrics_at_the_address_that_it_registered(
     assert any(line.startswith("sluice_container_lease_seconds_left ") for line in lines)
 
 
-async def test_a_query_that_is_started_again_keeps_its_counts_and_counts_the_restart(there: Place) -> None:
+async def test_the_counters_of_a_query_continue_when_it_is_started_again_and_the_restart_is_counted(there: Place) -> None:
     run_id = await there.deploy()
     container, queries = await running(there, run_id)
     await commits(queries["Partition 0/first"], 0)
@@ -140,7 +140,7 @@ async def test_a_query_that_is_started_again_keeps_its_counts_and_counts_the_res
     assert 'sluice_stage_input_rows_total{stage="first",task="Partition 0"} 200.0' in lines
 
 
-async def test_a_container_that_has_ended_shows_nothing_more(there: Place) -> None:
+async def test_a_container_that_has_ended_serves_no_metrics(there: Place) -> None:
     run_id = await there.deploy()
     container, _ = await running(there, run_id)
     address = await address_of(there, run_id)
@@ -153,7 +153,7 @@ async def test_a_container_that_has_ended_shows_nothing_more(there: Place) -> No
         await scraped(address)
 
 
-async def test_a_port_that_is_taken_is_no_reason_not_to_work(there: Place, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_container_whose_metrics_port_is_in_use_runs_without_metrics(there: Place, caplog: pytest.LogCaptureFixture) -> None:
     run_id = await there.deploy()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -164,7 +164,9 @@ async def test_a_port_that_is_taken_is_no_reason_not_to_work(there: Place, caplo
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host", "a" * 64 + ".example"])
-async def test_an_address_that_cannot_be_had_is_no_reason_either(there: Place, host: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_container_whose_metrics_address_cannot_be_bound_runs_without_metrics(
+    there: Place, host: str, caplog: pytest.LogCaptureFixture
+) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1", metrics_host=host)
     await container.engine.all_started(4)
@@ -172,7 +174,7 @@ async def test_an_address_that_cannot_be_had_is_no_reason_either(there: Place, h
     assert "metrics are not served" in caplog.text
 
 
-async def test_on_all_addresses_it_is_scraped_at_the_one_from_which_it_registered(there: Place) -> None:
+async def test_a_container_that_listens_on_all_addresses_is_scraped_at_the_one_from_which_it_registered(there: Place) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1", metrics_host="0.0.0.0", SLUICE_CONTAINER_HOST="node-3")
     await container.engine.all_started(4)

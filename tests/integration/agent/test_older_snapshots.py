@@ -87,7 +87,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("drains", [1, 2])
-async def test_a_stage_that_restores_a_snapshot_from_before_drains_that_kept_the_state_reads_the_records_of_that_time_again(
+async def test_a_stage_that_restores_a_snapshot_from_before_drains_that_kept_the_state_reads_the_records_since_again(
     there: Place, drains: int
 ) -> None:
     job = Counting(there)
@@ -109,7 +109,7 @@ async def test_a_stage_that_restores_a_snapshot_from_before_drains_that_kept_the
     assert job.counts("out") == job.counts("in")
 
 
-async def test_a_stage_that_has_lost_its_snapshots_does_not_return_to_a_history_that_an_explicit_start_has_ended(there: Place) -> None:
+async def test_a_stage_without_snapshots_does_not_return_to_a_history_that_an_explicit_start_has_ended(there: Place) -> None:
     former = await there.deploy(job=one_stage())
     await batches(there, former, "disk1", range(3))
     run_id = await there.deploy(job=one_stage(), start="earliest")
@@ -145,7 +145,7 @@ async def test_a_disk_that_is_older_than_the_newest_snapshot_repeats_no_batch_si
     assert disk.state(again.start) == newer.state(query.start)
 
 
-async def test_a_disk_that_is_newer_than_every_snapshot_that_is_left_is_used(there: Place) -> None:
+async def test_a_disk_that_is_newer_than_every_remaining_snapshot_is_used(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     await batches(there, run_id, "disk1", range(2))
     newer, query = await batches(there, run_id, "disk2", range(2, 5))

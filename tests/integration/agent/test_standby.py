@@ -76,7 +76,7 @@ async def lost(there: Place, container: Incarnation, other: Incarnation, tasks: 
         await other.wire.after("containerHeartbeat", seen + 3)
 
 
-async def test_a_copy_follows_the_snapshots_and_becomes_the_store_when_the_task_comes_over(there: Place) -> None:
+async def test_a_copy_follows_the_snapshots_and_becomes_the_store_when_the_task_moves_to_its_host(there: Place) -> None:
     _, zero, one, query = await two_hosts(there)
     for batch in range(3):
         await disk_of(one).runs(query, batch, {1: 10 * batch})
@@ -92,7 +92,7 @@ async def test_a_copy_follows_the_snapshots_and_becomes_the_store_when_the_task_
     assert not copy_of(there).exists()
 
 
-async def test_batches_that_came_after_the_copy_run_again_on_it(there: Place) -> None:
+async def test_batches_after_the_snapshot_of_the_copy_run_again_on_the_copy(there: Place) -> None:
     """The offset-log entry of a batch is durable before its output, and its snapshot follows later."""
     run_id = await there.deploy(2, job=counting(), config=STANDBY)
     zero, one = start(there, run_id, "0"), start(there, run_id, "1", **{**NEVER, "max_replay": 2})
@@ -108,7 +108,7 @@ async def test_batches_that_came_after_the_copy_run_again_on_it(there: Place) ->
     assert disk_of(zero).state(taken.start) == disk_of(one).state(query.start)
 
 
-async def test_a_copy_that_is_behind_gives_what_it_has_to_the_restore(there: Place) -> None:
+async def test_a_restore_uses_the_files_of_a_copy_that_is_behind(there: Place) -> None:
     _, zero, one, query = await two_hosts(there)
     await disk_of(one).runs(query, 0, {1: 10})
     await until(at_batch(there, 0), zero)
@@ -122,7 +122,7 @@ async def test_a_copy_that_is_behind_gives_what_it_has_to_the_restore(there: Pla
     assert disk_of(zero).state(taken.start) == disk_of(one).state(query.start)
 
 
-async def test_a_container_that_comes_again_continues_with_its_copies(there: Place) -> None:
+async def test_a_container_that_is_started_again_continues_with_its_copies(there: Place) -> None:
     run_id, zero, one, query = await two_hosts(there)
     await disk_of(one).runs(query, 0, {1: 10})
     await until(at_batch(there, 0), zero)
@@ -152,7 +152,7 @@ async def test_no_copies_are_kept_on_the_host_of_the_task_or_of_a_job_without_st
         await stopped(one)
 
 
-async def test_another_incarnation_that_is_still_there_keeps_the_copies_to_itself(there: Place) -> None:
+async def test_a_container_keeps_no_copies_while_a_former_incarnation_has_them_locked(there: Place) -> None:
     """A container that was suspended continues writing."""
     root = there.home.parent / "disk0"
 
@@ -169,7 +169,7 @@ async def test_another_incarnation_that_is_still_there_keeps_the_copies_to_itsel
     await until(at_batch(there, 0), zero)
 
 
-async def test_a_blob_store_that_fails_leaves_the_copy_as_it_was_and_the_container_alone(there: Place) -> None:
+async def test_a_failing_blob_store_changes_no_copy_and_does_not_end_the_container(there: Place) -> None:
     blobs: list[FaultyBlobs] = []
 
     def faulty(url: str) -> BlobStore:

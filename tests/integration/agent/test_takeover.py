@@ -45,7 +45,7 @@ async def replaced(there: Place, run_id: RunId) -> tuple[Incarnation, Incarnatio
 # --- a second incarnation --------------------------------------------------------------------------------------------
 
 
-async def test_a_second_incarnation_of_the_slot_ends_the_first_at_once_with_everything_untouched(there: Place) -> None:
+async def test_a_second_incarnation_of_the_slot_ends_the_first_at_once_without_stops_releases_or_an_exit_report(there: Place) -> None:
     run_id = await there.deploy()
     first, _ = await replaced(there, run_id)
     assert first.lost == ["the coordinator considers this container replaced or lost"]
@@ -92,7 +92,7 @@ async def test_a_late_report_of_the_first_incarnation_changes_nothing(there: Pla
     assert not second.life.done()
 
 
-async def test_a_query_that_met_a_fence_ends_its_container(there: Place) -> None:
+async def test_a_query_that_is_fenced_ends_its_container(there: Place) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1")
     query = await container.engine.started()
@@ -144,7 +144,7 @@ async def test_a_deployment_over_a_live_run_never_has_two_queries_of_a_task_at_o
     assert (await there.state(old_run), await there.state(new_run)) == ("STOPPED", "RUNNING")
 
 
-async def test_a_container_of_a_run_that_was_replaced_before_it_started_goes_in_order(there: Place) -> None:
+async def test_a_container_whose_run_was_replaced_before_it_started_ends_normally(there: Place) -> None:
     old_run = await there.deploy()
     await there.deploy()
     container = there.start(old_run, "c1")

@@ -199,7 +199,7 @@ async def test_a_driver_that_ends_without_a_last_report_has_failed_with_any_exit
     assert reported["reason"].startswith(f"its driver exited with code {code} without a reason: ")
 
 
-async def test_a_last_report_that_another_end_overtakes_does_not_count(kennel: Kennel, coordinator: Coordinator) -> None:
+async def test_a_last_report_is_ignored_if_the_driver_ends_in_another_way(kennel: Kennel, coordinator: Coordinator) -> None:
     process = await kennel.start("tell('end 0 stop requested\\n'); os._exit(9)")
     assert await exit_code(process) == 1
     assert coordinator.reports.get(timeout=5)[1]["reason"].startswith("its driver exited with code 9 ")
@@ -223,7 +223,7 @@ async def test_a_driver_that_was_killed_is_a_failure_that_names_the_signal(
     assert coordinator.reports.get(timeout=5)[1] == {"exitCode": 1, "reason": f"its driver was killed by {name}"}
 
 
-async def test_an_exit_that_cannot_be_reported_is_still_an_exit(kennel: Kennel) -> None:
+async def test_an_exit_that_cannot_be_reported_keeps_its_exit_code(kennel: Kennel) -> None:
     process = await kennel.start("leave(3)", SLUICE_COORDINATOR_URL="http://127.0.0.1:9")
     assert await exit_code(process) == 3
 
@@ -234,7 +234,7 @@ async def test_the_driver_knows_its_container_s_id(kennel: Kennel) -> None:
 
 
 @pytest.mark.parametrize("end", ["leave(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
-async def test_the_driver_has_a_directory_for_sockets_that_is_its_own_and_goes_with_it(kennel: Kennel, end: str) -> None:
+async def test_the_driver_has_its_own_directory_for_sockets_which_is_deleted_when_it_ends(kennel: Kennel, end: str) -> None:
     mark = "open(os.environ['SLUICE_SOCKETS_DIR'] + '/.left.sock', 'w').close()"
     tell = "print(oct(os.stat(os.environ['SLUICE_SOCKETS_DIR']).st_mode)[-3:], os.environ['SLUICE_SOCKETS_DIR'], flush=True)"
     process = await kennel.start(f"{mark}; {tell}; {end}")
@@ -244,14 +244,14 @@ async def test_the_driver_has_a_directory_for_sockets_that_is_its_own_and_goes_w
     assert not await asyncio.to_thread(Path(directory).exists)
 
 
-async def test_where_no_directory_for_sockets_can_be_made_the_driver_starts_without(kennel: Kennel, tmp_path: Path) -> None:
+async def test_the_driver_starts_without_a_directory_for_sockets_if_none_can_be_created(kennel: Kennel, tmp_path: Path) -> None:
     full = f"import tempfile; tempfile.tempdir = {str(tmp_path / 'nowhere')!r}\n"
     process = await kennel.start("print(os.environ.get('SLUICE_SOCKETS_DIR'), flush=True); leave(0)", watchdog=full + WATCHDOG)
     assert await line(process) == "None"
     assert await exit_code(process) == 0
 
 
-async def test_the_next_container_deletes_what_a_killed_one_left_and_nothing_of_a_living_one(kennel: Kennel, tmp_path: Path) -> None:
+async def test_a_container_deletes_the_directories_of_containers_without_a_process_and_no_others(kennel: Kennel, tmp_path: Path) -> None:
     makes = "os.makedirs(os.environ['SLUICE_HOME'] + '/spark/' + os.environ['EXECUTION_ENV_CONTAINER_ID'] + '/blockmgr')\n"
     frozen = "held = child('import os; os.kill(os.getpid(), signal.SIGSTOP)')\n"
     here: dict[str, Any] = {"SLUICE_HOME": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}
@@ -272,7 +272,7 @@ async def test_the_next_container_deletes_what_a_killed_one_left_and_nothing_of_
     assert len(list((tmp_path / "tmp").iterdir())) == 3
 
 
-async def test_what_the_driver_leaves_behind_is_killed(kennel: Kennel) -> None:
+async def test_processes_that_the_driver_leaves_behind_are_killed(kennel: Kennel) -> None:
     process, driver = await kennel.ready("child()\nready()\nleave(0)\n")
     assert await exit_code(process) == 0
     assert session_members(driver) == []
@@ -281,38 +281,38 @@ async def test_what_the_driver_leaves_behind_is_killed(kennel: Kennel) -> None:
 # --- the end of a lease ----------------------------------------------------------------------------------------------
 
 
-async def test_a_driver_that_hangs_is_killed_with_all_it_started_when_its_lease_ends(kennel: Kennel, coordinator: Coordinator) -> None:
+async def test_a_driver_that_hangs_is_killed_with_its_child_processes_when_its_lease_ends(kennel: Kennel, coordinator: Coordinator) -> None:
     process, driver = await kennel.ready(IGNORES + "child(); ready(); lease(0.5)\n" + HANGS)
     assert await exit_code(process) == 3
     assert session_members(driver) == []
     assert coordinator.reports.get(timeout=5)[1] == {"exitCode": 3, "reason": "killed: its lease expired and it did not stop"}
 
 
-async def test_a_driver_that_is_stopped_like_a_frozen_machine_is_killed_too(kennel: Kennel) -> None:
+async def test_a_driver_that_is_suspended_is_killed_when_its_lease_ends(kennel: Kennel) -> None:
     process, driver = await kennel.ready("lease(2)\n" + WAITS)
     os.kill(driver, signal.SIGSTOP)
     assert await exit_code(process) == 3
 
 
-async def test_a_driver_is_killed_at_its_lease_s_end_although_the_watchdog_s_log_is_not_read(kennel: Kennel) -> None:
+async def test_a_driver_is_killed_when_its_lease_ends_although_the_log_of_the_watchdog_is_not_read(kennel: Kennel) -> None:
     fills = "import threading\nthreading.Thread(target=lambda: os.write(2, bytes(1 << 20)), daemon=True).start()\n"
     process, driver = await kennel.ready(IGNORES + fills + "lease(1); ready()\n" + HANGS, unread_log=True)
     await soon(asyncio.to_thread(last_of, driver))
     process.kill()
 
 
-async def test_a_driver_that_renews_in_time_is_left_alone(kennel: Kennel) -> None:
+async def test_a_driver_that_renews_its_lease_in_time_is_not_killed(kennel: Kennel) -> None:
     process = await kennel.start("lease(1.5); lease(600); time.sleep(2); leave(0)")
     assert await exit_code(process) == 0
 
 
-async def test_a_renewal_that_arrives_in_pieces_is_understood(kennel: Kennel) -> None:
+async def test_a_renewal_that_arrives_in_pieces_is_accepted(kennel: Kennel) -> None:
     pieces = "until = SystemClock().elapsed() + 0.3\ntell('lea'); time.sleep(0.3); tell(f'se {until!r}'); time.sleep(0.1); tell('\\n')\n"
     process, _ = await kennel.ready("lease(600); ready()\n" + pieces + HANGS)
     assert await exit_code(process) == 3
 
 
-async def test_a_driver_that_holds_no_lease_yet_is_not_hurried(kennel: Kennel) -> None:
+async def test_a_driver_that_has_no_lease_yet_is_not_killed(kennel: Kennel) -> None:
     process = await kennel.start("tell('hello\\n'); time.sleep(1); leave(7)")
     assert await exit_code(process) == 7
 
@@ -335,7 +335,7 @@ async def test_a_driver_that_is_stopped_before_it_handles_signals_has_not_failed
     assert coordinator.reports.get(timeout=5)[1] == {"exitCode": 0, "reason": "stop requested before the driver had started"}
 
 
-async def test_a_driver_that_others_end_has_failed(kennel: Kennel) -> None:
+async def test_a_driver_that_another_process_ends_has_failed(kennel: Kennel) -> None:
     process, driver = await kennel.ready(WAITS)
     os.kill(driver, signal.SIGTERM)
     assert await exit_code(process) == 1
@@ -373,7 +373,7 @@ async def test_each_of_two_stops_is_passed_on(kennel: Kennel) -> None:
 # --- who launched it -------------------------------------------------------------------------------------------------
 
 
-async def test_the_end_of_its_launcher_is_a_stop_where_that_was_agreed(kennel: Kennel) -> None:
+async def test_the_end_of_standard_input_stops_the_container_if_its_launcher_requested_that(kennel: Kennel) -> None:
     process, _ = await kennel.ready(STOPS_ON_SIGTERM + WAITS, SLUICE_STOP_WITH_STDIN="1")
     assert process.stdin is not None
     process.stdin.close()
@@ -381,14 +381,14 @@ async def test_the_end_of_its_launcher_is_a_stop_where_that_was_agreed(kennel: K
     assert await exit_code(process) == 0
 
 
-async def test_what_comes_on_standard_input_is_no_stop(kennel: Kennel) -> None:
+async def test_input_on_standard_input_does_not_stop_the_container(kennel: Kennel) -> None:
     process, _ = await kennel.ready(STOPS_ON_SIGTERM + "ready(); time.sleep(0.5); leave(5)\n", SLUICE_STOP_WITH_STDIN="1")
     assert process.stdin is not None
     process.stdin.write(b"hello\n")
     assert await exit_code(process) == 5
 
 
-async def test_the_end_of_standard_input_means_nothing_where_nothing_was_agreed(kennel: Kennel) -> None:
+async def test_the_end_of_standard_input_is_ignored_unless_the_launcher_requested_a_stop(kennel: Kennel) -> None:
     process = await kennel.start(STOPS_ON_SIGTERM + "time.sleep(0.5); leave(5)\n")
     assert process.stdin is not None
     process.stdin.close()

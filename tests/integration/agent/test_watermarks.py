@@ -77,7 +77,7 @@ async def held_by(there: Place, run_id: RunId, tasks: list[str]) -> None:
     raise AssertionError(found)
 
 
-async def test_a_reader_waits_for_the_container_that_comes_late_and_then_for_the_slowest_task(there: Place) -> None:
+async def test_a_reader_waits_for_the_container_that_starts_late_and_then_for_the_slowest_task(there: Place) -> None:
     run_id = await there.deploy(containers=2, start="earliest")
     early = there.start(run_id, "c0", "0")
     queries = await early.engine.all_started(2)
@@ -93,7 +93,7 @@ async def test_a_reader_waits_for_the_container_that_comes_late_and_then_for_the
     await steps_of(there, early, "Partition 0", at(40) + TICK)
 
 
-async def test_while_the_coordinator_is_away_the_caps_stay_where_they_are(there: Place) -> None:
+async def test_caps_do_not_change_during_an_outage_of_the_coordinator(there: Place) -> None:
     run_id = await there.deploy(start="earliest")
     container = there.start(run_id, "c0")
     queries = await container.engine.all_started(4)
@@ -109,7 +109,7 @@ async def test_while_the_coordinator_is_away_the_caps_stay_where_they_are(there:
     await steps_of(there, container, "Partition 0", at(20))
 
 
-async def test_late_rows_are_counted_over_the_owners_of_a_task(there: Place) -> None:
+async def test_late_rows_are_added_up_over_all_owners_of_a_task(there: Place) -> None:
     run_id = await there.deploy(start="earliest")
     container = there.start(run_id, "c0")
     queries = await container.engine.all_started(4)
@@ -136,7 +136,7 @@ async def late_rows(there: Place, run_id: RunId, at_least: int) -> int:
     return found
 
 
-async def test_a_coordinator_of_the_release_before_limits_nothing(there: Place) -> None:
+async def test_a_coordinator_of_the_previous_release_sets_no_cap(there: Place) -> None:
     run_id = await there.deploy(start="earliest")
     wire = there.new_wire()
     wire.foreign["/watermarks"] = [httpx.Response(404, json={"detail": "Not Found"}) for _ in range(10_000)]

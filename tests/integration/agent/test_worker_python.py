@@ -24,13 +24,13 @@ def printed_by(program: str, path: str | None) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_spark_s_own_zips_are_taken_off_the_path_and_all_else_stays(tmp_path: Path) -> None:
+def test_spark_s_own_zip_files_are_removed_from_the_path_and_nothing_else(tmp_path: Path) -> None:
     path = f"{LIBRARY}/pyspark.zip:{LIBRARY}/py4j-0.10.9.9-src.zip:/of the/user:/other/pyspark.zip:*"
     found = printed_by(worker_python(tmp_path), path)
     assert found == ["/of the/user:/other/pyspark.zip:*", pyspark.__file__, sys.executable, "['a b', '*']"]
 
 
-def test_without_a_path_there_is_none(tmp_path: Path) -> None:
+def test_without_pythonpath_the_worker_has_none(tmp_path: Path) -> None:
     assert printed_by(worker_python(tmp_path), None)[0] == ""
 
 
@@ -67,7 +67,7 @@ def probed(program: str, tmp_path: Path, working_directory: Path, environment: M
     return done.stdout.splitlines()
 
 
-def test_a_module_finds_what_is_beside_the_job_file_and_the_standard_library_before_it(tmp_path: Path, working_directory: Path) -> None:
+def test_a_module_can_import_from_the_directory_of_the_job_file_after_the_standard_library(tmp_path: Path, working_directory: Path) -> None:
     beside = tmp_path / "a job's \udcff{}"
     set_traps(beside)
     (beside / "helper.py").touch()
@@ -76,13 +76,13 @@ def test_a_module_finds_what_is_beside_the_job_file_and_the_standard_library_bef
     assert found[3:] == [str([str(tmp_path / "installed" / "probe.py"), "a b", "*"]), "-P"]
 
 
-def test_without_a_job_file_the_working_directory_is_off_the_path_all_the_same(tmp_path: Path, working_directory: Path) -> None:
+def test_without_a_job_file_the_working_directory_is_not_on_the_path_either(tmp_path: Path, working_directory: Path) -> None:
     (tmp_path / "installed").mkdir()
     (tmp_path / "installed" / "helper.py").touch()
     assert probed(worker_python(tmp_path), tmp_path, working_directory, {})[1] == "__main__"
 
 
-def test_plain_python_has_the_same_from_its_environment(tmp_path: Path, working_directory: Path) -> None:
+def test_plain_python_gets_the_same_path_from_its_environment(tmp_path: Path, working_directory: Path) -> None:
     beside = tmp_path / "job"
     beside.mkdir()
     (beside / "helper.py").touch()
@@ -101,5 +101,5 @@ def without_programs(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
-def test_it_is_plain_python_where_nothing_may_be_executed(without_programs: Path) -> None:
+def test_the_worker_is_plain_python_where_files_cannot_be_executed(without_programs: Path) -> None:
     assert worker_python(without_programs) == sys.executable
