@@ -73,25 +73,25 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
         yield Guarded(caller, clock, run["runId"])
 
 
-def test_every_route_has_an_entry_in_the_table_and_every_entry_a_route() -> None:
+def test_the_table_has_an_entry_for_every_route_and_no_others() -> None:
     routes = [each for router in (*all_routers(), ui.router) for each in router.routes]
     assert all(isinstance(each, GuardedRoute) for each in routes)
     assert {f"{method} {each.path}" for each in routes if isinstance(each, GuardedRoute) for method in each.methods or ()} == set(RULES)
     assert len(new_api().routes) == len(all_routers())
 
 
-def test_a_route_without_an_entry_cannot_be_made() -> None:
+def test_a_route_without_an_entry_in_the_table_cannot_be_added() -> None:
     router = APIRouter(route_class=GuardedRoute)
     with pytest.raises(KeyError, match="GET /open"):
         router.add_api_route("/open", lambda: None)
 
 
-def test_an_administrator_may_send_all_that_an_operator_or_a_deployer_may() -> None:
+def test_an_administrator_may_send_every_request_that_an_operator_or_a_deployer_may() -> None:
     for rule in RULES.values():
         assert not rule.roles & {Role.VIEWER, Role.OPERATOR, Role.DEPLOYER} or Role.ADMIN in rule.roles
 
 
-def test_what_needs_no_token_shows_and_changes_nothing() -> None:
+def test_requests_that_need_no_token_show_and_change_nothing() -> None:
     assert {request for request, rule in RULES.items() if rule == OPEN} == {
         *("GET /livez", "HEAD /livez", "GET /docs", "GET /docs/{file}", "GET /openapi.json"),
         *("GET /ui", "GET /ui/static/{file}", "POST /ui/login", "POST /ui/logout"),
@@ -99,7 +99,7 @@ def test_what_needs_no_token_shows_and_changes_nothing() -> None:
     }
 
 
-def test_the_page_of_roles_is_that_of_the_table() -> None:
+def test_the_page_about_roles_agrees_with_the_table() -> None:
     subprocess.run([sys.executable, "scripts/roles.py", "--check"], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
 
 
@@ -129,7 +129,7 @@ BODIES: dict[str, Any] = {
 }
 
 
-async def test_a_deployer_sets_no_spark_setting_that_names_code_before_an_administrator_did(guarded: Guarded) -> None:
+async def test_a_deployer_sets_a_spark_setting_that_names_code_only_after_an_administrator_has_set_it(guarded: Guarded) -> None:
     deployer, admin = [await guarded.token(role) for role in (Role.DEPLOYER, Role.ADMIN)]
 
     async def status(request: str, token: str, **config: str) -> int:
@@ -164,7 +164,7 @@ async def test_a_role_is_for_the_jobs_of_its_token_only(guarded: Guarded) -> Non
     assert (await guarded.http.get(found, headers=bearer(theirs))).status_code == 403
 
 
-async def test_jobs_of_others_are_not_listed(guarded: Guarded) -> None:
+async def test_jobs_that_a_token_is_not_for_are_not_listed(guarded: Guarded) -> None:
     ours, theirs = [await guarded.token(Role.VIEWER, jobs=jobs) for jobs in (("flight-*",), ("weather-*",))]
     assert [each["job"] for each in (await guarded.request("GET /jobs", ours)).json()["jobs"]] == ["flight-delays"]
     assert (await guarded.request("GET /jobs", theirs)).json()["jobs"] == []
@@ -274,7 +274,7 @@ async def test_probes_need_no_token(guarded: Guarded) -> None:
     assert (await guarded.http.get("/readyz")).text == "ready\n"
 
 
-async def test_changes_have_the_name_of_the_principal_and_not_one_of_the_request(guarded: Guarded) -> None:
+async def test_changes_are_recorded_under_the_name_of_the_principal_and_not_under_one_in_the_request(guarded: Guarded) -> None:
     headers = {**bearer(await guarded.token(Role.OPERATOR)), "Sluice-Actor": "somebody else"}
     answer = await guarded.http.patch(f"/runs/{guarded.run_id}", json={"containers": 2}, headers=headers)
     assert answer.status_code == 200, answer.text
@@ -289,7 +289,7 @@ async def test_the_database_has_no_token(guarded: Guarded, tmp_path: Path) -> No
     assert token.split(".")[2].encode() not in content
 
 
-async def test_tokens_come_page_by_page_and_those_that_are_long_over_are_deleted(tmp_path: Path) -> None:
+async def test_tokens_are_listed_page_by_page_and_deleted_long_after_they_expired(tmp_path: Path) -> None:
     clock = FakeClock()
     async with calling(tmp_path, clock, authentication=True) as caller:
         tokens = caller.coordinator.authentication.tokens

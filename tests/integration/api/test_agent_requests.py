@@ -63,7 +63,7 @@ def of_all_containers(heard: list[Statement]) -> list[str]:
 # --- the run ---------------------------------------------------------------------------------------------------------
 
 
-async def test_the_basic_view_of_a_run_has_what_its_containers_need_and_nothing_of_each_of_them(caller: Caller) -> None:
+async def test_the_basic_view_of_a_run_has_what_every_container_needs_and_no_list_of_containers(caller: Caller) -> None:
     run_id = await deployed(caller)
     await caller.registered(run_id, "c0", "0")
     whole, view = await caller.run(run_id), await basic(caller, run_id)
@@ -93,7 +93,7 @@ async def test_concurrent_requests_of_containers_share_the_reads_of_their_run(ca
     assert len([each for each in heard if "FROM runs" in each.sql]) < 50
 
 
-async def test_a_run_that_does_not_exist_has_no_basic_view_and_harms_no_other_request(caller: Caller) -> None:
+async def test_a_request_for_the_basic_view_of_an_unknown_run_does_not_affect_other_requests(caller: Caller) -> None:
     run_id = await deployed(caller)
     lost, view = await asyncio.gather(caller.http.get("/runs/lost", params={"view": "basic"}), basic(caller, run_id))
     assert (problem_slug(lost), view["runId"]) == ((404, "unknown-run"), run_id)

@@ -46,7 +46,7 @@ async def said(caller: Caller, run_id: str, partition: int, day: int | None) -> 
     return answer.json()
 
 
-async def test_the_first_waits_for_one_whose_container_has_not_started(caller: Caller, run_id: str) -> None:
+async def test_a_task_waits_for_a_task_whose_container_has_not_started(caller: Caller, run_id: str) -> None:
     assert await said(caller, run_id, 0, None) == {"wait": True, "hold": True, "leadSeconds": None, "waitsFor": ["Partition 1"]}
 
 
@@ -58,7 +58,7 @@ async def test_tasks_begin_once_all_have_reported(caller: Caller, clock: FakeClo
     assert not (await said(caller, run_id, 0, None))["wait"]
 
 
-async def test_one_too_far_ahead_waits_until_the_other_has_come_near(caller: Caller, run_id: str) -> None:
+async def test_a_task_too_far_ahead_waits_until_the_other_one_is_near(caller: Caller, run_id: str) -> None:
     await the_other_starts(caller, run_id)
     await said(caller, run_id, 0, 1)
     assert not (await said(caller, run_id, 1, 2))["wait"]
@@ -89,7 +89,7 @@ async def test_a_task_whose_container_has_ended_is_waited_for(caller: Caller, cl
     assert await said(caller, run_id, 0, 5) == {"wait": True, "hold": True, "leadSeconds": None, "waitsFor": ["Partition 1"]}
 
 
-async def test_event_time_never_falls_and_is_kept_through_a_restart_of_the_stage(caller: Caller, run_id: str) -> None:
+async def test_event_time_never_decreases_and_is_kept_through_a_restart_of_the_stage(caller: Caller, run_id: str) -> None:
     await the_other_starts(caller, run_id)
     await said(caller, run_id, 1, 2)
     await said(caller, run_id, 0, 9)
@@ -114,7 +114,7 @@ async def test_a_container_that_does_not_own_the_task_is_refused(caller: Caller,
     assert problem_slug(await say(caller, run_id, 1, 1)) == (404, "unknown-task")
 
 
-async def test_a_stage_that_is_not_there_and_a_run_that_is_not_aligned_are_refused(caller: Caller, run_id: str) -> None:
+async def test_an_unknown_stage_and_a_run_that_is_not_aligned_are_refused(caller: Caller, run_id: str) -> None:
     assert problem_slug(await say(caller, run_id, 0, 1, stage="lost")) == (422, "not-aligned")
     plain = str((await caller.deploy(chained_body(partitions=2, job="plain")))["runId"])
     await caller.registered(plain, "p0")
@@ -123,12 +123,12 @@ async def test_a_stage_that_is_not_there_and_a_run_that_is_not_aligned_are_refus
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 1e300, "soon"])
-async def test_a_skew_that_is_no_time_is_refused(caller: Caller, seconds: object) -> None:
+async def test_an_invalid_skew_is_refused(caller: Caller, seconds: object) -> None:
     answer = await caller.http.post("/runs", json=chained_body(maxEventSkewSeconds=seconds))
     assert answer.status_code == 422
 
 
-async def test_a_system_that_was_removed_from_the_settings_is_named_and_can_be_added_again(caller: Caller, run_id: str) -> None:
+async def test_the_error_names_a_system_that_was_removed_from_the_settings_and_it_can_be_added_again(caller: Caller, run_id: str) -> None:
     systems: dict[str, Any] = caller.coordinator.api.state.parts.systems
     log = systems.pop("log")
     answer = await say(caller, run_id, 0, 1)

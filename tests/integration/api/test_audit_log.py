@@ -30,7 +30,7 @@ async def bearer(caller: Caller, name: str, *roles: Role) -> dict[str, str]:
     return {"Authorization": f"Bearer {made.token}"}
 
 
-async def test_changes_are_recorded_with_who_asked_and_what_became_of_them(tmp_path: Path) -> None:
+async def test_changes_are_recorded_with_the_principal_and_the_outcome(tmp_path: Path) -> None:
     async with calling(tmp_path, FakeClock(), authentication=True) as caller:
         caller.log.create("flights", 2)
         admin, ci = await bearer(caller, "root", Role.ADMIN), await bearer(caller, "ci", Role.DEPLOYER)
@@ -58,7 +58,7 @@ async def test_changes_are_recorded_with_who_asked_and_what_became_of_them(tmp_p
         assert all(each["source"] == "127.0.0.1" and each["at"] for each in found)
 
 
-async def test_without_authentication_the_name_is_what_the_request_says(tmp_path: Path) -> None:
+async def test_without_authentication_the_name_is_taken_from_the_request(tmp_path: Path) -> None:
     async with calling(tmp_path, FakeClock()) as caller:
         await caller.http.post("/runs/none/stop", headers={"Sluice-Actor": "ann"})
         [found] = await events(caller)
@@ -75,7 +75,7 @@ async def test_pages_are_newest_first(tmp_path: Path) -> None:
         assert ([each["seq"] for each in rest["events"]], rest["next"]) == ([2, 1], None)
 
 
-async def test_a_change_that_cannot_be_recorded_is_refused_and_heartbeats_go_on(tmp_path: Path) -> None:
+async def test_a_change_that_cannot_be_recorded_is_refused_and_heartbeats_continue(tmp_path: Path) -> None:
     async with calling(tmp_path, FakeClock()) as caller:
         caller.log.create("flights", 2)
         run = await caller.deploy()
@@ -98,7 +98,9 @@ class Full(AuditLog):
 
 
 @pytest.mark.parametrize(("age", "left"), [(timedelta(days=29), 3), (timedelta(days=31), 1)])
-async def test_old_events_are_deleted_except_the_last_whose_number_the_next_follows(tmp_path: Path, age: timedelta, left: int) -> None:
+async def test_old_events_are_deleted_except_the_last_one_which_has_the_number_for_the_next(
+    tmp_path: Path, age: timedelta, left: int
+) -> None:
     clock = FakeClock()
     async with calling(tmp_path, clock) as caller:
         for n in range(3):
@@ -127,7 +129,7 @@ async def test_no_event_is_deleted_while_the_clock_may_have_jumped(tmp_path: Pat
 # --- before and after --------------------------------------------------------------------------------------------------
 
 
-async def test_an_event_has_what_was_different_before_and_after_the_change(tmp_path: Path) -> None:
+async def test_an_event_has_the_fields_that_changed_with_their_values_before_and_after(tmp_path: Path) -> None:
     async with calling(tmp_path, FakeClock(), authentication=True) as caller:
         caller.log.create("flights", 2)
         caller.http.headers.update(await bearer(caller, "root", Role.ADMIN))
@@ -183,7 +185,7 @@ async def test_events_are_appended_to_a_file_before_and_after_the_change(tmp_pat
         assert [each["status"] for each in lines(file)] == [None, 202]
 
 
-async def test_a_change_that_cannot_be_written_to_the_file_is_refused_and_heartbeats_go_on(tmp_path: Path) -> None:
+async def test_a_change_that_cannot_be_written_to_the_file_is_refused_and_heartbeats_continue(tmp_path: Path) -> None:
     file = tmp_path / "logs" / "audit.jsonl"
     file.parent.mkdir()
     async with calling(tmp_path, FakeClock(), audit_file=file) as caller:

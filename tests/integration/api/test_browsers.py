@@ -23,7 +23,7 @@ async def caller(tmp_path: Path) -> AsyncIterator[Caller]:
         yield made
 
 
-async def test_a_rebound_name_reads_nothing(caller: Caller) -> None:
+async def test_a_request_under_a_rebound_host_name_reads_nothing(caller: Caller) -> None:
     await caller.deploy()
     for path in ("/jobs", "/", "/metrics", "/docs", "/openapi.json", "/readyz?verbose", "/jobModel?job=flight-delays", "/nothing"):
         answer = await caller.http.get(path, headers=REBOUND)
@@ -31,7 +31,7 @@ async def test_a_rebound_name_reads_nothing(caller: Caller) -> None:
         assert "allowed_hosts" in answer.json()["detail"]
 
 
-async def test_a_rebound_name_gets_no_heartbeat_and_no_unchanged_model(caller: Caller) -> None:
+async def test_the_fast_paths_refuse_a_request_under_a_rebound_host_name(caller: Caller) -> None:
     run = await caller.deploy()
     await caller.registered(run["runId"], "c1")
     for _ in range(2):
@@ -42,7 +42,7 @@ async def test_a_rebound_name_gets_no_heartbeat_and_no_unchanged_model(caller: C
     assert (await caller.http.get("/jobModel?job=flight-delays", headers={**REBOUND, "If-None-Match": etag})).status_code == 421
 
 
-async def test_two_hosts_are_refused(caller: Caller) -> None:
+async def test_a_request_with_two_host_headers_is_refused(caller: Caller) -> None:
     headers = httpx.Headers([("Host", "localhost"), ("Host", "attacker.example")])
     assert (await caller.http.get("/jobs", headers=headers)).status_code == 421
 
@@ -52,7 +52,7 @@ async def test_probes_may_use_any_host(caller: Caller) -> None:
         assert (await caller.http.get(path, headers={"Host": "10-1-2-3.default.pod.cluster.local:8180"})).status_code == 200
 
 
-async def test_a_name_that_is_configured_is_accepted(tmp_path: Path) -> None:
+async def test_a_configured_host_name_is_accepted(tmp_path: Path) -> None:
     async with calling(tmp_path, FakeClock(), allowed_hosts=["Sluice.internal"]) as caller:
         assert (await caller.http.get("/jobs", headers={"Host": "sluice.internal:8180"})).status_code == 200
         assert (await caller.http.get("/jobs", headers={"Host": "c"})).status_code == 421
@@ -85,12 +85,12 @@ async def test_a_page_of_another_site_changes_nothing(caller: Caller, method: st
     assert (await caller.run(run["runId"]))["stopRequestedAt"] is None
 
 
-async def test_the_coordinator_s_own_page_may_make_changes(caller: Caller) -> None:
+async def test_a_page_of_the_coordinator_may_make_changes(caller: Caller) -> None:
     headers = {"Host": "localhost:8180", "Origin": "http://localhost:8180", "Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}
     assert (await caller.http.post("/runs", json=run_body(), headers=headers)).status_code == 201
 
 
-async def test_no_answer_may_be_framed_or_run_scripts_of_others(caller: Caller) -> None:
+async def test_no_answer_may_be_framed_or_run_scripts_of_other_sites(caller: Caller) -> None:
     for path in ("/jobs", "/metrics", "/livez", "/docs", "/docs/start.js", "/nothing", "/openapi.json"):
         headers = (await caller.http.get(path)).headers
         policy = headers["content-security-policy"]
@@ -101,7 +101,7 @@ async def test_no_answer_may_be_framed_or_run_scripts_of_others(caller: Caller) 
         assert headers["x-content-type-options"] == "nosniff"
 
 
-async def test_the_page_of_the_api_brings_its_own_scripts(caller: Caller) -> None:
+async def test_the_page_of_the_api_loads_its_scripts_from_the_coordinator(caller: Caller) -> None:
     page = await caller.http.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert not re.search(r"<script(?! src=)|<style|style=|https?://|//cdn", page.text)

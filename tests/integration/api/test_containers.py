@@ -17,7 +17,7 @@ async def run_id(caller: Caller) -> str:
     return str((await caller.deploy())["runId"])
 
 
-async def test_a_registration_answers_with_epoch_and_terms_and_makes_the_run_running(caller: Caller, run_id: str) -> None:
+async def test_a_registration_answers_with_epoch_and_lease_terms_and_sets_the_run_to_running(caller: Caller, run_id: str) -> None:
     reply = await caller.registered(run_id, "c1")
     assert reply.pop("token").startswith("sluice-i.")
     assert reply == {
@@ -32,7 +32,7 @@ async def test_a_registration_answers_with_epoch_and_terms_and_makes_the_run_run
     assert (run["state"], run["incarnations"][0]["host"]) == ("RUNNING", "host-of-c1")
 
 
-async def test_metrics_are_published_at_the_containers_own_address_unless_the_settings_list_the_host(
+async def test_metrics_are_published_at_the_address_of_the_container_unless_the_settings_list_its_host(
     caller: Caller, run_id: str, tmp_path: Path, clock: FakeClock
 ) -> None:
     await caller.registered(run_id, "c1", metricsAddress="169.254.169.254:80")
@@ -46,19 +46,19 @@ async def test_metrics_are_published_at_the_containers_own_address_unless_the_se
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "00080", "-1"])
-async def test_an_address_of_metrics_without_a_port_that_exists_is_refused(caller: Caller, run_id: str, port: str) -> None:
+async def test_a_metrics_address_with_an_invalid_port_is_refused(caller: Caller, run_id: str, port: str) -> None:
     answer = await caller.register(run_id, "c1", metricsAddress=f"127.0.0.1:{port}")
     assert problem_slug(answer)[0] == 422
 
 
-async def test_the_same_registration_again_is_answered_alike(caller: Caller, run_id: str) -> None:
+async def test_a_repeated_registration_gets_the_same_answer(caller: Caller, run_id: str) -> None:
     first, second = [await caller.registered(run_id, "c1") for _ in range(2)]
     assert first.pop("token") != second.pop("token")
     assert first == second
     assert len((await caller.run(run_id))["incarnations"]) == 1
 
 
-async def test_each_incarnation_of_a_slot_has_the_next_epoch_and_ends_the_last(caller: Caller, run_id: str) -> None:
+async def test_each_incarnation_of_a_slot_gets_the_next_epoch_and_replaces_the_one_before(caller: Caller, run_id: str) -> None:
     epochs = [(await caller.registered(run_id, f"c{n}"))["epoch"] for n in (1, 2, 3)]
     assert epochs == [1, 2, 3]
     assert [await caller.alive(f"c{n}", n) for n in (1, 2, 3)] == [False, False, True]
@@ -90,11 +90,11 @@ async def test_a_slot_that_the_run_does_not_have_is_unknown(caller: Caller, run_
 
 
 @pytest.mark.parametrize("execution_id", ["", "a b", "a\x00", "é", "x" * 301, "a\n"])
-async def test_an_id_that_cannot_travel_in_a_header_is_refused(caller: Caller, run_id: str, execution_id: str) -> None:
+async def test_an_id_that_cannot_be_sent_in_a_header_is_refused(caller: Caller, run_id: str, execution_id: str) -> None:
     assert problem_slug(await caller.register(run_id, execution_id)) == (422, "invalid-request")
 
 
-async def test_an_id_may_hold_any_sign_that_a_url_must_escape(caller: Caller, run_id: str) -> None:
+async def test_an_id_may_contain_any_character_that_a_url_must_escape(caller: Caller, run_id: str) -> None:
     execution_id = "yarn/app:1?x=%2F&y#+z"
     await caller.registered(run_id, execution_id)
     assert await caller.alive(execution_id, 1)
@@ -112,13 +112,13 @@ async def test_a_heartbeats_body_is_exactly_what_samza_reads(caller: Caller, run
     assert "sluice-epoch" not in dead.headers
 
 
-async def test_an_older_epoch_gets_false_also_when_the_id_is_valid(caller: Caller, run_id: str) -> None:
+async def test_a_heartbeat_with_an_older_epoch_is_answered_with_false_even_if_the_id_is_valid(caller: Caller, run_id: str) -> None:
     await caller.registered(run_id, "c1")
     await caller.registered(run_id, "c2")
     assert [await caller.alive("c2", epoch) for epoch in (1, 2, 3)] == [False, True, False]
 
 
-async def test_a_heartbeat_without_its_epoch_does_not_keep_a_container(caller: Caller, clock: FakeClock, run_id: str) -> None:
+async def test_a_heartbeat_without_its_epoch_does_not_renew_the_lease(caller: Caller, clock: FakeClock, run_id: str) -> None:
     await caller.registered(run_id, "c1")
     clock.advance(20)
     assert await caller.alive("c1")
@@ -126,7 +126,7 @@ async def test_a_heartbeat_without_its_epoch_does_not_keep_a_container(caller: C
     assert not await caller.alive("c1")
 
 
-async def test_a_bare_container_is_kept_by_heartbeats_without_epoch(caller: Caller, clock: FakeClock, run_id: str) -> None:
+async def test_heartbeats_without_epoch_renew_the_lease_of_a_bare_container(caller: Caller, clock: FakeClock, run_id: str) -> None:
     await caller.registered(run_id, "c1", bare=True)
     for _ in range(3):
         clock.advance(20)
@@ -150,7 +150,7 @@ async def test_an_exit_may_be_reported_twice_and_the_first_report_counts(caller:
     assert await caller.exited("c1", code=0) == first
 
 
-async def test_a_steady_heartbeat_touches_no_database(caller: Caller, run_id: str) -> None:
+async def test_a_heartbeat_of_a_valid_container_does_not_use_the_database(caller: Caller, run_id: str) -> None:
     await caller.registered(run_id, "c1")
     statements: list[str] = []
 

@@ -30,7 +30,7 @@ async def starts(caller: Caller, run_id: str, execution_id: str, stage: str = "h
     return found
 
 
-async def test_a_config_with_a_secret_is_refused_and_a_reference_is_kept_as_it_is(caller: Caller) -> None:
+async def test_a_config_with_a_secret_is_refused_and_a_reference_to_one_is_stored_unchanged(caller: Caller) -> None:
     for path in ("/runs", "/runs/plan"):
         answer = await caller.http.post(path, json=run_body() | {"config": {"db.password": "hunter2hunter2"}})
         assert problem_slug(answer) == (422, "bad-config")
@@ -41,7 +41,7 @@ async def test_a_config_with_a_secret_is_refused_and_a_reference_is_kept_as_it_i
     assert run.json()["config"] == {"db.password": "secret:env:DB_PASSWORD"}
 
 
-async def test_a_deployed_run_shows_all_that_was_decided(caller: Caller) -> None:
+async def test_a_deployed_run_shows_everything_that_was_decided(caller: Caller) -> None:
     run = await caller.deploy(chained_body(config={"a": "b"}))
     assert (run["job"], run["state"], run["jobModelVersion"], run["firstRun"]) == ("flight-delays", "CREATED", 1, run["runId"])
     assert [(s["name"], s["role"], s["partitions"]) for s in run["streams"]] == [
@@ -58,7 +58,7 @@ async def test_a_deployment_creates_the_intermediate_and_output_streams(caller: 
     assert {name: caller.log.partitions(name) for name in caller.log.streams()} == {"flights": 2, "by-carrier": 4, "delays": 3}
 
 
-async def test_an_output_that_exists_is_used_as_it_is(caller: Caller) -> None:
+async def test_an_output_that_exists_is_used_unchanged(caller: Caller) -> None:
     caller.log.create("delays", 7)
     run = await caller.deploy()
     assert [s["partitions"] for s in run["streams"] if s["name"] == "delays"] == [7]
@@ -97,7 +97,7 @@ async def test_an_equal_deployment_keeps_the_version_of_the_model(caller: Caller
     ("start", "expected"),
     [("checkpoint", {0: 0, 1: 0}), ("earliest", {0: 0, 1: 0}), ("latest", {0: 3, 1: 1})],
 )
-async def test_where_a_first_run_starts_is_resolved_to_numbers(
+async def test_the_start_of_a_first_run_is_resolved_to_offsets(
     caller: Caller, clock: FakeClock, start: str, expected: dict[int, int]
 ) -> None:
     fill(caller, clock, {0: 3, 1: 1})
@@ -106,7 +106,7 @@ async def test_where_a_first_run_starts_is_resolved_to_numbers(
     assert await starts(caller, run["runId"], "c1") == {("flights", p): offset for p, offset in expected.items()}
 
 
-async def test_a_start_time_in_another_zone_is_that_moment(caller: Caller, clock: FakeClock) -> None:
+async def test_a_start_time_may_be_given_in_any_time_zone(caller: Caller, clock: FakeClock) -> None:
     fill(caller, clock, {0: 3, 1: 1})
     clock.advance(3600)
     fill(caller, clock, {0: 2}, batch=1)
@@ -115,14 +115,14 @@ async def test_a_start_time_in_another_zone_is_that_moment(caller: Caller, clock
     assert await starts(caller, run["runId"], "c1") == {("flights", 0): 3, ("flights", 1): 1}
 
 
-async def test_a_start_from_the_earliest_is_what_is_there_after_trimming(caller: Caller, clock: FakeClock) -> None:
+async def test_a_start_from_the_earliest_begins_at_the_first_record_after_trimming(caller: Caller, clock: FakeClock) -> None:
     fill(caller, clock, {0: 3, 1: 1})
     caller.log.trim("flights", {0: 2})
     run = await caller.deploy(run_body(start="earliest"))
     assert await starts(caller, run["runId"], "c1") == {("flights", 0): 2, ("flights", 1): 0}
 
 
-async def test_a_run_from_the_checkpoint_continues_the_history_of_the_last(caller: Caller, clock: FakeClock) -> None:
+async def test_a_run_from_the_checkpoint_continues_the_history_of_the_run_before(caller: Caller, clock: FakeClock) -> None:
     fill(caller, clock, {0: 3})
     first = await caller.deploy(run_body(start="latest"))
     await caller.registered(first["runId"], "c1")
@@ -137,7 +137,7 @@ async def test_a_run_from_the_checkpoint_continues_the_history_of_the_last(calle
     assert [s["offset"] for s in again["starts"]] == [3]
 
 
-async def test_a_run_from_elsewhere_begins_a_new_history_with_empty_state(caller: Caller, clock: FakeClock) -> None:
+async def test_a_run_with_an_explicit_start_begins_a_new_history_with_empty_state(caller: Caller, clock: FakeClock) -> None:
     first = await caller.deploy()
     await caller.registered(first["runId"], "c1")
     lineage = (await caller.acquired(first["runId"], "c1"))["stages"][0]["lineage"]
@@ -163,7 +163,7 @@ async def test_a_new_history_begins_intermediate_streams_at_their_end(caller: Ca
     }
 
 
-async def test_partitions_that_appeared_since_are_read_from_their_beginning(caller: Caller, clock: FakeClock) -> None:
+async def test_partitions_added_since_the_last_run_are_read_from_their_beginning(caller: Caller, clock: FakeClock) -> None:
     fill(caller, clock, {0: 3, 1: 3})
     await caller.deploy(run_body(start="latest"))
     caller.log.grow("flights", 4)
@@ -181,7 +181,7 @@ async def test_a_grown_input_keeps_its_tasks_through_a_chain_of_deployments(call
 
 
 @pytest.mark.parametrize("stateful", [True, False])
-async def test_growth_that_parts_keys_from_state_is_refused_unless_the_job_has_none(caller: Caller, stateful: bool) -> None:
+async def test_growth_that_separates_keys_from_their_state_is_refused_unless_the_job_is_stateless(caller: Caller, stateful: bool) -> None:
     before = await caller.deploy(run_body(stateful=stateful))
     caller.log.grow("flights", 3)
     answer = await caller.http.post("/runs", json=run_body(stateful=stateful))
@@ -200,7 +200,7 @@ async def test_a_new_history_may_regroup_what_expansion_refuses(caller: Caller) 
     assert len((await caller.run(run["runId"]))["tasks"]) == 3
 
 
-async def test_the_tasks_of_a_scaled_job_stay_where_they_can(caller: Caller) -> None:
+async def test_the_tasks_of_a_scaled_job_keep_their_slots_where_possible(caller: Caller) -> None:
     caller.log.create("wide", 6)
     body = run_body(inputs=[{**INPUT, "stream": "wide"}])
     placements: list[Json] = []
@@ -213,5 +213,5 @@ async def test_the_tasks_of_a_scaled_job_stay_where_they_can(caller: Caller) -> 
 @pytest.mark.parametrize(
     "changes", [{"containers": True}, {"containers": "1"}, {"config": {"a": "é\u2028"}}, {"maxTasks": 50}, {"start": "2024-01-01T00:00:00"}]
 )
-async def test_unusual_but_meaningful_bodies_are_accepted(caller: Caller, changes: dict[str, Any]) -> None:
+async def test_unusual_but_valid_bodies_are_accepted(caller: Caller, changes: dict[str, Any]) -> None:
     assert (await caller.http.post("/runs", json=run_body(**changes))).status_code == 201

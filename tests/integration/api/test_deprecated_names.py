@@ -16,7 +16,7 @@ def is_marked(answer: httpx.Response) -> bool:
     return marked is not None
 
 
-async def test_old_and_new_routes_answer_alike(caller: Caller) -> None:
+async def test_old_and_new_routes_give_the_same_answer(caller: Caller) -> None:
     old, new = await caller.http.get("/errands/x"), await caller.http.get("/operations/x")
     assert problem_slug(old) == problem_slug(new) == (404, "unknown-errand")
     assert (is_marked(old), is_marked(new)) == (True, False)

@@ -47,7 +47,7 @@ async def over(caller: Caller, run: Drained, after: int) -> Json:
 # --- pinned checkpoints -----------------------------------------------------------------------------------------------
 
 
-async def test_what_a_stage_stopped_with_is_pinned_until_the_drain_is_over(caller: Caller) -> None:
+async def test_the_checkpoint_with_which_a_stage_stopped_is_pinned_until_the_drain_is_over(caller: Caller) -> None:
     run, lineages = await stopped_with_checkpoints(caller)
     (pin,) = await pins(caller)
     assert pin["pinId"] == f"drain-{run.uuid}"
@@ -61,7 +61,7 @@ async def test_what_a_stage_stopped_with_is_pinned_until_the_drain_is_over(calle
     assert (stage["pinnedCheckpoint"], stage["committedCheckpoint"]) == (checkpoint_id(1), checkpoint_id(2))
 
 
-async def test_a_stage_that_stops_again_pins_what_it_stopped_with_last(caller: Caller) -> None:
+async def test_a_stage_that_stops_again_pins_its_newer_checkpoint(caller: Caller) -> None:
     run, lineages = await saved(caller)
     await run.requested()
     for number in (1, 2):
@@ -88,7 +88,7 @@ async def test_a_run_that_is_backed_up_stops_and_ends_with_durable_checkpoints_o
     assert (await run.drain_status())["remaining"] == 2
 
 
-async def test_a_step_whose_offsets_cannot_be_true_is_refused_and_moves_no_drain(caller: Caller) -> None:
+async def test_a_step_with_impossible_offsets_is_refused_and_does_not_advance_the_drain(caller: Caller) -> None:
     run = await running(caller)
     lineage = (await caller.acquired(run.run_id, "c1"))["stages"][0]["lineage"]
     assert (await caller.progress(run.run_id, 1, lineage, 7, [("flights", 0, 70)])).status_code == 204
@@ -127,7 +127,7 @@ async def test_a_drain_that_fails_before_it_flushed_leaves_the_run_as_it_was(cal
     assert (await run.requested())["uuid"] != first
 
 
-async def test_a_drain_that_fails_after_it_flushed_goes_back_to_what_was_pinned(caller: Caller, clock: FakeClock) -> None:
+async def test_a_drain_that_fails_after_it_flushed_rolls_back_to_the_pinned_checkpoints(caller: Caller, clock: FakeClock) -> None:
     run, lineages = await stopped_with_checkpoints(caller)
     await run.phase_after("flushed", 0, batchId=8)
     flushed = await snapshot(caller, run.run_id, 2, lineages[0], 0, previous=1)
@@ -180,14 +180,14 @@ async def test_a_stop_ends_a_drain(caller: Caller, steps: int, phase: str) -> No
     assert (await caller.run(run.run_id))["state"] == "STOPPED"
 
 
-async def test_a_stop_before_any_container_came_ends_a_drain_and_the_run(caller: Caller) -> None:
+async def test_a_stop_before_any_container_has_registered_ends_a_drain_and_the_run(caller: Caller) -> None:
     run = await deployed(caller)
     await run.requested()
     assert (await caller.stop(run.run_id)).json()["state"] == "STOPPED"
     assert (await run.drain_status())["phase"] == "CANCELLED"
 
 
-async def test_a_drain_of_which_all_containers_are_lost_fails_and_ends_the_run(caller: Caller, clock: FakeClock) -> None:
+async def test_a_drain_whose_containers_are_all_lost_fails_and_ends_the_run(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
     await run.requested(hardDeadlineSeconds=20)
     await run.to_flushing()
@@ -209,7 +209,7 @@ async def test_a_stop_after_a_drain_changes_nothing(caller: Caller) -> None:
 # --- who is late ------------------------------------------------------------------------------------------------------
 
 
-async def test_the_soft_deadline_names_what_is_late_and_fails_nothing(caller: Caller, clock: FakeClock) -> None:
+async def test_after_the_soft_deadline_late_stages_are_named_and_the_drain_continues(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
     asked = await run.requested(softDeadlineSeconds=20, hardDeadlineSeconds=1000)
     assert datetime.fromisoformat(asked["softDeadlineAt"]) == clock.now() + timedelta(seconds=20)
@@ -264,7 +264,7 @@ async def plan(caller: Caller, run: Drained) -> Json:
     return dict(answer.json())
 
 
-async def test_a_plan_names_what_a_flush_could_not_empty(caller: Caller) -> None:
+async def test_a_plan_names_state_that_a_flush_could_not_empty(caller: Caller) -> None:
     run = await running(caller)
     (stage,) = (await plan(caller, run))["stages"]
     assert (stage["unknownTasks"], stage["operators"]) == (["Partition 0", "Partition 1"], [])
@@ -278,7 +278,7 @@ async def test_a_plan_names_what_a_flush_could_not_empty(caller: Caller) -> None
     assert await run.kinds() == []
 
 
-async def test_a_drain_that_must_empty_the_state_is_refused_if_it_could_not(caller: Caller) -> None:
+async def test_a_drain_that_must_empty_the_state_is_refused_if_a_flush_could_not_empty_it(caller: Caller) -> None:
     run = await running(caller)
     assert problem_slug(await run.request(requireEmpty=True)) == (409, "not-emptied")
     await measured(caller, run, 0, [])

@@ -76,7 +76,7 @@ async def test_when_the_last_task_has_flushed_a_stage_the_stages_after_it_are_no
     assert await run.kinds() == [*before, ("DRAIN", "FLUSHING")]
 
 
-async def test_in_flushing_notices_and_answers_say_which_stages_every_task_has_flushed(caller: Caller) -> None:
+async def test_in_flushing_notices_and_answers_list_the_stages_that_every_task_has_flushed(caller: Caller) -> None:
     run = await running(caller, chained=True)
     await run.requested()
     steps = [("stopped", task, stage) for stage in ("route", "hourly") for task in (0, 1)]
@@ -90,7 +90,7 @@ async def test_in_flushing_notices_and_answers_say_which_stages_every_task_has_f
 # --- every state of a run ---------------------------------------------------------------------------------------------
 
 
-async def test_before_any_container_a_drain_waits_and_continues_when_they_come(caller: Caller, clock: FakeClock) -> None:
+async def test_a_drain_waits_for_the_first_containers_and_continues_when_they_register(caller: Caller, clock: FakeClock) -> None:
     run = await deployed(caller, containers=2)
     assert (await run.requested())["phase"] == "REQUESTED"
     clock.advance(10_000)
@@ -116,7 +116,7 @@ async def test_a_starting_run_is_drained(caller: Caller) -> None:
     assert (await run.drain_status())["blockedBy"][0]["why"] == "not held"
 
 
-async def test_the_same_run_again_gives_the_same_drain(caller: Caller) -> None:
+async def test_a_repeated_request_for_a_run_answers_with_the_same_drain(caller: Caller) -> None:
     run = await running(caller)
     first = await run.requested()
     for phase, step in (("STOPPING", "stopped"), ("FLUSHING", "flushed"), ("COMMITTING", "committed"), ("DRAINED", "")):
@@ -150,7 +150,7 @@ async def test_a_run_that_is_not_the_current_one_is_not_drained(caller: Caller) 
     assert problem_slug(await Drained(caller, "no-run").request()) == (404, "unknown-run")
 
 
-async def test_a_run_whose_drain_failed_late_answers_with_it(caller: Caller) -> None:
+async def test_a_request_for_a_run_whose_drain_failed_after_its_flush_began_answers_with_that_drain(caller: Caller) -> None:
     run = await running(caller)
     await run.requested()
     await run.to_flushing()
@@ -174,7 +174,7 @@ async def test_a_run_whose_drain_failed_late_answers_with_it(caller: Caller) -> 
         {"budgetSeconds": {"dancing": 3}},
     ],
 )
-async def test_a_malformed_request_disturbs_nothing(caller: Caller, body: dict[str, object]) -> None:
+async def test_a_malformed_request_is_refused_and_changes_nothing(caller: Caller, body: dict[str, object]) -> None:
     run = await running(caller)
     assert problem_slug(await run.request(**body)) == (422, "invalid-request")
     assert (await caller.run(run.run_id))["state"] == "RUNNING"
@@ -198,7 +198,7 @@ async def test_a_drain_that_is_cancelled_leaves_the_run_as_it_was(caller: Caller
     assert (await run.kinds())[-1] == ("DRAIN", "CANCELLED")
 
 
-async def test_a_drain_is_cancelled_before_any_container_came(caller: Caller) -> None:
+async def test_a_drain_can_be_cancelled_before_any_container_has_registered(caller: Caller) -> None:
     run = await deployed(caller)
     await run.requested()
     assert (await run.cancel()).status_code == 200
@@ -222,7 +222,7 @@ async def test_after_a_cancelled_drain_another_may_be_requested(caller: Caller) 
     assert ([each["uuid"] for each in older["drains"]], older["next"]) == ([first], None)
 
 
-async def test_nothing_is_cancelled_once_anything_may_have_been_flushed(caller: Caller) -> None:
+async def test_a_drain_cannot_be_cancelled_once_anything_may_have_been_flushed(caller: Caller) -> None:
     run = await running(caller)
     await run.requested()
     for step in ("stopped", "flushed", "committed"):
@@ -242,7 +242,7 @@ async def test_an_unknown_drain_is_not_found(caller: Caller) -> None:
 # --- steps ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_step_that_comes_again_or_late_changes_nothing(caller: Caller) -> None:
+async def test_a_repeated_or_late_step_changes_nothing(caller: Caller) -> None:
     run = await running(caller)
     await run.requested()
     assert [await run.phase_after("stopped", 0) for _ in range(2)] == ["STOPPING"] * 2
@@ -275,7 +275,7 @@ async def test_a_step_for_another_drain_is_refused(caller: Caller) -> None:
     assert (await run.drain_status())["remaining"] == 2
 
 
-async def test_only_the_holder_of_a_task_reports_its_steps(caller: Caller) -> None:
+async def test_only_the_owner_of_a_task_may_report_its_steps(caller: Caller) -> None:
     run = await running(caller)
     await run.requested()
     await run.to_flushing()
@@ -309,7 +309,7 @@ async def test_a_container_that_joins_a_drain_gets_the_steps_of_its_stages(calle
 # --- what others see --------------------------------------------------------------------------------------------------
 
 
-async def test_a_container_learns_of_the_drain_and_where_streams_ended(caller: Caller) -> None:
+async def test_a_container_is_notified_of_the_drain_and_gets_the_ends_of_the_streams(caller: Caller) -> None:
     run = await running(caller, chained=True)
     appended(caller, "by-carrier", partition=1, records=5)
     await run.requested()
@@ -318,7 +318,7 @@ async def test_a_container_learns_of_the_drain_and_where_streams_ended(caller: C
     assert offsets_of(drain["pinned"]) == {("by-carrier", 0): 0, ("by-carrier", 1): 5}
 
 
-async def test_nothing_is_deployed_over_a_run_that_drains(caller: Caller) -> None:
+async def test_a_deployment_over_a_run_that_drains_is_refused(caller: Caller) -> None:
     run = await running(caller)
     await run.requested()
     assert problem_slug(await caller.http.post("/runs", json=run_body())) == (409, "run-is-draining")
@@ -326,7 +326,7 @@ async def test_nothing_is_deployed_over_a_run_that_drains(caller: Caller) -> Non
     assert (await caller.http.post("/runs", json=run_body())).status_code == 201
 
 
-async def test_a_coordinator_that_restarts_in_the_middle_continues(home: Path, clock: FakeClock) -> None:
+async def test_a_drain_continues_after_a_restart_of_the_coordinator(home: Path, clock: FakeClock) -> None:
     async with calling(home, clock) as caller:
         caller.log.create("flights", 2)
         run = await running(caller)
@@ -394,7 +394,7 @@ async def test_a_container_of_the_drained_run_keeps_its_tasks_until_it_has_ended
     assert (await caller.acquire(after.run_id, "d1")).status_code == 200
 
 
-async def test_what_is_left_in_an_intermediate_stream_is_not_read_by_the_next_run(caller: Caller) -> None:
+async def test_the_next_run_does_not_read_records_left_in_an_intermediate_stream(caller: Caller) -> None:
     run = await running(caller, chained=True)
     await run.requested()
     appended(caller, "by-carrier", partition=1, records=5)
@@ -408,7 +408,7 @@ async def test_what_is_left_in_an_intermediate_stream_is_not_read_by_the_next_ru
     assert starts == {("flights", 0): 70, ("flights", 1): 71, ("by-carrier", 0): 3, ("by-carrier", 1): 5}
 
 
-async def test_a_partition_that_came_between_drain_and_next_run_is_read_from_its_beginning(caller: Caller) -> None:
+async def test_a_partition_added_between_a_drain_and_the_next_run_is_read_from_its_beginning(caller: Caller) -> None:
     await drained(caller)
     caller.log.grow("flights", 3)
     _, starts = await starts_of_next(caller)
@@ -439,7 +439,7 @@ async def test_a_job_that_was_never_drained_has_no_drained_start(caller: Caller)
     assert problem_slug(await caller.http.post("/runs", json=run_body(start="drained"))) == (422, "never-drained")
 
 
-async def test_the_run_after_the_next_continues_where_the_next_one_ended(caller: Caller) -> None:
+async def test_the_second_run_after_a_drain_continues_where_the_first_one_ended(caller: Caller) -> None:
     await drained(caller)
     after, _ = await starts_of_next(caller)
     await caller.exited("d1")
@@ -447,7 +447,7 @@ async def test_the_run_after_the_next_continues_where_the_next_one_ended(caller:
     assert (await caller.run(third.run_id))["firstRun"] == after.run_id
 
 
-async def test_readers_of_one_partition_get_the_offsets_up_to_which_they_catch_up(caller: Caller) -> None:
+async def test_readers_of_one_partition_get_the_offsets_to_which_they_must_catch_up(caller: Caller) -> None:
     stages = [{"name": name, "reads": ["flights"], "writes": []} for name in ("hourly", "daily")]
     run = await running(caller, stages=stages, outputs=[])
     await run.requested()

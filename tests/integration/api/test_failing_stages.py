@@ -51,7 +51,7 @@ async def test_a_failure_is_shown_with_its_error_the_log_and_the_time_of_the_nex
     assert await survey(caller) == 'sluice_job_tasks_failing{sluice_job="flight-delays",stage="hourly"} 1.0'
 
 
-async def test_progress_ends_a_failure_also_progress_of_the_next_owner(caller: Caller, run_id: str) -> None:
+async def test_progress_ends_a_failure_even_if_the_next_owner_reports_it(caller: Caller, run_id: str) -> None:
     await fails(caller, run_id, retrySeconds=None)
     await caller.exited("c1", 4)
     assert (await stage_of(caller, run_id))["failure"]["over"] is False
@@ -62,7 +62,7 @@ async def test_progress_ends_a_failure_also_progress_of_the_next_owner(caller: C
     assert await survey(caller) == 'sluice_job_tasks_failing{sluice_job="flight-delays",stage="hourly"} 0.0'
 
 
-async def test_a_report_of_no_failures_ends_a_failure(caller: Caller, run_id: str) -> None:
+async def test_a_report_of_zero_failures_ends_a_failure(caller: Caller, run_id: str) -> None:
     await fails(caller, run_id)
     assert (await fails(caller, run_id, failures=0)).status_code == 204
     assert (await stage_of(caller, run_id))["failure"]["over"] is True
@@ -83,7 +83,7 @@ async def seen(caller: Caller, run_id: str) -> tuple[str, float | None, bool]:
     return found["state"], found["heartbeatAgeSeconds"], found["silent"]
 
 
-async def test_a_container_of_which_three_heartbeats_are_missing_is_live_and_silent(caller: Caller, run_id: str, clock: FakeClock) -> None:
+async def test_a_container_that_has_missed_three_heartbeats_is_live_and_silent(caller: Caller, run_id: str, clock: FakeClock) -> None:
     clock.advance(15)
     assert await seen(caller, run_id) == ("LIVE", 15, False)
     clock.advance(1)

@@ -64,7 +64,7 @@ async def beat(caller: Caller, clock: FakeClock, seconds: float, *alive: str) ->
             assert await caller.alive(each, 1)
 
 
-async def test_a_slot_without_a_container_has_its_tasks_spread_and_gets_them_back(caller: Caller, clock: FakeClock) -> None:
+async def test_the_tasks_of_a_slot_without_a_container_are_spread_and_later_given_back(caller: Caller, clock: FakeClock) -> None:
     run_id = await running(caller)
     before = await slots_of(caller)
     await caller.exited("c1", 137)
@@ -93,7 +93,7 @@ async def test_a_slot_without_a_container_has_its_tasks_spread_and_gets_them_bac
     assert (await caller.acquire(run_id, "c1b", 2, before["1"][0])).status_code == 202
 
 
-async def test_a_lost_containers_tasks_are_given_away_only_when_its_lease_and_grace_have_passed_too(
+async def test_tasks_of_a_lost_container_are_reassigned_only_when_its_lease_and_grace_have_also_passed(
     caller: Caller, clock: FakeClock
 ) -> None:
     run_id = await running(caller, 2, config={"failover.after.seconds": "1"})
@@ -128,7 +128,7 @@ async def test_tasks_go_to_the_host_on_which_they_ran(caller: Caller, clock: Fak
     assert set(after["2"]) & set(before["1"])
 
 
-async def test_a_slot_that_never_had_a_container_is_waited_for_as_long(caller: Caller, clock: FakeClock) -> None:
+async def test_tasks_of_a_slot_that_never_had_a_container_are_reassigned_after_the_same_time(caller: Caller, clock: FakeClock) -> None:
     run_id = str((await caller.deploy(run_body(containers=2)))["runId"])
     clock.advance(1000)
     await turn(caller)
@@ -161,7 +161,7 @@ async def test_a_run_without_backup_or_with_fail_over_off_does_not_fail_over(
     assert (await caller.run(run_id))["jobModelVersion"] == 1
 
 
-async def test_tasks_stay_where_they_moved_if_the_job_says_so_until_a_request(caller: Caller, clock: FakeClock) -> None:
+async def test_tasks_stay_where_they_moved_until_a_request_if_the_job_is_configured_so(caller: Caller, clock: FakeClock) -> None:
     run_id = await running(caller, 2, config={"failover.give.back": "false"})
     await caller.exited("c1", 1)
     await beat(caller, clock, AFTER, "c0")
@@ -177,7 +177,7 @@ async def test_tasks_stay_where_they_moved_if_the_job_says_so_until_a_request(ca
     assert sorted(await slots_of(caller)) == ["0", "1"]
 
 
-async def test_growth_leaves_a_slot_without_tasks_as_it_is(caller: Caller, clock: FakeClock) -> None:
+async def test_growth_gives_no_tasks_to_a_slot_without_tasks(caller: Caller, clock: FakeClock) -> None:
     run_id = await running(caller, 2)
     await caller.exited("c1", 1)
     await beat(caller, clock, AFTER, "c0")
@@ -188,7 +188,7 @@ async def test_growth_leaves_a_slot_without_tasks_as_it_is(caller: Caller, clock
     assert (run["failedOverSlots"], run["streams"][0]["partitions"]) == (["1"], 12)
 
 
-async def test_a_time_that_is_none_is_refused_at_the_deployment(caller: Caller) -> None:
+async def test_an_invalid_time_in_the_config_is_refused_at_the_deployment(caller: Caller) -> None:
     answer = await caller.http.post("/runs", json=run_body(config={"failover.after.seconds": "soon"}))
     assert problem_slug(answer) == (422, "bad-config")
 
@@ -227,7 +227,7 @@ async def test_a_run_that_is_scaled_down_while_its_lowest_slot_has_no_container_
     assert (await caller.run(run_id))["slots"] == ["0", "1", "2"]
 
 
-async def test_a_plan_for_one_container_while_the_lowest_slot_has_none_says_what_would_happen(caller: Caller, clock: FakeClock) -> None:
+async def test_a_plan_for_one_container_while_the_lowest_slot_has_none_is_safe_and_moves_nothing(caller: Caller, clock: FakeClock) -> None:
     await lost_slot_0(caller, clock)
     found = await plan(caller, containers=1)
     assert (found["verdict"], found["containers"], found["moves"]) == ("SAFE", 1, [])
@@ -252,7 +252,7 @@ async def backed_up(caller: Caller, run_id: str, execution_id: str, task: str) -
     assert answer.status_code == 200, answer.text
 
 
-async def test_a_task_is_taken_over_where_its_copy_is(caller: Caller, clock: FakeClock) -> None:
+async def test_a_task_is_taken_over_by_the_slot_that_has_its_copy(caller: Caller, clock: FakeClock) -> None:
     run_id = await running(caller, config=STANDBY)
     before = await slots_of(caller)
     for task in before["1"]:
@@ -268,7 +268,7 @@ async def test_a_task_is_taken_over_where_its_copy_is(caller: Caller, clock: Fak
     assert {slot: sorted(set(after[slot]) - set(before[slot])) for slot in after} == {slot: copies[slot] for slot in ("0", "2")}
 
 
-async def test_a_copy_is_of_the_snapshot_that_the_task_would_be_restored_from(caller: Caller) -> None:
+async def test_a_standby_copies_the_snapshot_from_which_the_task_would_be_restored(caller: Caller) -> None:
     run_id = await running(caller, 2, config=STANDBY)
     (task, *_) = (await slots_of(caller))["0"]
     assert (await kept(caller, run_id, "c1"))["copies"] == []
@@ -324,7 +324,7 @@ async def test_a_slot_that_fails_repeatedly_is_held_back_longer_and_longer_and_t
     await caller.registered(run_id, "c6", "0")
 
 
-async def test_orderly_ends_and_replacements_hold_no_slot_back(caller: Caller) -> None:
+async def test_a_slot_is_not_held_back_after_normal_exits_and_replacements(caller: Caller) -> None:
     run_id = str((await caller.deploy())["runId"])
     for number in range(10):
         await caller.registered(run_id, f"c{number}")
@@ -333,7 +333,7 @@ async def test_orderly_ends_and_replacements_hold_no_slot_back(caller: Caller) -
         await caller.registered(run_id, f"c{number}")
 
 
-async def test_the_next_run_begins_with_a_clean_slate(caller: Caller) -> None:
+async def test_the_failures_of_a_run_do_not_hold_back_the_slots_of_the_next_run(caller: Caller) -> None:
     run_id = str((await caller.deploy())["runId"])
     for number in range(5):
         answer = await caller.register(run_id, f"c{number}")

@@ -59,7 +59,7 @@ async def test_a_job_is_grouped_by_a_class_that_the_operator_allows(caller: Call
     assert (await caller.acquired(run["runId"], "c1", task="odd"))["stages"][0]["starts"][0]["partition"] == 1
 
 
-async def test_the_tasks_of_a_stateful_job_outlive_the_growth_of_its_stream(caller: Caller) -> None:
+async def test_a_stateful_job_keeps_its_tasks_when_its_stream_grows(caller: Caller) -> None:
     await caller.deploy(run_body(grouper=BY_PARITY))
     caller.log.grow("flights", 4)
     await caller.deploy(run_body(grouper=BY_PARITY))
@@ -77,7 +77,7 @@ async def test_a_stateful_job_keeps_its_grouper_and_a_stateless_one_may_change_i
     assert await model(caller) == {"Partition 0": [0], "Partition 1": [1]}
 
 
-async def test_max_tasks_is_the_classs_own(caller: Caller) -> None:
+async def test_a_grouper_decides_itself_whether_it_supports_max_tasks(caller: Caller) -> None:
     caller.log.grow("flights", 6)
     await caller.deploy(run_body(grouper="tests.support.custom_groupers:InBlocks", maxTasks=2))
     assert await model(caller) == {"block 0": [0, 2, 4], "block 1": [1, 3, 5]}
@@ -133,7 +133,7 @@ async def test_heartbeats_continue_while_a_grouper_runs(caller: Caller) -> None:
     assert (await deploying)["state"] == "CREATED"
 
 
-async def test_a_grouper_that_does_not_come_to_an_end_is_refused(home: Path, caller: Caller, clock: FakeClock) -> None:
+async def test_a_grouper_that_does_not_return_is_refused(home: Path, caller: Caller, clock: FakeClock) -> None:
     store, systems = temporary_store(Store), {"log": LogSystem(home / "log")}
     within = timedelta(seconds=0.05)
     names = Groupers(["tests.support.custom_groupers:*"], within)
@@ -163,7 +163,7 @@ class Mine:
 """
 
 
-async def test_a_job_files_own_grouper_is_deployed_with_it(caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_grouper_in_a_job_file_is_deployed_with_the_job(caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     (tmp_path / "grouping_beside.py").write_text(GROUPER)
     (tmp_path / "job.py").write_text(JOB)

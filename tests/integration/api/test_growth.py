@@ -59,7 +59,7 @@ async def test_a_stream_that_has_not_changed_changes_nothing(caller: Caller, run
     }
 
 
-async def test_a_doubled_stream_gives_each_task_another_partition_and_its_containers_learn_of_it(caller: Caller, run_id: str) -> None:
+async def test_a_doubled_stream_gives_each_task_another_partition_and_the_containers_are_notified(caller: Caller, run_id: str) -> None:
     before = await caller.http.get("/jobModel?job=flight-delays")
     caller.log.grow("flights", 4)
     assert (await check_partitions(caller))["grown"] == 1
@@ -89,7 +89,7 @@ async def test_a_waiting_poll_gets_the_new_version_at_once(caller: Caller, run_i
     assert [each["kind"] for each in await waiting] == ["MODEL"]
 
 
-async def test_a_holder_that_acquires_again_gets_the_new_partitions_from_their_beginnings_under_its_generation(
+async def test_an_owner_that_acquires_again_gets_the_new_partitions_from_their_beginnings_under_its_generation(
     caller: Caller, run_id: str
 ) -> None:
     append(caller, "flights", 0, 5)
@@ -106,7 +106,7 @@ async def test_a_holder_that_acquires_again_gets_the_new_partitions_from_their_b
     assert {each["partition"]: each["offset"] for each in stage["starts"]} == {0: 0, 2: 2}
 
 
-async def test_what_is_left_to_read_of_new_partitions_is_counted_from_their_beginnings(caller: Caller, run_id: str) -> None:
+async def test_the_lag_of_new_partitions_is_counted_from_their_beginnings(caller: Caller, run_id: str) -> None:
     survey = caller.coordinator.api.state.parts.lag
     await survey.run_once()
     caller.log.grow("flights", 4)
@@ -133,7 +133,7 @@ async def test_a_chain_of_growths_keeps_every_partition_where_it_was(caller: Cal
 
 
 @pytest.mark.parametrize("more", [1, 3])
-async def test_growth_to_no_multiple_is_refused_and_shown_and_the_job_continues_as_it_was(
+async def test_growth_to_a_count_that_is_no_multiple_is_refused_and_shown_and_the_job_continues_unchanged(
     caller: Caller, run_id: str, more: int, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caller.log.grow("flights", 2 + more)
@@ -156,7 +156,7 @@ async def test_growth_to_no_multiple_is_refused_and_shown_and_the_job_continues_
     assert (await caller.run(run_id))["streams"][0]["partitions"] == 8
 
 
-async def test_streams_that_grow_at_once_make_one_version(caller: Caller) -> None:
+async def test_streams_that_grow_at_the_same_time_cause_one_version(caller: Caller) -> None:
     caller.log.create("weather.hourly", 2)
     run = await caller.deploy(run_body(**{**TWO_INPUTS, "stages": [{"name": "join", "reads": ["flights", "weather"]}]}, stateful=False))
     caller.log.grow("flights", 4)
@@ -182,7 +182,7 @@ async def test_a_broadcast_stream_grows_for_every_task(caller: Caller) -> None:
         ]
 
 
-async def test_a_stream_with_a_dot_in_its_name_that_cannot_grow_keeps_no_other_back(caller: Caller) -> None:
+async def test_a_stream_that_cannot_grow_and_has_a_dot_in_its_name_does_not_block_others(caller: Caller) -> None:
     caller.log.create("weather.hourly", 2)
     run = await caller.deploy(run_body(**TWO_INPUTS))
     caller.log.grow("flights", 4)
@@ -195,7 +195,7 @@ async def test_a_stream_with_a_dot_in_its_name_that_cannot_grow_keeps_no_other_b
     }
 
 
-async def test_a_stream_that_vanishes_keeps_no_other_back_and_may_come_back(caller: Caller) -> None:
+async def test_a_stream_that_vanishes_does_not_block_others_and_may_return(caller: Caller) -> None:
     caller.log.create("weather.hourly", 2)
     run = await caller.deploy(run_body(**TWO_INPUTS))
     away = caller.log.directory / "weather.hourly.db"
@@ -246,7 +246,7 @@ async def test_a_stream_that_shrinks_is_refused(caller: Caller, run_id: str) -> 
     assert "a running job cannot give partitions up" in reply["reason"]
 
 
-async def test_systems_that_fail_or_do_not_answer_are_reported_and_hide_no_other(home: Path, clock: FakeClock) -> None:
+async def test_systems_that_fail_or_do_not_answer_are_reported_and_the_others_are_checked(home: Path, clock: FakeClock) -> None:
     class Silent(LogSystem):
         async def identity(self, stream: str) -> str | None:
             if stream == "weather.hourly" and self.silent:
@@ -287,7 +287,7 @@ async def test_intermediate_streams_are_not_watched(caller: Caller) -> None:
     assert ([each["name"] for each in reply["watched"]], reply["jobModelVersion"]) == (["flights"], 1)
 
 
-async def test_nothing_grows_while_a_run_drains_and_the_next_run_reads_what_is_new(caller: Caller) -> None:
+async def test_a_run_that_drains_does_not_grow_and_the_next_run_reads_the_new_partitions(caller: Caller) -> None:
     run = await running(caller)
     await run.requested()
     caller.log.grow("flights", 6)
@@ -304,7 +304,7 @@ async def test_nothing_grows_while_a_run_drains_and_the_next_run_reads_what_is_n
     assert watched(await caller.run(after["runId"]))["verdict"] == "UNCHANGED"
 
 
-async def test_growth_before_the_coordinator_was_started_again_is_seen(home: Path, clock: FakeClock) -> None:
+async def test_growth_while_the_coordinator_was_down_is_found(home: Path, clock: FakeClock) -> None:
     async with calling(home, clock) as caller:
         caller.log.create("flights", 2)
         run_id = (await caller.deploy())["runId"]
@@ -319,7 +319,7 @@ async def test_growth_before_the_coordinator_was_started_again_is_seen(home: Pat
         assert (await caller.beat("c1", 1)).headers["sluice-job-model-version"] == "2"
 
 
-async def test_a_stateless_jobs_new_partitions_get_tasks_of_their_own(caller: Caller) -> None:
+async def test_new_partitions_of_a_stateless_job_get_new_tasks(caller: Caller) -> None:
     run = await caller.deploy(run_body(stateful=False, containers=2))
     caller.log.grow("flights", 3)
     await check_partitions(caller)
@@ -327,7 +327,7 @@ async def test_a_stateless_jobs_new_partitions_get_tasks_of_their_own(caller: Ca
     assert (await caller.run(run["runId"]))["jobModelVersion"] == 2
 
 
-async def test_an_operator_need_not_wait_for_the_monitor(caller: Caller, run_id: str) -> None:
+async def test_an_operator_can_request_growth_before_the_monitor_finds_it(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 4)
     reply = await patched(caller, run_id, {"grow": True, "why": "now"}, Sluice_Who="ops")
     assert (reply["former"], reply["version"], reply["tasksAffected"]) == (1, 2, ["Partition 0", "Partition 1"])
@@ -378,7 +378,7 @@ async def test_every_adoption_of_a_fleet_that_adopts_at_once_is_recorded(caller:
     assert (await caller.run(run_id))["adoption"]["allOn"] == 2
 
 
-async def test_a_container_that_registers_later_counts_for_the_version_of_its_registration(caller: Caller, run_id: str) -> None:
+async def test_a_container_that_registers_later_has_adopted_the_version_of_its_registration(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 4)
     await check_partitions(caller)
     assert (await caller.registered(run_id, "c2"))["jobModelVersion"] == 2
@@ -440,7 +440,7 @@ async def test_an_input_of_a_stage_without_state_may_grow_to_any_number(caller: 
     assert (await caller.deploy(body))["streams"][0]["partitions"] == 8
 
 
-async def test_the_same_growth_is_refused_where_the_stage_may_have_state_and_the_refusal_says_how_to_declare_it(caller: Caller) -> None:
+async def test_the_same_growth_is_refused_if_the_stage_may_have_state_and_the_error_names_the_declaration(caller: Caller) -> None:
     caller.log.grow("flights", 6)
     run_id = (await caller.deploy(chained_body()))["runId"]
     caller.log.grow("flights", 8)
@@ -450,6 +450,6 @@ async def test_the_same_growth_is_refused_where_the_stage_may_have_state_and_the
     assert "declare them with stateful=False" in reply["reason"]
 
 
-async def test_stages_are_shown_without_the_new_field_unless_they_use_it_so_that_former_containers_can_read_them(caller: Caller) -> None:
+async def test_stages_have_the_new_field_only_if_they_use_it_so_that_containers_of_older_releases_can_read_them(caller: Caller) -> None:
     stages = (await caller.deploy(chained_body()))["stages"]
     assert [sorted(each) for each in stages] == [["name", "reads", "writes"]] * 2

@@ -81,7 +81,7 @@ async def refused(caller: Caller, token: str) -> str:
     return str(answer.json()["detail"])
 
 
-async def test_groups_become_roles_by_the_table(caller: Caller, corp: Issuer, clock: FakeClock) -> None:
+async def test_groups_get_their_roles_from_the_table(caller: Caller, corp: Issuer, clock: FakeClock) -> None:
     caller.log.create("flights", 2)
     admin = {"Authorization": f"Bearer {corp.token(clock.now(), groups=['root'])}"}
     caller.http.headers.update(admin)
@@ -171,7 +171,7 @@ async def test_the_clocks_may_differ_by_a_minute(
     assert await status(caller, corp.token(now, **changed(claim, now.timestamp() + late))) == 401
 
 
-async def test_keys_are_kept_while_their_server_is_away_but_not_for_ever(caller: Caller, corp: Issuer, clock: FakeClock) -> None:
+async def test_keys_are_kept_for_a_limited_time_while_their_server_is_unavailable(caller: Caller, corp: Issuer, clock: FakeClock) -> None:
     assert await status(caller, corp.token(clock.now())) == 200
     chore = RefreshKeys(caller.coordinator.authentication.providers, clock)
     corp.away = True
@@ -187,7 +187,7 @@ async def test_keys_are_kept_while_their_server_is_away_but_not_for_ever(caller:
     assert await status(caller, corp.token(clock.now())) == 200
 
 
-async def test_heartbeats_go_on_without_the_provider(caller: Caller, corp: Issuer, clock: FakeClock) -> None:
+async def test_heartbeats_continue_during_an_outage_of_the_provider(caller: Caller, corp: Issuer, clock: FakeClock) -> None:
     caller.log.create("flights", 2)
     headers = {"Authorization": f"Bearer {corp.token(clock.now(), groups=['root'])}"}
     run = (await caller.http.post("/runs", json=run_body(), headers=headers)).json()
@@ -201,7 +201,7 @@ async def test_heartbeats_go_on_without_the_provider(caller: Caller, corp: Issue
     assert await caller.alive("c1", 1)
 
 
-async def test_a_new_key_is_fetched_when_a_token_has_it_and_a_withdrawn_one_is_forgotten(
+async def test_a_new_key_is_fetched_when_a_token_uses_it_and_a_withdrawn_key_is_removed(
     caller: Caller, corp: Issuer, clock: FakeClock
 ) -> None:
     assert await status(caller, corp.token(clock.now())) == 200
@@ -251,7 +251,7 @@ async def test_no_redirect_to_another_host_is_followed(
         (200, {}, b'{"keys": [7]}'),
     ],
 )
-async def test_an_answer_that_is_no_set_of_keys_is_an_outage_of_the_provider(
+async def test_an_answer_that_is_not_a_set_of_keys_is_treated_as_an_outage_of_the_provider(
     caller: Caller, corp: Issuer, clock: FakeClock, answer: tuple[int, dict[str, str], bytes]
 ) -> None:
     corp.answers[KEYS_PATH] = answer
@@ -264,7 +264,7 @@ async def test_a_provider_that_names_another_issuer_is_not_used(caller: Caller, 
     assert await status(caller, corp.token(clock.now())) == 503
 
 
-async def test_tokens_of_one_provider_are_not_those_of_another(tmp_path: Path, corp: Issuer, clock: FakeClock) -> None:
+async def test_tokens_of_one_provider_are_not_accepted_as_those_of_another(tmp_path: Path, corp: Issuer, clock: FakeClock) -> None:
     with issuer() as partner:
         other = settings_of(partner, name="partner", roles=[])
         async with trusting(tmp_path, clock, settings_of(corp), other) as caller:
@@ -292,7 +292,7 @@ async def test_a_token_in_a_url_is_refused_and_not_logged(
     )
 
 
-async def test_a_token_is_not_valid_for_longer_than_its_life(caller: Caller, corp: Issuer, clock: FakeClock) -> None:
+async def test_a_token_is_not_valid_after_it_expires(caller: Caller, corp: Issuer, clock: FakeClock) -> None:
     principal = await caller.coordinator.authentication.identify(corp.token(clock.now()), "")
     assert caller.coordinator.authentication.is_valid(principal)
     clock.advance(600 + SKEW)

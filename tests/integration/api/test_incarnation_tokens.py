@@ -84,7 +84,7 @@ async def test_a_container_works_with_its_own_token(there: Guarded) -> None:
     assert (await there.exit("c1")).status_code == 200
 
 
-async def test_an_identity_cannot_do_what_a_container_does(there: Guarded) -> None:
+async def test_an_identity_cannot_send_the_requests_of_a_container(there: Guarded) -> None:
     await there.registered("c1")
     generation = (await there.caller.acquired(there.run_id, "c1"))["generation"]
     for who in ("agent", "admin"):
@@ -114,7 +114,7 @@ async def test_a_container_cannot_act_for_another_one(there: Guarded) -> None:
     assert (await caller.release(run, generation)).status_code == 204
 
 
-async def test_a_replaced_container_is_refused_though_its_generation_is_the_last(there: Guarded) -> None:
+async def test_a_replaced_container_is_refused_although_its_generation_is_the_newest(there: Guarded) -> None:
     old = await there.registered("old")
     generation = (await there.caller.acquired(there.run_id, "old"))["generation"]
     new = await there.registered("new")
@@ -128,7 +128,7 @@ async def test_a_replaced_container_is_refused_though_its_generation_is_the_last
     assert await there.caller.alive("new", 2)
 
 
-async def test_a_repeated_registration_gets_a_new_token_and_only_for_the_same_principal(there: Guarded) -> None:
+async def test_only_the_same_principal_may_repeat_a_registration_and_it_gets_a_new_token(there: Guarded) -> None:
     first = await there.registered("c1")
     second = await there.registered("c1")
     assert first != second
@@ -168,7 +168,7 @@ async def test_a_name_that_cannot_be_stored_is_refused_before_it_is_looked_up(tm
         assert problem_slug(await http.get(f"/runs/{run}")) == (401, "not-authenticated")
 
 
-async def test_a_token_outlives_the_coordinator(tmp_path: Path) -> None:
+async def test_a_token_is_valid_after_a_restart_of_the_coordinator(tmp_path: Path) -> None:
     clock = FakeClock()
     async with serving(tmp_path, clock) as there:
         token = await there.registered("c1")
@@ -196,7 +196,7 @@ async def test_no_answer_shows_the_token_of_a_container(there: Guarded) -> None:
     assert '"token"' not in (await there.exit("c1")).text
 
 
-async def test_without_authentication_containers_of_the_release_before_need_no_token(tmp_path: Path) -> None:
+async def test_without_authentication_containers_of_the_previous_release_need_no_token(tmp_path: Path) -> None:
     async with calling(tmp_path, FakeClock()) as caller:
         caller.log.create("flights", 2)
         run = await caller.deploy()

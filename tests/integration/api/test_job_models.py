@@ -34,7 +34,7 @@ async def test_the_job_model_is_served_in_samzas_spelling(caller: Caller) -> Non
 
 
 @pytest.mark.parametrize("spelling", ["{}", "W/{}", '"other", {}', "*", ' {} , "x"'])
-async def test_a_model_that_the_asker_has_is_not_sent_again(caller: Caller, spelling: str) -> None:
+async def test_a_model_that_the_client_already_has_is_not_sent_again(caller: Caller, spelling: str) -> None:
     await caller.deploy()
     etag = (await caller.http.get(MODEL)).headers["etag"]
     answer = await caller.http.get(MODEL, headers={"If-None-Match": spelling.format(etag)})
@@ -42,7 +42,7 @@ async def test_a_model_that_the_asker_has_is_not_sent_again(caller: Caller, spel
 
 
 @pytest.mark.parametrize("known", ['"1-0000"', "1", '""'])
-async def test_another_model_is_sent(caller: Caller, known: str) -> None:
+async def test_a_model_is_sent_to_a_client_that_has_another_one(caller: Caller, known: str) -> None:
     await caller.deploy()
     assert (await caller.http.get(MODEL, headers={"If-None-Match": known})).status_code == 200
 
@@ -64,7 +64,7 @@ async def test_load_balancers_may_probe_with_head(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-async def test_the_refusal_of_a_method_names_the_allowed_ones(caller: Caller, method: str) -> None:
+async def test_the_refusal_of_a_method_lists_the_allowed_methods(caller: Caller, method: str) -> None:
     answer = await caller.http.request(method, MODEL)
     assert problem_slug(answer) == (405, "http-405")
     assert "GET" in answer.headers["allow"]
@@ -84,7 +84,7 @@ async def test_localities_show_the_host_of_the_newest_incarnation(caller: Caller
     assert one.json() == {"id": "0", "host": "host-of-c2", "jmx-url": "", "jmx-tunneling-url": ""}
 
 
-async def test_the_locality_of_a_processor_that_there_is_not_is_unknown(caller: Caller) -> None:
+async def test_the_locality_of_an_unknown_processor_is_not_found(caller: Caller) -> None:
     await caller.deploy()
     assert problem_slug(await caller.http.get("/locality?processorId=9")) == (404, "unknown-slot")
 
@@ -96,7 +96,7 @@ async def test_with_several_jobs_a_request_of_localities_must_name_one(caller: C
     assert (await caller.http.get("/locality?job=other")).status_code == 200
 
 
-async def test_live_and_ready_say_so(caller: Caller) -> None:
+async def test_a_coordinator_that_works_is_live_and_ready(caller: Caller) -> None:
     assert (await caller.http.get("/livez")).text == "ok"
     assert (await caller.http.get("/readyz")).text == "ready\n"
     verbose = (await caller.http.get("/readyz?verbose")).text.splitlines()
@@ -107,7 +107,7 @@ async def test_live_and_ready_say_so(caller: Caller) -> None:
     assert vital == ["[+] database", "[+] system log", *disks, "[+] catalog", "[+] chores", "[+] backups", "[+] leases", "ready"]
 
 
-async def test_without_its_log_the_coordinator_lives_and_is_not_ready(caller: Caller) -> None:
+async def test_without_its_log_the_coordinator_is_live_and_not_ready(caller: Caller) -> None:
     for file in caller.log.directory.iterdir():
         file.unlink()
     caller.log.directory.rmdir()
@@ -151,11 +151,11 @@ def announced(body: bytes) -> httpx.Request:
     return httpx.Request("POST", "http://c/runs", content=body, headers={"Content-Type": "application/json"})
 
 
-async def test_a_body_too_large_is_refused(caller: Caller) -> None:
+async def test_a_body_that_is_too_large_is_refused(caller: Caller) -> None:
     assert problem_slug(await caller.http.send(announced(b" " * 50_000_000))) == (413, "body-too-large")
 
 
-async def test_a_body_too_large_that_does_not_say_its_length_is_refused_too(caller: Caller) -> None:
+async def test_a_body_that_is_too_large_and_has_no_declared_length_is_refused(caller: Caller) -> None:
     answer = await caller.http.post("/runs", content=chunks(50), headers={"Content-Type": "application/json"})
     assert problem_slug(answer) == (413, "body-too-large")
     assert answer.headers["content-type"] == MEDIA_TYPE

@@ -36,7 +36,7 @@ async def written(caller: Caller) -> BlobStore:
     return blobs
 
 
-async def test_a_finished_job_is_removed_with_all_that_is_recorded_of_it(caller: Caller) -> None:
+async def test_a_finished_job_is_removed_with_all_its_records(caller: Caller) -> None:
     await finished(caller)
     planned = await removed(caller, dryRun="true")
     assert (planned["dryRun"], planned["runs"], planned["containers"], planned["versions"], planned["snapshots"]) == (True, 1, 1, 1, 1)
@@ -51,7 +51,7 @@ async def test_a_finished_job_is_removed_with_all_that_is_recorded_of_it(caller:
         assert not any((await tx.history.rows_of_job(JobName("flight-delays"))).values())
 
 
-async def test_a_job_that_runs_is_not_removed_and_the_refusal_says_what_to_do(caller: Caller) -> None:
+async def test_a_running_job_is_not_removed_and_the_refusal_names_a_remedy(caller: Caller) -> None:
     run_id, _ = await held(caller)
     for url in (URL, f"{URL}?dryRun=true"):
         answer = await caller.http.delete(url)
@@ -72,7 +72,7 @@ async def test_a_later_job_of_the_same_name_starts_fresh_under_higher_generation
     assert acquired["stages"][0]["lineage"] != lineage
 
 
-async def test_the_blobs_of_a_removed_job_are_deleted_after_their_grace(caller: Caller, clock: FakeClock) -> None:
+async def test_the_blobs_of_a_removed_job_are_deleted_after_the_grace_period(caller: Caller, clock: FakeClock) -> None:
     await finished(caller)
     await removed(caller)
     blobs = await written(caller)

@@ -82,7 +82,7 @@ async def test_a_drain_that_keeps_the_state_may_be_cancelled_or_fail_in_any_phas
     await run.to_drained()
 
 
-async def test_a_run_that_is_stopped_under_a_drain_that_keeps_the_state_has_its_state(caller: Caller) -> None:
+async def test_a_run_that_is_stopped_during_a_drain_that_keeps_the_state_keeps_its_state(caller: Caller) -> None:
     run = await keeping(caller)
     await run.requested(**KEEP)
     await run.all_take("stopped")
@@ -93,7 +93,7 @@ async def test_a_run_that_is_stopped_under_a_drain_that_keeps_the_state_has_its_
 
 
 @pytest.mark.parametrize("first", ["DEFAULT", "KEEP_STATE"])
-async def test_a_request_of_the_other_mode_is_refused_while_a_run_drains_and_afterwards(caller: Caller, first: str) -> None:
+async def test_a_request_for_the_other_mode_is_refused_during_and_after_a_drain(caller: Caller, first: str) -> None:
     run = await keeping(caller)
     other = {"DEFAULT": "KEEP_STATE", "KEEP_STATE": "DEFAULT"}[first]
     await run.requested(drainMode=first)
@@ -106,7 +106,7 @@ async def test_a_request_of_the_other_mode_is_refused_while_a_run_drains_and_aft
 # --- containers of the release before ----------------------------------------------------------------------------------
 
 
-async def test_a_run_with_a_container_of_the_release_before_is_not_drained_with_its_state(caller: Caller) -> None:
+async def test_a_drain_that_keeps_the_state_is_refused_for_a_run_with_a_container_of_the_previous_release(caller: Caller) -> None:
     run = await running(caller)
     refused = await run.request(**KEEP)
     assert problem_slug(refused) == (409, "outdated-containers")
@@ -118,7 +118,7 @@ async def test_a_run_with_a_container_of_the_release_before_is_not_drained_with_
     assert (await run.request(**KEEP)).status_code == 202
 
 
-async def test_a_container_of_the_release_before_does_not_come_into_a_drain_that_keeps_the_state(caller: Caller) -> None:
+async def test_a_container_of_the_previous_release_cannot_register_during_a_drain_that_keeps_the_state(caller: Caller) -> None:
     run = await deployed(caller)
     await run.requested(**KEEP)
     assert problem_slug(await caller.register(run.run_id, "c1")) == (409, "outdated-containers")
@@ -141,7 +141,7 @@ async def test_a_version_without_the_stage_that_has_state_is_refused_and_the_old
     assert (await caller.http.post("/runs", json=run_body(**UNSAVED))).status_code == 201
 
 
-async def test_a_version_that_reads_another_stream_into_the_state_is_refused_and_empty_state_is_not(caller: Caller) -> None:
+async def test_a_version_that_reads_another_stream_into_the_state_is_refused_unless_the_state_is_empty(caller: Caller) -> None:
     caller.log.create("other", 2)
     run = await keeping(caller)
     await kept(caller, run)
@@ -185,7 +185,7 @@ async def test_a_roll_back_returns_to_the_state_of_the_drain(caller: Caller) -> 
     assert offsets_of(start["starts"]) == {("flights", 0): 70}
 
 
-async def test_without_a_backup_there_is_no_way_back_once_a_batch_has_run_and_none_is_needed_before(caller: Caller) -> None:
+async def test_without_a_backup_a_roll_back_is_refused_after_a_batch_and_accepted_before_it(caller: Caller) -> None:
     run = await keeping(caller)
     await kept(caller, run)
     for number in (2, 3):

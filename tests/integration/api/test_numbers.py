@@ -129,7 +129,7 @@ async def on_both(request: pytest.FixtureRequest, home: Path, clock: FakeClock) 
         yield made
 
 
-def test_every_request_with_a_body_is_tried() -> None:
+def test_every_request_with_a_body_is_tested() -> None:
     with_body = {
         f"{method.upper()} {path}"
         for path, methods in DOCUMENT["paths"].items()
@@ -226,7 +226,7 @@ def nested(depth: int, leaf: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("leaf", ["1", '"\\u0061"'], ids=["plain", "escaped"])
-async def test_a_deeply_nested_body_is_refused_whatever_the_route_and_the_field(caller: Caller, leaf: str) -> None:
+async def test_a_deeply_nested_body_is_refused_on_every_route_and_in_every_field(caller: Caller, leaf: str) -> None:
     run_id = (await caller.deploy())["runId"]
     found = []
     for request, body in BODIES.items():

@@ -33,7 +33,7 @@ async def choose(caller: Caller, number: int) -> httpx.Response:
     return await caller.http.post(f"{JOB}/snapshots/{checkpoint_id(number)}/restore", json=STORE)
 
 
-async def test_snapshots_come_in_pages_newest_first(caller: Caller) -> None:
+async def test_snapshots_are_listed_in_pages_newest_first(caller: Caller) -> None:
     await reported(caller, 5)
     first = await listed(caller, limit=2)
     second = await listed(caller, limit=2, before=first["next"])
@@ -52,7 +52,7 @@ async def test_a_snapshot_shows_all_that_was_reported(caller: Caller) -> None:
     assert found["retainedBy"] == ["head", "last"]
 
 
-async def test_pins_come_page_by_page(caller: Caller) -> None:
+async def test_pins_are_listed_page_by_page(caller: Caller) -> None:
     await reported(caller, 2)
     for name in ("c", "a", "b", "d"):
         assert (await caller.http.post(f"{JOB}/pins", json={**STORE, "pinId": name})).status_code == 201
@@ -79,7 +79,7 @@ async def test_a_pin_shows_what_it_keeps_and_until_when(caller: Caller, clock: F
     assert "pin keep" not in (await listed(caller))["snapshots"][1]["retainedBy"]
 
 
-async def test_a_pin_without_a_checkpoint_is_on_the_newest_of_each_store_and_goes_when_it_is_deleted(caller: Caller) -> None:
+async def test_a_pin_without_a_checkpoint_is_on_the_newest_of_each_store_until_it_is_deleted(caller: Caller) -> None:
     await reported(caller, 2)
     made = (await caller.http.post(f"{JOB}/pins", json={})).json()
     assert [each["checkpointId"] for each in made["snapshots"]] == [checkpoint_id(2)]
@@ -98,7 +98,7 @@ async def test_a_pin_without_a_checkpoint_is_on_the_newest_of_each_store_and_goe
         ({"expiresSeconds": -1}, (422, "invalid-request")),
     ],
 )
-async def test_a_pin_that_makes_no_sense_is_refused(caller: Caller, body: Json, expected: tuple[int, str]) -> None:
+async def test_an_invalid_pin_is_refused(caller: Caller, body: Json, expected: tuple[int, str]) -> None:
     await reported(caller, 1)
     assert problem_slug(await caller.http.post(f"{JOB}/pins", json=body)) == expected
     assert (await caller.http.get(f"{JOB}/pins")).json()["pins"] == []
@@ -134,7 +134,7 @@ async def test_a_chosen_snapshot_is_restored_and_continued_under_a_new_lineage(c
     assert [each["seq"] for each in (await listed(caller))["snapshots"] if each["head"]] == [4]
 
 
-async def test_going_back_says_that_a_chain_of_stages_is_not_exact(caller: Caller) -> None:
+async def test_restoring_a_snapshot_of_a_chain_of_stages_warns_that_the_result_is_not_exact(caller: Caller) -> None:
     run = await caller.deploy(chained_body(partitions=2))
     await caller.registered(run["runId"], "c1")
     reply = await caller.acquired(run["runId"], "c1")

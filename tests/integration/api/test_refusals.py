@@ -68,7 +68,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
 
 
 @pytest.mark.parametrize("case", sorted(REFUSED))
-async def test_a_run_that_cannot_be_is_refused_and_leaves_nothing(caller: Caller, case: str) -> None:
+async def test_an_impossible_run_is_refused_and_nothing_is_left_of_it(caller: Caller, case: str) -> None:
     body, slug = REFUSED[case]
     caller.log.create("rules", 3)
     caller.log.create("taken", 3)
@@ -80,7 +80,7 @@ async def test_a_run_that_cannot_be_is_refused_and_leaves_nothing(caller: Caller
     assert caller.log.streams() == before
 
 
-async def test_a_refused_deployment_leaves_the_live_run_as_it_was(caller: Caller) -> None:
+async def test_a_refused_deployment_does_not_change_the_live_run(caller: Caller) -> None:
     run = await caller.deploy()
     before = await caller.run(run["runId"])
     assert (await caller.http.post("/runs", json=run_body(containers=9))).status_code == 422
@@ -104,7 +104,7 @@ async def test_a_refused_deployment_leaves_the_live_run_as_it_was(caller: Caller
         (b'{"job": "a\\u0000b"}', {422}),
     ],
 )
-async def test_bytes_that_are_no_request_are_refused_as_a_problem(caller: Caller, content: bytes, statuses: set[int]) -> None:
+async def test_a_body_that_is_not_a_request_is_refused_with_a_problem(caller: Caller, content: bytes, statuses: set[int]) -> None:
     answer = await caller.http.post("/runs", content=content, headers={"Content-Type": "application/json"})
     assert problem_slug(answer)[0] in statuses, answer.text
 
@@ -136,7 +136,7 @@ async def test_bytes_that_are_no_request_are_refused_as_a_problem(caller: Caller
         ("POST", "/containerHeartbeat?executionContainerId=c", None, (405, "http-405")),
     ],
 )
-async def test_what_cannot_be_answered_is_a_problem_of_a_kind(
+async def test_each_refused_request_is_answered_with_its_problem_type(
     caller: Caller, method: str, path: str, body: Any, expected: tuple[int, str]
 ) -> None:
     assert problem_slug(await caller.http.request(method, path, json=body)) == expected

@@ -58,7 +58,7 @@ async def four_tasks(caller: Caller, **changes: Any) -> str:
     return run_id
 
 
-async def test_fewer_tasks_read_on_where_others_have_stopped_and_keep_their_lineages(caller: Caller) -> None:
+async def test_fewer_tasks_continue_where_the_former_tasks_stopped_and_keep_their_lineages(caller: Caller) -> None:
     run_id = await four_tasks(caller)
     lineage = (await caller.acquired(run_id, "c1"))["stages"][0]["lineage"]
     await caller.exited("c1")
@@ -69,7 +69,7 @@ async def test_fewer_tasks_read_on_where_others_have_stopped_and_keep_their_line
     assert await caller.acquired(run_id, "c2") == acquired["Partition 0"]
 
 
-async def test_more_tasks_begin_new_lineages_where_fewer_have_stopped(caller: Caller) -> None:
+async def test_more_tasks_begin_new_lineages_where_the_former_tasks_stopped(caller: Caller) -> None:
     run_id, acquired = await begun(caller, body(maxTasks=1), "c1")
     await reads(caller, run_id, acquired["Partition 0"], {0: 10, 1: 11, 2: 12})
     await caller.exited("c1")
@@ -79,7 +79,7 @@ async def test_more_tasks_begin_new_lineages_where_fewer_have_stopped(caller: Ca
     assert after["Partition 0"]["stages"][0]["lineage"] != acquired["Partition 0"]["stages"][0]["lineage"]
 
 
-async def test_tasks_that_come_back_continue_where_those_in_between_have_stopped(caller: Caller) -> None:
+async def test_tasks_that_return_continue_where_the_tasks_in_between_stopped(caller: Caller) -> None:
     await four_tasks(caller)
     await caller.exited("c1")
     run_id, acquired = await begun(caller, body(maxTasks=2), "c2")
@@ -89,7 +89,7 @@ async def test_tasks_that_come_back_continue_where_those_in_between_have_stopped
     assert [starts(each) for each in after.values()] == [{0: 20}, {1: 11}, {2: 22}, {3: 13}]
 
 
-async def test_a_task_that_has_reported_nothing_leaves_its_partitions_where_it_began_them(caller: Caller) -> None:
+async def test_partitions_of_a_task_that_has_reported_nothing_are_read_from_where_it_started(caller: Caller) -> None:
     await four_tasks(caller)
     await caller.exited("c1")
     await begun(caller, body(maxTasks=2), "c2")
@@ -122,7 +122,7 @@ async def test_the_same_tasks_wait_only_for_their_own_former_owners(caller: Call
     assert (await caller.acquired(run_id, "c2"))["stages"][0]["batchId"] == 5
 
 
-async def test_what_is_left_to_read_and_where_a_drain_ends_count_from_where_a_task_began(caller: Caller) -> None:
+async def test_the_lag_and_the_end_of_a_drain_are_counted_from_the_start_of_a_task(caller: Caller) -> None:
     await four_tasks(caller)
     await caller.exited("c1")
     run_id, _ = await begun(caller, body(maxTasks=1, config={"backup.stores": ""}), "c2")
@@ -139,7 +139,7 @@ async def test_what_is_left_to_read_and_where_a_drain_ends_count_from_where_a_ta
     assert starts(after["Partition 0"]) == {0: 10, 1: 11, 2: 12, 3: 13}
 
 
-async def test_tasks_that_are_no_more_hold_no_trim(caller: Caller, clock: FakeClock) -> None:
+async def test_tasks_that_no_longer_exist_do_not_hold_back_trimming(caller: Caller, clock: FakeClock) -> None:
     chained = chained_body(4, stateful=False)
     run_id, acquired = await begun(caller, chained, "c1")
     for partition in range(4):
@@ -155,7 +155,7 @@ async def test_tasks_that_are_no_more_hold_no_trim(caller: Caller, clock: FakeCl
     assert set(caller.log.earliest("by-carrier").values()) == {8}
 
 
-async def test_each_task_reads_a_broadcast_partition_on_from_where_it_has_read_it_itself(caller: Caller) -> None:
+async def test_each_task_continues_a_broadcast_partition_at_its_own_offset(caller: Caller) -> None:
     request = body(inputs=[{"name": "flights", "system": "log", "broadcast": "#0"}])
     run_id, acquired = await begun(caller, request, "c1")
     for p in (1, 2, 3):

@@ -58,7 +58,7 @@ async def test_an_input_that_grew_while_it_was_left_out_is_divided_by_its_first_
     assert await readers_of(caller) == {0: "Partition 0", 1: "Partition 1", 2: "Partition 0", 3: "Partition 1"}
 
 
-async def test_growth_and_its_roll_back_meanwhile_forget_no_stream_that_is_left_out(caller: Caller, clock: FakeClock) -> None:
+async def test_growth_and_its_roll_back_keep_the_record_of_a_stream_that_is_left_out(caller: Caller, clock: FakeClock) -> None:
     await worked(caller, BOTH, "c1")
     caller.log.grow("ra", 4)
     await worked(caller, BOTH, "c2")
@@ -72,7 +72,7 @@ async def test_growth_and_its_roll_back_meanwhile_forget_no_stream_that_is_left_
     assert await readers_of(caller) == {0: "Partition 0", 1: "Partition 1", 2: "Partition 0", 3: "Partition 1"}
 
 
-async def test_an_input_that_comes_back_smaller_is_refused_while_its_state_may_come_back(caller: Caller) -> None:
+async def test_an_input_that_returns_with_fewer_partitions_is_refused_while_its_state_may_return(caller: Caller) -> None:
     await worked(caller, BOTH, "c1")
     await worked(caller, RB_ALONE, "c2")
     (caller.log.directory / "ra.db").unlink()
@@ -82,7 +82,7 @@ async def test_an_input_that_comes_back_smaller_is_refused_while_its_state_may_c
     assert "log.ra had 2 partitions and now has 1" in answer.json()["detail"]
 
 
-async def test_an_input_may_come_back_smaller_when_its_history_has_ended(caller: Caller) -> None:
+async def test_an_input_may_return_with_fewer_partitions_when_its_history_has_ended(caller: Caller) -> None:
     await worked(caller, BOTH, "c1")
     await worked(caller, RB_ALONE, "c2")
     (caller.log.directory / "ra.db").unlink()
@@ -92,7 +92,7 @@ async def test_an_input_may_come_back_smaller_when_its_history_has_ended(caller:
     assert await readers_of(caller) == {0: "Partition 0"}
 
 
-async def test_an_input_that_no_task_has_begun_to_read_may_come_back_smaller(caller: Caller) -> None:
+async def test_an_input_that_no_task_has_begun_to_read_may_return_with_fewer_partitions(caller: Caller) -> None:
     await caller.deploy(BOTH)
     await worked(caller, RB_ALONE, "c1")
     (caller.log.directory / "ra.db").unlink()

@@ -72,7 +72,7 @@ async def test_a_query_out_of_bounds_is_refused(caller: Caller, query: dict[str,
     assert (await caller.http.get("/runs", params=query)).status_code == 422
 
 
-async def test_the_detail_of_a_run_shows_the_rest_of_each_lease_and_the_time(caller: Caller, clock: FakeClock) -> None:
+async def test_the_details_of_a_run_show_the_remaining_time_of_each_lease_and_the_current_time(caller: Caller, clock: FakeClock) -> None:
     run_id = (await caller.deploy(run_body(containers=2)))["runId"]
     await caller.registered(run_id, "c1")
     clock.advance(10)
@@ -83,7 +83,7 @@ async def test_the_detail_of_a_run_shows_the_rest_of_each_lease_and_the_time(cal
     assert {each["executionContainerId"]: each["leaseSecondsLeft"] for each in reply["incarnations"]} == {"c1": 14.75, "c2": 24.75}
 
 
-async def test_a_lease_that_is_over_has_nothing_left_and_a_replaced_container_has_none(caller: Caller, clock: FakeClock) -> None:
+async def test_an_expired_lease_has_no_time_left_and_a_replaced_container_has_no_lease(caller: Caller, clock: FakeClock) -> None:
     run_id = (await caller.deploy())["runId"]
     await caller.registered(run_id, "c1")
     await caller.registered(run_id, "c2")
@@ -95,7 +95,7 @@ async def test_a_lease_that_is_over_has_nothing_left_and_a_replaced_container_ha
 # --- containers ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_run_has_its_newest_containers_and_a_list_has_all_page_by_page(caller: Caller) -> None:
+async def test_a_run_shows_its_newest_containers_and_the_list_has_all_of_them_page_by_page(caller: Caller) -> None:
     run_id = str((await caller.deploy(run_body(containers=2)))["runId"])
     await caller.registered(run_id, "other", "1")
     for number in range(8):
@@ -122,7 +122,7 @@ async def test_a_page_after_a_container_that_the_run_does_not_have_is_refused(ca
     assert problem_slug(answer) == (404, "unknown-container")
 
 
-async def test_all_failures_of_a_slot_are_counted_though_few_are_shown(caller: Caller, clock: FakeClock) -> None:
+async def test_all_failures_of_a_slot_are_counted_although_few_are_shown(caller: Caller, clock: FakeClock) -> None:
     run_id = str((await caller.deploy())["runId"])
     for number in range(12):
         await caller.registered(run_id, f"c{number}")
@@ -132,7 +132,7 @@ async def test_all_failures_of_a_slot_are_counted_though_few_are_shown(caller: C
     assert (len(run["incarnations"]), run["crashLoopBackoff"][0]["failures"]) == (5, 12)
 
 
-async def test_jobs_come_page_by_page(caller: Caller) -> None:
+async def test_jobs_are_listed_page_by_page(caller: Caller) -> None:
     for job in ("b", "a", "c"):
         await caller.deploy(run_body(job=job))
     pages = [(await caller.http.get(f"/jobs{query}")).json() for query in ("", "?limit=2", "?limit=2&after=b")]

@@ -28,7 +28,7 @@ async def test_a_plan_shows_tasks_and_streams_and_creates_none_of_them(caller: C
     assert await runs(caller) == []
 
 
-async def test_what_is_planned_is_what_is_made(caller: Caller) -> None:
+async def test_a_deployment_has_the_tasks_and_streams_of_its_plan(caller: Caller) -> None:
     body = chained_body(containers=3)
     found = await plan(caller, body)
     made = await caller.run((await caller.deploy(body))["runId"])
@@ -65,14 +65,14 @@ async def test_a_start_after_a_drain_is_planned_before_there_is_a_drain(caller: 
     assert (await plan(caller, drained))["replaces"] == job.run_id
 
 
-async def test_after_a_drain_a_stream_may_have_grown_to_what_a_history_that_continues_may_not_read(caller: Caller) -> None:
+async def test_a_start_after_a_drain_may_read_a_grown_stream_that_a_continued_history_may_not(caller: Caller) -> None:
     await caller.deploy(run_body(**UNSAVED))
     caller.log.grow("flights", 3)
     assert problem_slug(await caller.http.post("/runs/plan", json=run_body(**UNSAVED))) == (422, "incompatible-expansion")
     assert len((await plan(caller, run_body(start="drained", **UNSAVED)))["tasks"]) == 3
 
 
-async def test_the_request_that_made_a_run_makes_it_again(caller: Caller) -> None:
+async def test_the_request_that_created_a_run_creates_an_equal_one(caller: Caller) -> None:
     body: dict[str, Any] = chained_body(containers=2, config={"a": "b"}, stateful=False, maxTasks=3, start="2026-03-01T12:00:00+01:00")
     run_id = (await caller.deploy(body))["runId"]
     found = (await caller.http.get(f"/runs/{run_id}/request")).json()
@@ -84,5 +84,5 @@ async def test_the_request_that_made_a_run_makes_it_again(caller: Caller) -> Non
     assert (await caller.http.get(f"/runs/{again}/request")).json() == found
 
 
-async def test_there_is_no_request_of_an_unknown_run(caller: Caller) -> None:
+async def test_the_request_of_an_unknown_run_is_not_found(caller: Caller) -> None:
     assert problem_slug(await caller.http.get("/runs/lost/request")) == (404, "unknown-run")

@@ -30,7 +30,7 @@ async def run_id(caller: Caller) -> str:
     return run_id
 
 
-async def test_a_run_that_nothing_ever_ran_of_stops_at_once(caller: Caller) -> None:
+async def test_a_run_that_never_had_a_container_stops_at_once(caller: Caller) -> None:
     run = await caller.deploy()
     answer = await caller.stop(run["runId"], reason="enough")
     assert (answer.status_code, answer.json()["state"], answer.json()["reason"]) == (202, "STOPPED", "enough")
@@ -55,7 +55,7 @@ async def test_a_replaced_container_that_may_still_act_keeps_its_run_from_ending
     assert await state(caller, run_id) == "STOPPED"
 
 
-async def test_containers_that_are_lost_end_a_stopping_run(caller: Caller, clock: FakeClock, run_id: str) -> None:
+async def test_a_stopping_run_ends_when_its_containers_are_lost(caller: Caller, clock: FakeClock, run_id: str) -> None:
     await caller.stop(run_id)
     clock.advance(35)
     await expiry(caller, clock).run_once()
@@ -102,7 +102,7 @@ async def test_a_run_whose_containers_all_exit_continues_until_it_is_stopped(cal
     assert (await caller.registered(run_id, "c2", "0"))["epoch"] == 2
 
 
-async def test_no_container_registers_for_a_run_that_is_to_end(caller: Caller, run_id: str) -> None:
+async def test_no_container_can_register_for_a_run_that_is_stopping(caller: Caller, run_id: str) -> None:
     await caller.stop(run_id)
     assert problem_slug(await caller.register(run_id, "c2")) == (409, "stale-run")
 
@@ -131,7 +131,7 @@ async def test_a_run_replaces_only_the_run_that_the_request_names(caller: Caller
     assert [each["runId"] for each in runs] == [second.json()["runId"], first["runId"]]
 
 
-async def test_of_deployments_at_once_the_last_is_current_and_the_others_end(caller: Caller) -> None:
+async def test_the_last_of_several_concurrent_deployments_is_current_and_the_others_end(caller: Caller) -> None:
     runs = await asyncio.gather(*(caller.deploy() for _ in range(4)))
     (job,) = (await caller.http.get("/jobs")).json()["jobs"]
     states = {run["runId"]: await state(caller, run["runId"]) for run in runs}
@@ -149,7 +149,7 @@ async def polling(caller: Caller, run_id: str) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_poll_for_notices_is_answered_as_soon_as_the_run_is_to_stop(caller: Caller, run_id: str) -> None:
+async def test_a_poll_for_notices_is_answered_as_soon_as_a_stop_is_requested(caller: Caller, run_id: str) -> None:
     async with asyncio.TaskGroup() as group:
         poll = group.create_task(caller.notices(run_id, wait=300))
         await polling(caller, run_id)
@@ -168,7 +168,7 @@ async def test_a_poll_is_woken_by_its_own_run_only(caller: Caller, run_id: str) 
     assert len(await poll) == 1
 
 
-async def test_a_poll_gets_what_came_after_the_number_that_it_knows(caller: Caller) -> None:
+async def test_a_poll_gets_the_notices_after_the_number_that_it_sends(caller: Caller) -> None:
     run_id = (await caller.deploy())["runId"]
     await caller.stop(run_id)
     assert [each["seq"] for each in await caller.notices(run_id)] == [1, 2]
@@ -181,7 +181,7 @@ async def test_a_poll_without_a_notice_ends_empty(caller: Caller, run_id: str) -
     assert not caller.coordinator.notices.waiting(RunId(run_id))
 
 
-async def test_polls_end_when_the_coordinator_goes_down(caller: Caller, run_id: str) -> None:
+async def test_polls_end_when_the_coordinator_stops(caller: Caller, run_id: str) -> None:
     poll = asyncio.create_task(caller.notices(run_id, wait=300))
     await polling(caller, run_id)
     caller.coordinator.notices.close()

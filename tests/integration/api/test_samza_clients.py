@@ -65,7 +65,7 @@ async def other_job(caller: Caller) -> str:
 
 
 @pytest.mark.parametrize("url", ["/", "/jobs/flight-delays/"])
-async def test_a_container_that_beats_every_60_seconds_lives(caller: Caller, clock: FakeClock, url: str) -> None:
+async def test_a_container_that_sends_a_heartbeat_every_60_seconds_stays_alive(caller: Caller, clock: FakeClock, url: str) -> None:
     container = await launched(caller, str((await caller.deploy())["runId"]), url)
     for _ in range(5):
         assert await container.alive()
@@ -76,7 +76,7 @@ async def test_a_container_that_beats_every_60_seconds_lives(caller: Caller, clo
     assert await container.alive()
 
 
-async def test_its_tasks_are_free_when_it_must_have_exited_and_not_before(caller: Caller, clock: FakeClock) -> None:
+async def test_the_tasks_of_a_samza_container_are_free_when_it_must_have_exited_and_not_before(caller: Caller, clock: FakeClock) -> None:
     run_id = str((await caller.deploy())["runId"])
     container = await launched(caller, run_id)
     assert await container.alive()
@@ -149,7 +149,7 @@ async def test_a_container_with_an_epoch_may_use_the_url_of_its_job(caller: Call
     assert answers[0].headers["sluice-lease-seconds"] == "30"
 
 
-async def test_the_registration_of_such_a_client_answers_with_its_lease_terms(caller: Caller) -> None:
+async def test_the_registration_of_a_samza_container_answers_with_its_lease_terms(caller: Caller) -> None:
     run_id = str((await caller.deploy())["runId"])
     reply = await caller.registered(run_id, "c1", bare=True)
     assert (reply["leaseSeconds"], reply["heartbeatSeconds"]) == (160, 60)
@@ -235,7 +235,7 @@ async def test_a_notification_that_is_repeated_after_its_drain_was_cancelled_sta
     assert (await caller.run(run.run_id))["state"] == "RUNNING"
 
 
-async def test_a_run_that_drains_keeps_its_drain_when_another_notification_comes(caller: Caller) -> None:
+async def test_a_run_that_drains_keeps_its_drain_when_another_notification_arrives(caller: Caller) -> None:
     run = await running(caller)
     await run.requested()
     other = await caller.http.post("/drain", json=notification(run.run_id))
@@ -251,7 +251,7 @@ async def test_the_id_of_another_runs_drain_is_refused(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("uuid", ["", "1", "../x", 7, [CHOSEN]])
-async def test_an_id_that_is_no_uuid_is_refused(caller: Caller, uuid: Any) -> None:
+async def test_an_id_that_is_not_a_uuid_is_refused(caller: Caller, uuid: Any) -> None:
     run = await running(caller)
     answer = await caller.http.post("/drain", json={**notification(run.run_id), "uuid": uuid})
     assert problem_slug(answer) == (422, "invalid-request")

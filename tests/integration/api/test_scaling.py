@@ -63,13 +63,13 @@ async def test_a_plan_shows_the_effect_of_growth_and_changes_nothing(caller: Cal
     assert await caller.notices(run_id) == []
 
 
-async def test_a_plan_for_what_there_is_says_that_nothing_changes(caller: Caller, run_id: str) -> None:
+async def test_a_plan_for_the_present_counts_shows_that_nothing_changes(caller: Caller, run_id: str) -> None:
     assert (await plan(caller))["verdict"] == "UNCHANGED"
     assert (await plan(caller, streams={"flights": 4}, containers=2))["verdict"] == "UNCHANGED"
 
 
 @pytest.mark.parametrize(("count", "expected"), [(6, "not a multiple of 4"), (2, "cannot give partitions up")])
-async def test_a_plan_for_an_unsafe_change_says_why(caller: Caller, run_id: str, count: int, expected: str) -> None:
+async def test_a_plan_for_an_unsafe_change_gives_the_reason(caller: Caller, run_id: str, count: int, expected: str) -> None:
     found = await plan(caller, streams={"flights": count})
     assert (found["verdict"], found["streams"][0]["verdict"], found["partitions"]) == ("REFUSED", "REFUSED", [])
     assert expected in found["reason"]
@@ -97,7 +97,9 @@ async def test_a_plan_for_another_number_of_containers_shows_the_moves(caller: C
         ({"job": "flight-delays", "streams": {"../x": 4}}, (422, "invalid-request")),
     ],
 )
-async def test_a_plan_for_what_there_is_not_is_refused(caller: Caller, run_id: str, body: object, refusal: tuple[int, str]) -> None:
+async def test_a_plan_for_an_unknown_job_or_stream_or_an_invalid_count_is_refused(
+    caller: Caller, run_id: str, body: object, refusal: tuple[int, str]
+) -> None:
     assert problem_slug(await caller.http.post("/jobModel/plan", json=body)) == refusal
 
 
@@ -119,7 +121,7 @@ async def test_a_stateful_run_that_is_not_backed_up_is_not_scaled_away_from_its_
     assert (await slots_of(caller), (await caller.run(run_id))["jobModelVersion"]) == (before, 1)
 
 
-async def test_a_stateless_run_that_is_not_backed_up_is_scaled_and_its_tasks_read_on_where_they_were(caller: Caller) -> None:
+async def test_a_stateless_run_that_is_not_backed_up_is_scaled_and_its_tasks_continue_at_their_offsets(caller: Caller) -> None:
     run_id = str((await caller.deploy(run_body(containers=2, stateful=False, **UNSAVED)))["runId"])
     await caller.registered(run_id, "c0", "0")
     await caller.registered(run_id, "c1", "1")
@@ -137,7 +139,7 @@ async def test_a_stateless_run_that_is_not_backed_up_is_scaled_and_its_tasks_rea
         assert moved["lineage"] != stage["lineage"]
 
 
-async def test_a_roll_back_leaves_the_state_of_no_task_behind(caller: Caller, run_id: str) -> None:
+async def test_a_roll_back_that_would_leave_the_state_of_a_task_behind_is_refused(caller: Caller, run_id: str) -> None:
     await patched(caller, run_id, {"containers": 3})
     answer = await caller.http.put(f"/runs/{run_id}/backup", json={"stores": [], "restoreFrom": []})
     assert answer.status_code == 200, answer.text
@@ -147,7 +149,7 @@ async def test_a_roll_back_leaves_the_state_of_no_task_behind(caller: Caller, ru
 # --- the number of containers ----------------------------------------------------------------------------------------
 
 
-async def test_one_more_container_takes_its_share_when_the_former_holder_has_released_it(caller: Caller, run_id: str) -> None:
+async def test_an_additional_container_gets_its_share_of_tasks_when_the_former_owner_has_released_them(caller: Caller, run_id: str) -> None:
     reply = await patched(caller, run_id, {"containers": 3, "why": "more to do"}, Sluice_Who="ops")
     (move,) = reply["moves"]
     assert (reply["former"], reply["version"], reply["containers"], move["to"]) == (1, 2, 3, "2")
@@ -188,14 +190,14 @@ async def test_a_task_that_moved_is_free_when_its_former_owner_s_exit_is_reporte
     assert (await caller.acquired(run_id, "c2", task=move["task"]))["generation"] == 2
 
 
-async def test_a_task_that_moved_there_and_back_is_still_its_holders(caller: Caller, run_id: str) -> None:
+async def test_a_task_that_moved_away_and_back_still_has_its_owner(caller: Caller, run_id: str) -> None:
     (move,) = (await patched(caller, run_id, {"containers": 3}))["moves"]
     await patched(caller, run_id, {"containers": 2})
     assert (await slots_of(caller))[move["former"]].count(move["task"]) == 1
     assert (await caller.acquired(run_id, f"c{move['former']}", task=move["task"]))["generation"] == 1
 
 
-async def test_a_container_of_a_slot_that_is_no_more_lives_on_until_it_ends_and_cannot_come_again(caller: Caller, run_id: str) -> None:
+async def test_a_container_of_a_removed_slot_continues_until_it_ends_and_cannot_register_again(caller: Caller, run_id: str) -> None:
     reply = await patched(caller, run_id, {"containers": 1})
     assert sorted((move["former"], move["to"]) for move in reply["moves"]) == [("1", "0")] * 2
     assert (await caller.notices(run_id))[0]["detail"]["containers"] == 1
@@ -232,7 +234,7 @@ async def test_the_same_number_of_containers_changes_nothing(caller: Caller, run
 
 
 @pytest.mark.parametrize("containers", [5, 0, -3])
-async def test_containers_beyond_the_tasks_or_none_are_refused(caller: Caller, run_id: str, containers: int) -> None:
+async def test_more_containers_than_tasks_and_zero_containers_are_refused(caller: Caller, run_id: str, containers: int) -> None:
     assert problem_slug(await patch(caller, run_id, {"containers": containers})) == (422, "bad-placement")
     assert (await caller.run(run_id))["containers"] == 2
 
@@ -248,7 +250,7 @@ async def test_of_two_changes_of_the_same_version_one_is_refused_as_out_of_date(
     assert done.headers["etag"] == (await caller.http.get(f"/runs/{run_id}")).headers["etag"] == '"2"'
 
 
-async def test_the_tag_of_the_job_model_will_do_and_one_of_nothing_will_not(caller: Caller, run_id: str) -> None:
+async def test_if_match_accepts_the_etag_of_the_job_model_and_no_other(caller: Caller, run_id: str) -> None:
     etag = (await caller.http.get("/jobModel?job=flight-delays")).headers["etag"]
     for wrong in ('"7"', '"abc"', '""', '"1", "2"', "1²"):
         headers = {b"If-Match": wrong.encode()}
@@ -258,7 +260,7 @@ async def test_the_tag_of_the_job_model_will_do_and_one_of_nothing_will_not(call
     assert (await patched(caller, run_id, {"containers": 2}, If_Match="*"))["version"] == 3
 
 
-async def test_a_run_that_ends_has_ended_or_was_replaced_does_not_change(caller: Caller, run_id: str) -> None:
+async def test_a_run_that_is_stopping_has_ended_or_was_replaced_does_not_change(caller: Caller, run_id: str) -> None:
     await caller.stop(run_id)
     assert problem_slug(await patch(caller, run_id, {"containers": 3})) == (409, "stale-run")
     second = (await caller.deploy())["runId"]
@@ -278,7 +280,7 @@ async def test_a_run_that_drains_is_frozen(caller: Caller) -> None:
     assert (await patched(caller, run.run_id, {"containers": 2}))["containers"] == 2
 
 
-async def test_a_run_can_grow_and_be_scaled_at_once(caller: Caller, run_id: str) -> None:
+async def test_a_run_can_grow_and_be_scaled_in_one_request(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 8)
     reply = await patched(caller, run_id, {"containers": 3, "grow": True})
     assert (reply["containers"], len(reply["partitions"]), len(reply["moves"])) == (3, 4, 1)
@@ -321,7 +323,7 @@ async def test_the_history_shows_who_made_each_version_when_and_why(caller: Call
     assert (back["partitions"], len(back["tasksAffected"])) == ([], 2)
 
 
-async def test_a_version_or_a_job_that_there_is_not_is_unknown(caller: Caller, run_id: str) -> None:
+async def test_a_version_or_a_job_that_does_not_exist_is_unknown(caller: Caller, run_id: str) -> None:
     for path in ("models/9", "models/9/diff/1", "models/1/diff/9"):
         assert problem_slug(await caller.http.get(f"/jobs/flight-delays/{path}")) == (404, "unknown-version")
     assert problem_slug(await caller.http.get("/jobs/lost/models")) == (404, "unknown-job")
@@ -334,7 +336,9 @@ async def test_a_version_or_a_job_that_there_is_not_is_unknown(caller: Caller, r
 # --- roll back -------------------------------------------------------------------------------------------------------
 
 
-async def test_growth_that_no_container_has_adopted_can_be_rolled_back_and_does_not_repeat_by_itself(caller: Caller, run_id: str) -> None:
+async def test_growth_that_no_container_has_adopted_can_be_rolled_back_and_is_not_repeated_automatically(
+    caller: Caller, run_id: str
+) -> None:
     caller.log.grow("flights", 8)
     await check_partitions(caller)
     answer = await roll_back(caller, 1, If_Match='"2"', Sluice_Who="ops")
@@ -354,7 +358,9 @@ async def test_growth_that_no_container_has_adopted_can_be_rolled_back_and_does_
     assert (await check_partitions(caller), watched(await caller.run(run_id))["verdict"]) == ({"changed": 1}, "UNCHANGED")
 
 
-async def test_what_was_taken_back_and_grows_again_begins_at_what_is_there_by_then(caller: Caller, run_id: str) -> None:
+async def test_partitions_that_are_added_again_after_a_roll_back_begin_at_their_earliest_offset_by_then(
+    caller: Caller, run_id: str
+) -> None:
     caller.log.grow("flights", 8)
     writer = Writer(Lineage("l"), "producer", Generation(1))
     caller.log.append("flights", [Record(b"x", partition=4)] * 9, writer=writer, batch=0, now_micros=1)
@@ -366,7 +372,7 @@ async def test_what_was_taken_back_and_grows_again_begins_at_what_is_there_by_th
     assert {each["partition"]: each["offset"] for each in stage["starts"]} == {0: 0, 4: 5}
 
 
-async def test_growth_that_was_taken_back_may_go_further_by_itself(caller: Caller, run_id: str) -> None:
+async def test_further_growth_after_a_roll_back_is_adopted_automatically(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 8)
     await check_partitions(caller)
     assert (await roll_back(caller, 1)).status_code == 200
@@ -375,7 +381,7 @@ async def test_growth_that_was_taken_back_may_go_further_by_itself(caller: Calle
     assert (await caller.run(run_id))["streams"][0]["partitions"] == 16
 
 
-async def test_a_version_that_a_container_has_adopted_stays(caller: Caller, run_id: str) -> None:
+async def test_a_version_that_a_container_has_adopted_cannot_be_rolled_back(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 8)
     await check_partitions(caller)
     await adopted(caller, run_id, "c1", 2)
@@ -386,7 +392,7 @@ async def test_a_version_that_a_container_has_adopted_stays(caller: Caller, run_
     assert (await caller.run(run_id))["jobModelVersion"] == 2
 
 
-async def test_a_version_under_which_a_task_was_acquired_stays(caller: Caller, run_id: str) -> None:
+async def test_a_version_under_which_a_task_was_acquired_cannot_be_rolled_back(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 8)
     await check_partitions(caller)
     await caller.acquired(run_id, "c0")
@@ -395,7 +401,7 @@ async def test_a_version_under_which_a_task_was_acquired_stays(caller: Caller, r
     assert "c0 has acquired task Partition 0 since version 2" in answer.json()["detail"]
 
 
-async def test_a_version_of_another_deployment_is_no_way_back(caller: Caller, clock: FakeClock) -> None:
+async def test_a_roll_back_to_a_version_of_another_deployment_is_refused(caller: Caller, clock: FakeClock) -> None:
     await caller.deploy(chained_body(partitions=2))
     clock.advance(1)
     await caller.deploy(run_body(start="earliest"))
@@ -403,7 +409,7 @@ async def test_a_version_of_another_deployment_is_no_way_back(caller: Caller, cl
     assert problem_slug(answer) == (422, "incompatible-expansion")
 
 
-async def test_a_roll_back_of_what_is_in_force_no_more_is_refused(caller: Caller, run_id: str) -> None:
+async def test_a_roll_back_of_a_version_that_is_no_longer_in_force_is_refused(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 8)
     await check_partitions(caller)
     assert problem_slug(await roll_back(caller, 1, If_Match='"1"')) == (412, "version-conflict")

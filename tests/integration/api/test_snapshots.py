@@ -18,7 +18,7 @@ async def begin_lineage(caller: Caller, run_id: str, lineage: str, generation: i
     return await caller.http.post(f"/runs/{run_id}/{STAGE}/lineage", json=body)
 
 
-async def test_a_reported_snapshot_is_what_the_next_holder_restores(caller: Caller) -> None:
+async def test_the_next_owner_restores_the_reported_snapshot(caller: Caller) -> None:
     run_id, lineage = await held(caller)
     assert (await caller.acquired(run_id, "c1"))["stages"][0]["snapshot"] is None
     answer = await report(caller, run_id, report_body(1, lineage))
@@ -86,7 +86,7 @@ async def test_an_index_that_does_not_replace_the_one_that_was_read_is_refused(
     assert row["markers"]["local"]["index"] == index_id(1)
 
 
-async def test_a_report_that_comes_twice_is_answered_alike(caller: Caller) -> None:
+async def test_a_repeated_report_gets_the_same_answer(caller: Caller) -> None:
     run_id, lineage = await held(caller)
     assert [(await report(caller, run_id, report_body(1, lineage))).json()["seq"] for _ in range(2)] == [1, 1]
     assert (await report(caller, run_id, report_body(2, lineage, 1))).json()["seq"] == 2
@@ -117,7 +117,7 @@ async def test_a_snapshot_with_an_older_batch_than_the_newest_is_refused(caller:
 
 
 @pytest.mark.parametrize(("batch", "offset"), [(15, 120), (25, 90), (2**53 + 1, 120)])
-async def test_a_snapshot_whose_offsets_or_batch_cannot_be_true_is_refused(caller: Caller, batch: int, offset: int) -> None:
+async def test_a_snapshot_with_impossible_offsets_or_an_impossible_batch_is_refused(caller: Caller, batch: int, offset: int) -> None:
     run_id, lineage = await held(caller)
     assert (await caller.progress(run_id, 1, lineage, 20, [("flights", 0, 100)])).status_code == 204
     body = report_body(1, lineage, batchId=batch)
@@ -126,7 +126,7 @@ async def test_a_snapshot_whose_offsets_or_batch_cannot_be_true_is_refused(calle
     assert (await caller.acquired(run_id, "c1"))["stages"][0]["snapshot"] is None
 
 
-async def test_the_older_of_two_holders_reports_nothing_any_more(caller: Caller) -> None:
+async def test_the_former_owner_of_a_task_can_no_longer_report_snapshots(caller: Caller) -> None:
     run_id, lineage = await held(caller)
     await report(caller, run_id, report_body(1, lineage))
     await caller.registered(run_id, "c2")
@@ -146,7 +146,7 @@ async def test_a_first_snapshot_may_have_no_batch(caller: Caller) -> None:
     assert (stage["snapshot"]["batchId"], stage["batchId"]) == (None, None)
 
 
-async def test_each_blob_store_has_a_newest_of_its_own(home: Path, clock: FakeClock) -> None:
+async def test_each_blob_store_has_its_own_newest_snapshot(home: Path, clock: FakeClock) -> None:
     places = {"local": (home / "own-newest-a").as_uri(), "other": (home / "own-newest-b").as_uri()}
     async with calling(home, clock, blob_stores=places) as caller:
         caller.log.create("flights", 2)
@@ -177,7 +177,7 @@ async def test_each_blob_store_has_a_newest_of_its_own(home: Path, clock: FakeCl
         ({"surprise": 1}, "invalid-request"),
     ],
 )
-async def test_a_report_that_makes_no_sense_is_refused_and_changes_nothing(caller: Caller, changes: Any, slug: str) -> None:
+async def test_an_invalid_report_is_refused_and_changes_nothing(caller: Caller, changes: Any, slug: str) -> None:
     run_id, lineage = await held(caller)
     assert problem_slug(await report(caller, run_id, report_body(1, lineage) | changes)) == (422, slug)
     assert (await caller.acquired(run_id, "c1"))["stages"][0]["snapshot"] is None
@@ -193,7 +193,7 @@ async def test_a_report_for_an_unknown_stage_is_refused(caller: Caller) -> None:
     assert problem_slug(await report(caller, run_id, body | {"lineage": "another"})) == (409, "snapshot-conflict")
 
 
-async def test_a_new_lineage_continues_from_the_snapshot_and_begins_once(caller: Caller) -> None:
+async def test_a_new_lineage_continues_from_the_snapshot_and_is_created_once(caller: Caller) -> None:
     run_id, lineage = await held(caller)
     await report(caller, run_id, report_body(1, lineage))
     await caller.progress(run_id, 1, lineage, 15, [("flights", 0, 150)])
@@ -250,7 +250,7 @@ async def test_a_run_is_moved_to_other_blob_stores_while_it_runs(home: Path, clo
         assert problem_slug(await caller.http.put(f"/runs/{run_id}/backup", json=body)) == (409, "stale-run")
 
 
-async def test_a_blob_store_that_is_away_keeps_no_heartbeat_up(home: Path, clock: FakeClock) -> None:
+async def test_a_blob_store_that_does_not_answer_delays_no_heartbeat(home: Path, clock: FakeClock) -> None:
     (home / "blobs").mkdir(parents=True)
     (home / "blobs" / "of-somebody-else.txt").write_text("not ours")
     async with calling(home, clock) as caller:

@@ -94,7 +94,7 @@ async def test_measures_are_shown_with_their_stage(caller: Caller, run_id: str) 
     assert (await stage_of(caller, run_id, "Partition 1"))["metrics"] is None
 
 
-async def test_late_rows_are_counted_of_a_job_without_intermediate_streams(caller: Caller, run_id: str) -> None:
+async def test_late_rows_of_a_job_without_intermediate_streams_are_counted(caller: Caller, run_id: str) -> None:
     await survey(caller)
     first = 'sluice_job_late_rows_total{cause="late",sluice_job="flight-delays",stage="hourly"}'
     assert (await series(caller))[first] == 0, "so that the first row is an increase"
@@ -112,7 +112,7 @@ async def test_late_rows_are_counted_of_a_job_without_intermediate_streams(calle
 
 
 @pytest.mark.parametrize("clock_is", ["three days ahead", "two hours behind"])
-async def test_late_rows_are_a_problem_for_an_hour_whatever_the_clock_of_their_container_says(
+async def test_late_rows_are_a_problem_for_an_hour_regardless_of_the_clock_of_their_container(
     caller: Caller, run_id: str, clock: FakeClock, clock_is: str
 ) -> None:
     theirs = (clock.now() + (timedelta(days=3) if clock_is == "three days ahead" else -timedelta(hours=2))).isoformat()
@@ -133,7 +133,7 @@ async def test_measures_from_a_clock_that_is_ahead_do_not_hide_that_a_stage_is_s
         clock.advance(10)
 
 
-async def test_a_report_without_measures_is_as_good_a_report(caller: Caller, run_id: str) -> None:
+async def test_a_report_without_measures_is_accepted(caller: Caller, run_id: str) -> None:
     assert (await tell(caller, run_id, 3, None)).status_code == 204
     stage = await stage_of(caller, run_id)
     assert (stage["batchId"], stage["metrics"]) == (3, None)
@@ -171,7 +171,7 @@ async def test_a_task_without_an_owner_reads_nothing(caller: Caller, run_id: str
     assert (measures["rows"], measures["rowsPerSecond"], measures["stateRows"]) == (0, 0, 12)
 
 
-async def test_the_next_holder_s_measures_take_the_place_of_the_former_s(caller: Caller, run_id: str) -> None:
+async def test_the_measures_of_the_next_owner_replace_those_of_the_former_one(caller: Caller, run_id: str) -> None:
     await tell(caller, run_id, 3, MEASURES)
     await caller.exited("c1")
     await caller.registered(run_id, "c2")
@@ -180,7 +180,7 @@ async def test_the_next_holder_s_measures_take_the_place_of_the_former_s(caller:
     assert (await stage_of(caller, run_id))["metrics"]["rows"] == 9
 
 
-async def test_measures_do_not_outlast_the_coordinator_and_come_back_with_the_next_report(home: Path, clock: FakeClock) -> None:
+async def test_measures_are_lost_in_a_restart_of_the_coordinator_and_return_with_the_next_report(home: Path, clock: FakeClock) -> None:
     async with calling(home, clock) as first:
         first.log.create("flights", 2)
         run_id = (await first.deploy())["runId"]
@@ -223,7 +223,7 @@ async def test_measures_of_a_run_that_has_ended_are_forgotten(caller: Caller, ru
         '"more": 1',
     ],
 )
-async def test_measures_that_cannot_be_are_refused(caller: Caller, run_id: str, wrong: str) -> None:
+async def test_impossible_measures_are_refused(caller: Caller, run_id: str, wrong: str) -> None:
     fields = '"rows": 1, "rowsPerSecond": 1, "batchMillis": 1, "at": "2026-03-01T12:00:00Z"'
     reported = f'{{"generation": 1, "stage": "hourly", "lineage": "l", "batchId": 0, "offsets": [], "metrics": {{{fields}, {wrong}}}}}'
     headers = {"Content-Type": "application/json"}
@@ -235,7 +235,7 @@ async def test_measures_that_cannot_be_are_refused(caller: Caller, run_id: str, 
 # --- how far behind --------------------------------------------------------------------------------------------------
 
 
-async def test_how_far_a_stage_is_behind_is_counted_from_its_last_batch(caller: Caller, run_id: str) -> None:
+async def test_the_lag_of_a_stage_is_counted_from_its_last_batch(caller: Caller, run_id: str) -> None:
     feed(caller, 100)
     await tell(caller, run_id, 3, MEASURES, offset=40)
     await survey(caller)
@@ -252,7 +252,7 @@ async def test_the_lag_of_a_stage_does_not_count_offsets_that_have_no_record(cal
     assert (await series(caller))['sluice_job_lag_records{sluice_job="flight-delays",stage="hourly"}'] == 54
 
 
-async def test_lag_is_known_of_tasks_without_an_owner_and_without_a_report(caller: Caller) -> None:
+async def test_the_lag_of_tasks_without_an_owner_and_without_a_report_is_known(caller: Caller) -> None:
     run_id = (await caller.deploy())["runId"]
     feed(caller, 100)
     await survey(caller)
@@ -264,7 +264,7 @@ async def test_lag_is_known_of_tasks_without_an_owner_and_without_a_report(calle
     assert (behind, stage["lag"], stage["metrics"]) == (100, 100, None)
 
 
-async def test_it_is_known_at_once_after_a_restart_of_the_coordinator(home: Path, clock: FakeClock) -> None:
+async def test_the_lag_is_known_at_once_after_a_restart_of_the_coordinator(home: Path, clock: FakeClock) -> None:
     async with calling(home, clock) as first:
         first.log.create("flights", 2)
         run_id = (await first.deploy())["runId"]
@@ -280,7 +280,7 @@ async def test_it_is_known_at_once_after_a_restart_of_the_coordinator(home: Path
         assert (await stage_of(second, run_id))["lag"] == 60
 
 
-async def test_a_run_that_continues_is_behind_from_where_the_former_one_ended(caller: Caller, run_id: str) -> None:
+async def test_the_lag_of_a_run_that_continues_is_counted_from_where_the_former_run_ended(caller: Caller, run_id: str) -> None:
     feed(caller, 100)
     next_run = (await caller.deploy())["runId"]
     await survey(caller)
@@ -290,7 +290,7 @@ async def test_a_run_that_continues_is_behind_from_where_the_former_one_ended(ca
     assert (await stage_of(caller, next_run))["lag"] == 60
 
 
-async def test_each_stage_is_behind_in_what_it_reads(caller: Caller) -> None:
+async def test_each_stage_has_the_lag_of_the_streams_that_it_reads(caller: Caller) -> None:
     await caller.deploy(chained_body(partitions=2))
     feed(caller, 100)
     feed(caller, 7, stream="by-carrier")
@@ -302,7 +302,7 @@ async def test_each_stage_is_behind_in_what_it_reads(caller: Caller) -> None:
     }
 
 
-async def test_a_stream_whose_system_does_not_answer_leaves_it_open(caller: Caller, run_id: str) -> None:
+async def test_the_lag_of_a_stream_whose_system_does_not_answer_is_unknown(caller: Caller, run_id: str) -> None:
     class Gone(LogSystem):
         async def latest(self, stream: str) -> Offsets:
             raise StreamUnavailable("gone")
@@ -391,7 +391,7 @@ async def test_requests_for_unknown_paths_make_one_series(caller: Caller) -> Non
     ]
 
 
-async def test_a_job_model_that_had_not_changed_is_counted_apart(caller: Caller, run_id: str) -> None:
+async def test_answers_that_a_job_model_has_not_changed_are_counted_separately(caller: Caller, run_id: str) -> None:
     etag = (await caller.http.get("/jobModel", params={"job": "flight-delays"})).headers["etag"]
     await caller.http.get("/jobModel", params={"job": "flight-delays"}, headers={"If-None-Match": etag})
     assert (await series(caller))["sluice_models_unchanged_total"] == 1
@@ -416,7 +416,7 @@ async def targets(caller: Caller) -> list[Json]:
     return found
 
 
-async def test_live_containers_that_show_metrics_are_found_with_whose_they_are(caller: Caller) -> None:
+async def test_live_containers_with_metrics_are_listed_with_their_job_run_and_slot(caller: Caller) -> None:
     run_id = (await caller.deploy({**chained_body(), "containers": 2}))["runId"]
     await caller.registered(run_id, "c1", metricsAddress="127.0.0.1:9464")
     await caller.registered(run_id, "c2", slot="1")
@@ -437,5 +437,5 @@ async def test_a_container_that_was_replaced_or_has_ended_is_no_longer_listed(ca
 @pytest.mark.parametrize(
     "address", ["", "9464", "host", "host:", "host:123456", "http://host:1", "host:1/metrics", "a b:1", "host:1\n", "::1:80"]
 )
-async def test_an_address_that_is_none_is_refused(caller: Caller, run_id: str, address: str) -> None:
+async def test_an_invalid_metrics_address_is_refused(caller: Caller, run_id: str, address: str) -> None:
     assert problem_slug(await caller.register(run_id, "c2", metricsAddress=address)) == (422, "invalid-request")

@@ -45,7 +45,9 @@ async def test_concurrent_acquires_of_one_container_get_one_generation(caller: C
     assert len({each["stages"][0]["lineage"] for each in answers}) == 1
 
 
-async def test_a_replacement_waits_until_lease_and_grace_of_the_former_have_passed(caller: Caller, clock: FakeClock, run_id: str) -> None:
+async def test_a_replacement_waits_until_the_lease_and_grace_of_the_former_owner_have_passed(
+    caller: Caller, clock: FakeClock, run_id: str
+) -> None:
     await caller.acquired(run_id, "c1")
     clock.advance(10)
     await caller.registered(run_id, "c2")
@@ -58,21 +60,21 @@ async def test_a_replacement_waits_until_lease_and_grace_of_the_former_have_pass
     assert (await caller.acquired(run_id, "c2", 2))["generation"] == 2
 
 
-async def test_a_replacement_need_not_wait_when_the_formers_exit_was_reported(caller: Caller, run_id: str) -> None:
+async def test_a_replacement_does_not_wait_if_the_exit_of_the_former_owner_was_reported(caller: Caller, run_id: str) -> None:
     await caller.acquired(run_id, "c1")
     await caller.registered(run_id, "c2")
     await caller.exited("c1")
     assert (await caller.acquired(run_id, "c2", 2))["generation"] == 2
 
 
-async def test_a_replacement_need_not_wait_when_the_former_released_the_task(caller: Caller, run_id: str) -> None:
+async def test_a_replacement_does_not_wait_if_the_former_owner_has_released_the_task(caller: Caller, run_id: str) -> None:
     await caller.acquired(run_id, "c1")
     await caller.registered(run_id, "c2")
     assert (await caller.release(run_id, 1)).status_code == 204
     assert (await caller.acquired(run_id, "c2", 2))["generation"] == 2
 
 
-async def test_a_release_may_come_twice_but_not_of_another_generation(caller: Caller, run_id: str) -> None:
+async def test_a_release_may_be_repeated_but_not_under_another_generation(caller: Caller, run_id: str) -> None:
     await caller.acquired(run_id, "c1")
     assert [(await caller.release(run_id, 1)).status_code for _ in range(2)] == [204, 204]
     assert problem_slug(await caller.release(run_id, 2)) == (409, "lease-lost")
@@ -112,7 +114,7 @@ async def committed(caller: Caller, run_id: str) -> tuple[int | None, list[int]]
     return stage["batchId"], [each["offset"] for each in stage["offsets"]]
 
 
-async def test_progress_is_kept_once_and_an_older_batch_changes_nothing(caller: Caller, run_id: str) -> None:
+async def test_progress_is_recorded_once_and_an_older_batch_changes_nothing(caller: Caller, run_id: str) -> None:
     lineage = (await caller.acquired(run_id, "c1"))["stages"][0]["lineage"]
     for batch, offset in ((4, 40), (4, 99), (3, 30)):
         assert (await caller.progress(run_id, 1, lineage, batch, [("flights", 0, offset)])).status_code == 204
@@ -132,7 +134,7 @@ async def test_progress_is_kept_once_and_an_older_batch_changes_nothing(caller: 
         (4, [("flights", 1, 40)], "foreign-partition"),
     ],
 )
-async def test_progress_that_cannot_be_true_is_refused_counted_and_changes_nothing(
+async def test_impossible_progress_is_refused_and_counted_and_changes_nothing(
     caller: Caller, run_id: str, batch: int, offsets: list[tuple[str, int, int]], reason: str
 ) -> None:
     lineage = (await caller.acquired(run_id, "c1"))["stages"][0]["lineage"]
@@ -151,7 +153,7 @@ async def test_a_partition_that_a_report_leaves_out_keeps_its_offset(caller: Cal
     assert await committed(caller, run_id) == (5, [40])
 
 
-async def test_the_next_holder_may_continue_from_an_older_snapshot(caller: Caller, run_id: str) -> None:
+async def test_the_next_owner_may_continue_from_an_older_snapshot(caller: Caller, run_id: str) -> None:
     lineage = (await caller.acquired(run_id, "c1"))["stages"][0]["lineage"]
     await caller.progress(run_id, 1, lineage, 4, [("flights", 0, 40)])
     await caller.release(run_id, 1)
@@ -160,9 +162,7 @@ async def test_the_next_holder_may_continue_from_an_older_snapshot(caller: Calle
     assert await committed(caller, run_id) == (5, [30])
 
 
-async def test_what_was_reported_beyond_the_end_of_a_partition_keeps_no_later_report_from_being_taken(
-    caller: Caller, clock: FakeClock, run_id: str
-) -> None:
+async def test_a_report_beyond_the_end_of_a_partition_does_not_prevent_later_reports(caller: Caller, clock: FakeClock, run_id: str) -> None:
     appended(caller, "flights", partition=0, records=50)
     lineage = (await caller.acquired(run_id, "c1"))["stages"][0]["lineage"]
     assert (await caller.progress(run_id, 1, lineage, 4, [("flights", 0, 60)])).status_code == 204
@@ -182,7 +182,7 @@ async def test_progress_of_a_history_that_was_given_up_changes_nothing(caller: C
     assert await committed(caller, run_id) == (None, [])
 
 
-async def test_progress_under_an_older_generation_is_lost(caller: Caller, run_id: str) -> None:
+async def test_progress_under_an_older_generation_is_refused(caller: Caller, run_id: str) -> None:
     lineage = (await caller.acquired(run_id, "c1"))["stages"][0]["lineage"]
     await caller.registered(run_id, "c2")
     await caller.exited("c1")
@@ -208,13 +208,13 @@ async def test_only_the_owner_is_confirmed(caller: Caller, run_id: str) -> None:
     assert (await confirmed(2)).status_code == 204
 
 
-async def test_progress_after_the_task_was_released_is_lost(caller: Caller, run_id: str) -> None:
+async def test_progress_after_the_task_was_released_is_refused(caller: Caller, run_id: str) -> None:
     lineage = (await caller.acquired(run_id, "c1"))["stages"][0]["lineage"]
     await caller.release(run_id, 1)
     assert problem_slug(await caller.progress(run_id, 1, lineage, 4)) == (409, "lease-lost")
 
 
-async def test_progress_of_a_task_that_had_no_owner_is_unknown_task(caller: Caller, run_id: str) -> None:
+async def test_progress_of_a_task_that_never_had_an_owner_is_refused_as_unknown(caller: Caller, run_id: str) -> None:
     assert problem_slug(await caller.progress(run_id, 1, "l", 0)) == (404, "unknown-task")
 
 
@@ -228,7 +228,9 @@ async def test_progress_with_numbers_or_names_out_of_bounds_is_refused(caller: C
     assert problem_slug(answer) == (422, "invalid-request")
 
 
-async def test_a_container_that_beats_keeps_its_task_from_a_redeployment(caller: Caller, clock: FakeClock, run_id: str) -> None:
+async def test_a_container_that_sends_heartbeats_keeps_its_task_until_it_ends_after_a_redeployment(
+    caller: Caller, clock: FakeClock, run_id: str
+) -> None:
     await caller.acquired(run_id, "c1")
     second = (await caller.deploy())["runId"]
     await caller.registered(second, "d1")
@@ -241,7 +243,7 @@ async def test_a_container_that_beats_keeps_its_task_from_a_redeployment(caller:
     assert (await caller.acquired(second, "d1"))["generation"] == 2
 
 
-async def test_a_heartbeat_after_lease_and_grace_does_not_bring_a_container_back_beside_its_successor(
+async def test_a_heartbeat_after_lease_and_grace_does_not_make_a_container_valid_beside_its_successor(
     caller: Caller, clock: FakeClock, run_id: str
 ) -> None:
     await caller.acquired(run_id, "c1")
@@ -313,7 +315,7 @@ async def test_a_container_that_waits_for_a_task_gets_an_answer_when_the_coordin
     assert (await soon(asking)).status_code == 202
 
 
-async def test_a_container_that_waits_in_vain_gets_the_time_that_it_may_still_take(caller: Caller, run_id: str) -> None:
+async def test_a_container_whose_wait_ends_without_the_task_gets_the_remaining_time(caller: Caller, run_id: str) -> None:
     await caller.acquired(run_id, "c1")
     await caller.registered(run_id, "c2")
     body = {"executionContainerId": "c2", "epoch": 2}

@@ -33,7 +33,7 @@ def operations() -> Iterator[tuple[str, str, Json]]:
 
 
 @pytest.mark.parametrize("text", PERCENT.values(), ids=PERCENT)
-async def test_a_path_with_such_text_is_refused_whatever_the_route(on_both: Caller, text: str) -> None:
+async def test_a_path_with_such_text_is_refused_on_every_route(on_both: Caller, text: str) -> None:
     asked = 0
     for method, path, operation in operations():
         names = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "path"]
@@ -48,7 +48,7 @@ async def test_a_path_with_such_text_is_refused_whatever_the_route(on_both: Call
 
 
 @pytest.mark.parametrize("text", PERCENT.values(), ids=PERCENT)
-async def test_a_query_with_such_text_is_refused_whatever_the_route(on_both: Caller, text: str) -> None:
+async def test_a_query_with_such_text_is_refused_on_every_route(on_both: Caller, text: str) -> None:
     asked = 0
     for method, path, operation in operations():
         for name in (each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"):
@@ -123,7 +123,7 @@ async def test_the_refusal_names_the_field(caller: Caller) -> None:
     assert "body.config.team: " in answer.json()["detail"]
 
 
-async def test_text_beyond_the_basic_plane_is_taken_in_either_spelling(on_both: Caller) -> None:
+async def test_text_beyond_the_basic_plane_is_accepted_escaped_and_unescaped(on_both: Caller) -> None:
     for job, ascii_only in (("one", True), ("two", False)):
         content = json.dumps(run_body(job=job, config={"mood": "\U0001f600"}), ensure_ascii=ascii_only)
         outputs = content.replace('"delays"', f'"delays-{job}"')
@@ -132,7 +132,7 @@ async def test_text_beyond_the_basic_plane_is_taken_in_either_spelling(on_both: 
         assert answer.json()["config"] == {"mood": "\U0001f600"}
 
 
-async def test_a_deeply_nested_body_is_refused_like_any_other_of_the_wrong_form(caller: Caller) -> None:
+async def test_a_deeply_nested_body_is_refused_like_any_other_malformed_body(caller: Caller) -> None:
     for depth in (100, 900, 950, 100_000):
         content = '{"config": ' + "[" * depth + '"\\u0061"' + "]" * depth + "}"
         answer = await caller.http.post("/runs", content=content, headers={"Content-Type": "application/json"})

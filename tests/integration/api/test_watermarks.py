@@ -124,7 +124,7 @@ async def test_the_watermark_stays_while_a_container_with_something_to_read_has_
     assert await fleet.at(1) == ([], ["Partition 1/route"]), "it was heard, and has not committed a batch"
 
 
-async def test_the_least_progress_counts_from_the_ends_on_that_the_stream_had_then(fleet: Fleet) -> None:
+async def test_the_least_progress_applies_from_the_ends_of_the_stream_at_that_time(fleet: Fleet) -> None:
     await fleet.start(1)
     fleet.write(0, 6, batch=0)
     await fleet.at(0, 30)
@@ -134,7 +134,7 @@ async def test_the_least_progress_counts_from_the_ends_on_that_the_stream_had_th
     assert await fleet.at(0, 30) == ([("10", {0: 3}), ("20", {0: 5})], []), "each reader has the ends of its own partitions"
 
 
-async def test_steps_that_every_reader_has_passed_are_forgotten(fleet: Fleet) -> None:
+async def test_steps_that_every_reader_has_passed_are_removed(fleet: Fleet) -> None:
     await fleet.start(1)
     await fleet.at(0, 30)
     fleet.write(0, 6, batch=0)
@@ -146,7 +146,7 @@ async def test_steps_that_every_reader_has_passed_are_forgotten(fleet: Fleet) ->
     assert (await fleet.at(0, 30))[0] == [("20", {0: 5})]
 
 
-async def test_a_task_that_has_read_everything_holds_nothing(fleet: Fleet) -> None:
+async def test_a_task_that_has_read_everything_does_not_hold_the_watermark(fleet: Fleet) -> None:
     await fleet.start(1)
     await fleet.at(1, 10)
     await fleet.batch(1, 10)
@@ -155,7 +155,7 @@ async def test_a_task_that_has_read_everything_holds_nothing(fleet: Fleet) -> No
     assert (await fleet.at(0, 40))[0] == [("40", {0: 0})], "and when all have, the newest counts"
 
 
-async def test_a_task_with_open_windows_holds_though_it_has_read_everything(fleet: Fleet) -> None:
+async def test_a_task_with_open_windows_holds_the_watermark_although_it_has_read_everything(fleet: Fleet) -> None:
     await fleet.start(1)
     await fleet.at(1, 10, source="watermark", delaySeconds=60, pending=True)
     await fleet.batch(1, 10)
@@ -200,7 +200,7 @@ async def test_a_stage_that_was_reported_by_a_former_owner_is_refused(fleet: Fle
     assert (await fleet.at(0, 30))[1] == ["Partition 1/route"]
 
 
-async def test_behind_a_stage_without_event_time_the_watermark_waits_for_old_unread_records(fleet: Fleet) -> None:
+async def test_after_a_stage_without_event_time_the_watermark_waits_for_old_unread_records(fleet: Fleet) -> None:
     await fleet.start(1)
     for partition in (0, 1):
         await fleet.at(partition, source="none")
@@ -225,7 +225,7 @@ async def test_batches_of_an_agent_of_the_previous_release_count_as_reports(flee
     assert (await fleet.at(0, 30))[0] == [("30", {0: 0})]
 
 
-async def test_after_a_restart_of_the_coordinator_all_report_before_there_is_a_step(tmp_path: Path, clock: FakeClock) -> None:
+async def test_after_a_restart_of_the_coordinator_there_is_no_step_until_all_tasks_have_reported(tmp_path: Path, clock: FakeClock) -> None:
     async with calling(tmp_path, clock) as caller:
         fleet = await new_fleet(caller, clock)
         await fleet.start(1)
@@ -244,7 +244,7 @@ async def test_reports_of_an_unknown_run_and_of_unknown_stages_change_nothing(fl
     assert {(each["task"], each["stage"]) for each in reply["refused"]} == {("Partition 0", "lost"), ("Partition 9", "route")}
 
 
-async def test_a_run_shows_who_holds_the_watermark_and_why(fleet: Fleet) -> None:
+async def test_a_run_shows_which_task_holds_the_watermark_and_why(fleet: Fleet) -> None:
     await fleet.at(0, 30)
     assert await watermark_of(fleet) == (None, None, ["Partition 1/route: no container owns it"])
     await fleet.start(1)
@@ -272,7 +272,7 @@ async def watermark_of(fleet: Fleet) -> tuple[str | None, float | None, list[str
     return found["eventTime"] and found["eventTime"][14:16], found["lagSeconds"], holders
 
 
-async def test_a_stage_without_event_time_is_named_by_status_and_plan(fleet: Fleet) -> None:
+async def test_status_and_plan_name_a_stage_without_event_time(fleet: Fleet) -> None:
     await fleet.at(0, source="none")
     (reply,) = (await fleet.caller.run(fleet.run_id))["missingEventTimes"]
     assert reply.startswith("stage route writes by-carrier without a watermark or an event-time column: ")
@@ -280,7 +280,9 @@ async def test_a_stage_without_event_time_is_named_by_status_and_plan(fleet: Fle
     assert reply in plan["warnings"]
 
 
-async def test_dropped_rows_are_added_up_and_those_of_a_task_that_was_given_up_counted_apart(tmp_path: Path, clock: FakeClock) -> None:
+async def test_dropped_rows_are_added_up_and_those_of_a_task_that_was_given_up_are_counted_separately(
+    tmp_path: Path, clock: FakeClock
+) -> None:
     async with calling(tmp_path, clock, idle_feeder_seconds=60) as caller:
         fleet = await new_fleet(caller, clock)
         await fleet.start(1)
@@ -296,7 +298,7 @@ async def test_dropped_rows_are_added_up_and_those_of_a_task_that_was_given_up_c
         assert await late_rows_of(fleet) == (10, 7)
 
 
-async def test_a_task_whose_windows_stay_open_is_given_up_too(tmp_path: Path, clock: FakeClock) -> None:
+async def test_a_task_whose_windows_stay_open_is_also_given_up(tmp_path: Path, clock: FakeClock) -> None:
     async with calling(tmp_path, clock, idle_feeder_seconds=60) as caller:
         fleet = await new_fleet(caller, clock)
         await fleet.start(1)
@@ -313,7 +315,7 @@ async def test_a_task_whose_windows_stay_open_is_given_up_too(tmp_path: Path, cl
         assert await late_rows_of(fleet) == (5, 5)
 
 
-async def test_dropped_rows_are_known_after_a_restart_of_the_coordinator_also_those_of_former_owners(
+async def test_dropped_rows_including_those_of_former_owners_are_known_after_a_restart_of_the_coordinator(
     tmp_path: Path, clock: FakeClock
 ) -> None:
     async with calling(tmp_path, clock, idle_feeder_seconds=60) as caller:
