@@ -74,7 +74,7 @@ async def test_a_marker_of_another_kind_or_version_is_refused(tmp_path: Path, ma
         await FilesystemBlobs(tmp_path, SystemClock()).open(create=True)
 
 
-async def test_a_disk_that_is_not_mounted_any_more_is_not_an_empty_store(bare: BlobStore, tmp_path: Path) -> None:
+async def test_a_disk_that_is_no_longer_mounted_is_not_taken_for_an_empty_store(bare: BlobStore, tmp_path: Path) -> None:
     await put(bare, "jobs/a/1")
     (tmp_path / "blobs").rename(tmp_path / "away")
     (tmp_path / "blobs").mkdir()
@@ -84,7 +84,7 @@ async def test_a_disk_that_is_not_mounted_any_more_is_not_an_empty_store(bare: B
     assert files(tmp_path / "blobs") == []
 
 
-async def test_what_was_deleted_leaves_no_directories_behind(bare: BlobStore, tmp_path: Path) -> None:
+async def test_deleted_blobs_leave_no_directories_behind(bare: BlobStore, tmp_path: Path) -> None:
     await put(bare, "jobs/a/0/1", ttl=DAY)
     await put(bare, "jobs/a/1/1", ttl=DAY)
     await bare.delete([BlobId("jobs/a/0/1")], ABOUT)
@@ -93,14 +93,14 @@ async def test_what_was_deleted_leaves_no_directories_behind(bare: BlobStore, tm
     assert list((tmp_path / "blobs" / "ttl").iterdir()) == []
 
 
-async def test_a_put_that_runs_again_after_its_ttl_was_removed_brings_no_ttl_back(bare: BlobStore) -> None:
+async def test_a_put_that_is_repeated_after_its_ttl_was_removed_does_not_restore_the_ttl(bare: BlobStore) -> None:
     await put(bare, "a", ttl=DAY)
     await bare.remove_ttl(BlobId("a"), ABOUT)
     await put(bare, "a", ttl=DAY)
     assert await bare.sweep_expired(later(400), 10) == 0
 
 
-async def test_a_ttl_is_there_before_its_blob(tmp_path: Path) -> None:
+async def test_a_ttl_is_written_before_its_blob(tmp_path: Path) -> None:
     """A disk error during the write of a blob leaves a file that the sweep removes, not a permanent blob."""
     clock = FakeClock()
     store = FilesystemBlobs(tmp_path, clock)
@@ -113,7 +113,7 @@ async def test_a_ttl_is_there_before_its_blob(tmp_path: Path) -> None:
     assert files(tmp_path) == ["blobs/jobs", "lock", "sluice.json"]
 
 
-async def test_the_removal_of_an_expired_ttl_keeps_the_blob_or_raises_that_it_was_deleted(bare: BlobStore, bare_second: BlobStore) -> None:
+async def test_the_removal_of_an_expired_ttl_keeps_the_blob_or_raises_blob_deleted(bare: BlobStore, bare_second: BlobStore) -> None:
     blobs = [BlobId(f"a/{n}") for n in range(60)]
     for blob in blobs:
         await put(bare, blob, ttl=DAY)
@@ -126,7 +126,7 @@ async def test_the_removal_of_an_expired_ttl_keeps_the_blob_or_raises_that_it_wa
     assert answers[-1] == len(blobs) - len(kept)
 
 
-async def test_what_killed_processes_left_goes_after_a_day(bare: BlobStore, tmp_path: Path) -> None:
+async def test_files_that_killed_processes_left_are_deleted_after_a_day(bare: BlobStore, tmp_path: Path) -> None:
     left = tmp_path / "blobs" / "tmp" / "left"
     left.write_text("half")
     await bare.sweep_expired(later(0.5), 10)
@@ -147,7 +147,7 @@ def small_disk(directory: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", str(directory)], check=True)
 
 
-async def test_a_full_disk_is_unavailable_and_nothing_half_written_stays(tmp_path: Path) -> None:
+async def test_a_full_disk_is_unavailable_and_keeps_no_partly_written_files(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "size=1m"):
         store = FilesystemBlobs(tmp_path / "disk" / "blobs", SystemClock())
         await store.open(create=True)
@@ -176,7 +176,7 @@ async def test_a_read_only_disk_is_unusable_for_writing_and_can_be_read(tmp_path
         await store.close()
 
 
-async def test_a_disk_that_fails_in_the_sink_is_not_blamed_on_the_store(bare: BlobStore) -> None:
+async def test_a_disk_error_of_the_sink_is_not_reported_as_one_of_the_store(bare: BlobStore) -> None:
     class Full:
         def write(self, part: bytes | memoryview, /) -> None:
             raise OSError(28, os.strerror(28))
@@ -186,7 +186,7 @@ async def test_a_disk_that_fails_in_the_sink_is_not_blamed_on_the_store(bare: Bl
         await bare.get(BlobId("a"), Full(), ABOUT)
 
 
-def test_a_directory_is_listed_in_order_a_window_at_a_time(tmp_path: Path) -> None:
+def test_a_directory_is_listed_in_order_and_in_parts(tmp_path: Path) -> None:
     for n in range(107):
         (tmp_path / f"{n * 37 % 107:03}").touch()
     (tmp_path / "050-x").mkdir()
@@ -219,7 +219,7 @@ async def test_records_of_deletions_are_merged_by_the_sweep(tmp_path: Path) -> N
     await store.close()
 
 
-def test_a_put_that_was_given_up_and_continues_late_brings_no_ttl_back(tmp_path: Path) -> None:
+def test_a_put_that_was_given_up_and_continues_late_does_not_restore_a_removed_ttl(tmp_path: Path) -> None:
     """Its thread cannot be interrupted."""
     clock = FakeClock()
     files, until = _Files(tmp_path, clock), (clock.now() + DAY).isoformat().encode()

@@ -50,7 +50,7 @@ class TestLedgers(LedgerContract):
     pass
 
 
-async def test_an_entry_whose_answer_was_lost_is_written_once(s3: S3Server) -> None:
+async def test_an_entry_is_written_once_although_the_answer_was_lost(s3: S3Server) -> None:
     async with faulty_s3(s3.endpoint) as proxy:
         bare = open_blob_store(f"s3://{s3.new_bucket()}/x?endpoint={proxy.endpoint}")
         await bare.open(create=True)

@@ -68,7 +68,7 @@ def client(server: S3Server) -> Any:
     return aioboto3.Session().client("s3", endpoint_url=server.endpoint, region_name="us-east-1")
 
 
-async def test_a_lifecycle_rule_covers_the_tag_of_a_put_and_rules_of_others_stay(moto_server: S3Server, moto_bucket: str) -> None:
+async def test_a_lifecycle_rule_covers_the_tag_of_a_put_and_other_rules_are_kept(moto_server: S3Server, moto_bucket: str) -> None:
     logs = {"ID": "logs", "Status": "Enabled", "Filter": {"Prefix": "logs/"}, "Expiration": {"Days": 3}}
     async with client(moto_server) as boto:
         await boto.put_bucket_lifecycle_configuration(Bucket=moto_bucket, LifecycleConfiguration={"Rules": [logs]})
@@ -93,7 +93,7 @@ async def test_a_lifecycle_rule_covers_the_tag_of_a_put_and_rules_of_others_stay
     assert len(rules) == 1 + 2 * 6
 
 
-async def test_a_ttl_counts_as_the_next_longer_that_has_a_rule(bare: BlobStore) -> None:
+async def test_a_ttl_is_rounded_up_to_the_next_one_that_has_a_rule(bare: BlobStore) -> None:
     await put(bare, "ten-days", ttl=10 * DAY)
     await put(bare, "for-ever", ttl=1000 * DAY)
     assert await bare.sweep_expired(later(29), 10) == 0
@@ -101,7 +101,7 @@ async def test_a_ttl_counts_as_the_next_longer_that_has_a_rule(bare: BlobStore) 
     assert await ids(bare) == ["for-ever"]
 
 
-async def test_every_request_to_a_missing_bucket_says_that_it_is_unusable(s3: S3Server) -> None:
+async def test_every_request_to_a_missing_bucket_fails_as_unusable(s3: S3Server) -> None:
     store = open_blob_store(f"s3://no-such-bucket/x?endpoint={s3.endpoint}")
     calls = [
         store.open(create=False),
@@ -134,7 +134,7 @@ async def test_a_location_with_other_objects_is_refused_and_not_changed(s3: S3Se
         assert [found["Key"] for found in (await boto.list_objects_v2(Bucket=bucket))["Contents"]] == ["a/thesis.txt", "b/sluice.json"]
 
 
-async def test_a_location_without_a_marker_is_not_created_by_those_who_only_use_it(s3: S3Server) -> None:
+async def test_a_location_without_a_marker_is_not_created_by_clients_that_only_use_it(s3: S3Server) -> None:
     store = open_blob_store(f"s3://{s3.new_bucket()}/x?endpoint={s3.endpoint}")
     with pytest.raises(BlobStoreUnusable, match=r"no sluice\.json"):
         await store.open(create=False)
@@ -162,7 +162,9 @@ async def test_a_read_only_bucket_is_unusable_for_creation_and_for_writing(bare:
         await store.close()
 
 
-async def test_wrong_credentials_are_a_person_s_to_correct(url: str, bare: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wrong_credentials_make_the_store_unusable_and_are_not_shown(
+    url: str, bare: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-secret")
     store = open_blob_store(url)
     for call in (store.open(create=False), put(store, "a"), bytes_of(store, "a"), store.remove_ttl(BlobId("a"), ABOUT)):
@@ -172,7 +174,7 @@ async def test_wrong_credentials_are_a_person_s_to_correct(url: str, bare: BlobS
     await store.close()
 
 
-async def test_a_server_with_a_certificate_of_a_private_authority_is_trusted_when_it_is_configured(
+async def test_a_server_with_a_certificate_of_a_private_authority_is_trusted_if_the_authority_is_configured(
     s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate = certified(tmp_path)
@@ -195,13 +197,13 @@ async def test_a_server_with_a_certificate_of_a_private_authority_is_trusted_whe
         await store.close()
 
 
-def test_without_credentials_the_network_is_not_searched_for_any(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_credentials_no_network_service_is_asked_for_them(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(BadSettings, match="AWS_SECRET_ACCESS_KEY"):
         open_blob_store(url)
 
 
-async def test_a_server_that_is_not_there_is_unavailable(s3: S3Server) -> None:
+async def test_a_server_that_cannot_be_reached_is_unavailable(s3: S3Server) -> None:
     store = open_blob_store(f"s3://bucket/x?endpoint=http://127.0.0.1:{free_port()}")
     for call in (store.open(create=True), put(store, "a"), bytes_of(store, "a"), ids(store), store.remove_ttl(BlobId("a"), ABOUT)):
         with pytest.raises(BlobUnavailable):
@@ -209,7 +211,7 @@ async def test_a_server_that_is_not_there_is_unavailable(s3: S3Server) -> None:
     await store.close()
 
 
-async def test_a_bucket_that_vanished_is_not_a_store_whose_blobs_are_missing(bare: BlobStore, url: str, s3: S3Server) -> None:
+async def test_a_bucket_that_vanished_is_not_taken_for_a_store_whose_blobs_are_missing(bare: BlobStore, url: str, s3: S3Server) -> None:
     bucket = url.removeprefix("s3://").partition("/")[0]
     async with client(s3) as boto:
         await boto.delete_object(Bucket=bucket, Key="state/of.jobs/sluice.json")
@@ -218,7 +220,7 @@ async def test_a_bucket_that_vanished_is_not_a_store_whose_blobs_are_missing(bar
         await bytes_of(bare, "a")
 
 
-async def test_what_was_deleted_is_found_among_many_records(bare: BlobStore) -> None:
+async def test_a_deletion_is_found_among_many_records(bare: BlobStore) -> None:
     for n in range(40):
         await bare.delete([BlobId(f"a/{n}")], ABOUT)
     for n in (0, 39):

@@ -89,7 +89,7 @@ async def test_a_server_that_fails_for_a_while_is_survived(store: BlobStore, pro
         await bytes_of(store, "b")
 
 
-async def test_an_interrupted_body_continues_where_it_was(store: BlobStore, proxy: FaultyS3, requests: Requests) -> None:
+async def test_an_interrupted_body_continues_where_it_was_interrupted(store: BlobStore, proxy: FaultyS3, requests: Requests) -> None:
     await put(store, "a", BODY)
     proxy.first(Cut(1_500_000), Cut(1_200_000))
     assert await bytes_of(store, "a") == BODY
@@ -97,7 +97,7 @@ async def test_an_interrupted_body_continues_where_it_was(store: BlobStore, prox
     assert sum(requests.failed.values()) == 2
 
 
-async def test_a_body_that_breaks_off_never_passes_for_a_shorter_blob(bare: BlobStore, proxy: FaultyS3) -> None:
+async def test_an_interrupted_body_is_never_taken_for_a_shorter_blob(bare: BlobStore, proxy: FaultyS3) -> None:
     await put(bare, "a", BODY)
     for size in (1000, 1_500_000, len(BODY)):
         proxy.plan = lambda request, size=size: Cut(size)  # type: ignore[misc]
@@ -105,7 +105,7 @@ async def test_a_body_that_breaks_off_never_passes_for_a_shorter_blob(bare: Blob
             await bytes_of(bare, "a")
 
 
-async def test_whose_answer_was_lost_learns_that_he_won_and_the_next_that_he_lost(store: BlobStore, proxy: FaultyS3) -> None:
+async def test_put_if_absent_returns_the_right_result_although_its_first_answer_was_lost(store: BlobStore, proxy: FaultyS3) -> None:
     proxy.first(Lost())
     assert await store.put_if_absent(BlobId("a"), b"mine", ABOUT) is True
     proxy.first(Lost())
@@ -140,7 +140,7 @@ async def test_the_secret_key_is_in_no_message(bare: BlobStore, proxy: FaultyS3)
     assert "Debug" not in str(caught.value)
 
 
-async def test_an_outage_and_a_line_that_breaks_are_survived(s3: S3Server, tmp_path: Path) -> None:
+async def test_an_outage_and_a_broken_connection_are_survived(s3: S3Server, tmp_path: Path) -> None:
     upstream = urlsplit(s3.endpoint).netloc
     with toxiproxy(tmp_path) as toxic:
         made = open_blob_store(f"s3://{s3.new_bucket()}?endpoint=http://{toxic.proxy(upstream)}")
@@ -162,7 +162,7 @@ async def test_an_outage_and_a_line_that_breaks_are_survived(s3: S3Server, tmp_p
         await made.close()
 
 
-async def test_a_put_that_was_given_up_and_arrives_late_brings_no_ttl_back(store: BlobStore, proxy: FaultyS3) -> None:
+async def test_a_put_that_was_given_up_and_arrives_late_does_not_restore_a_removed_ttl(store: BlobStore, proxy: FaultyS3) -> None:
     proxy.first(Late())
     await put(store, "a", BODY, ttl=DAY)
     await store.remove_ttl(BlobId("a"), ABOUT)
