@@ -192,7 +192,7 @@ def test_garbage_is_planned_explained_and_audited(home: Path) -> None:
         assert "lost" in sluice("status", "--check", *at, code=2)
 
 
-def test_the_registry_comes_back_from_the_blob_stores_alone(home: Path) -> None:
+def test_the_catalog_is_rebuilt_from_the_blob_stores_alone(home: Path) -> None:
     with running(home, *LONG_LEASES) as coordinator:
         backed = Backed(home, coordinator)
         backed.commit({"a": b"first"})
@@ -219,7 +219,7 @@ def test_the_registry_comes_back_from_the_blob_stores_alone(home: Path) -> None:
         assert (planned["condemned"]["blobs"], planned["notJudged"]) == (0, {})
 
 
-def test_a_rebuild_leaves_out_what_is_not_whole(home: Path) -> None:
+def test_a_rebuild_leaves_out_incomplete_snapshots(home: Path) -> None:
     with running(home, *LONG_LEASES) as coordinator:
         backed = Backed(home, coordinator)
         backed.commit({"a": b"whole"})

@@ -47,7 +47,7 @@ def problems(findings: Sequence[Finding]) -> list[str]:
     return [f"{each.check}: {each.text}" for each in findings if each.level is Level.PROBLEM]
 
 
-async def test_a_new_user_has_no_problem_and_finds_out_what_is_not_there_yet(nowhere: str, home: Path) -> None:
+async def test_a_new_user_has_no_problem_and_sees_what_is_not_set_up_yet(nowhere: str, home: Path) -> None:
     found = await examine(nowhere)
     assert problems(found) == []
     assert {each.check for each in found if each.level is Level.NOTE} >= {"coordinator", "kafka"}

@@ -104,7 +104,7 @@ def test_the_last_line_says_that_the_drain_is_over(job: Job) -> None:
     assert json.loads(job.sluice("--wait", "--json").stdout)["phase"] == "DRAINED"
 
 
-def test_rows_that_a_flush_could_not_empty_are_never_silent(job: Job) -> None:
+def test_rows_that_a_flush_could_not_empty_are_always_reported(job: Job) -> None:
     job.sluice()
     job.all_take("stopped")
     job.all_take("flushed", "committed", leftoverRows=1200, leftoverOperators=["Aggregate"])
@@ -168,7 +168,7 @@ def test_a_dry_run_names_stages_and_operators_and_changes_nothing(job: Job) -> N
     job.sluice("--require-empty")
 
 
-def test_a_dry_run_says_what_is_lost_though_no_row_is_left(job: Job) -> None:
+def test_a_dry_run_lists_the_losses_even_if_no_row_is_left(job: Job) -> None:
     for task in (0, 1):
         job.measured(task, [], [{"operator": "dropDuplicatesWithinWatermark", "effect": "forgets"}])
     output = " ".join(job.sluice("--dry-run").stdout.split())
@@ -200,7 +200,7 @@ def test_a_refused_drain_is_an_error(job: Job, words: list[str], expected: str) 
     assert expected in job.refused(*words)
 
 
-def test_after_the_flush_began_nothing_is_cancelled(job: Job) -> None:
+def test_a_drain_cannot_be_cancelled_after_its_flush_has_begun(job: Job) -> None:
     job.sluice()
     job.all_take("stopped")
     assert "FLUSHING" in job.refused("--cancel")

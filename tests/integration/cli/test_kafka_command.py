@@ -94,7 +94,7 @@ async def partitions(bootstrap: str, topic: str, properties: Mapping[str, str] |
         await system.close()
 
 
-def test_a_broker_outlives_the_command_that_started_it_until_it_is_stopped(home: Home) -> None:
+def test_a_broker_runs_until_it_is_stopped_although_the_command_that_started_it_has_ended(home: Home) -> None:
     bootstrap, reported = home.call("up", "--port", "0")
     process = home.process()
     assert bootstrap == process.bootstrap
@@ -120,7 +120,7 @@ def test_a_broker_outlives_the_command_that_started_it_until_it_is_stopped(home:
     assert not home.broker.directory.exists()
 
 
-def test_a_killed_broker_has_its_topics_when_it_is_up_again(home: Home) -> None:
+def test_a_killed_broker_has_its_topics_when_it_is_started_again(home: Home) -> None:
     bootstrap, _ = home.call("up", "--port", "0")
     asyncio.run(partitions(bootstrap, "flights", make=3))
     killed = home.process()
@@ -138,7 +138,7 @@ def test_data_that_was_not_formatted_completely_is_formatted_again(home: Home) -
     assert asyncio.run(partitions(bootstrap, "flights", make=1)) == 1
 
 
-def test_a_broker_that_ends_says_why(home: Home) -> None:
+def test_the_error_about_a_broker_that_ends_has_the_reason(home: Home) -> None:
     home.call("up", "--port", "0")
     home.call("down")
     (home.broker.directory / "data" / "meta.properties").write_text("version=1\ncluster.id=another\nnode.id=7\n")
@@ -148,7 +148,7 @@ def test_a_broker_that_ends_says_why(home: Home) -> None:
     assert home.broker.running() is None
 
 
-def test_a_port_that_another_program_has_is_refused_in_one_line(home: Home) -> None:
+def test_a_port_that_another_program_uses_is_refused_in_one_line(home: Home) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         _, reported = home.call("up", "--port", port, code=1)
@@ -173,14 +173,14 @@ def test_another_process_with_the_pid_of_a_former_broker_is_left_alone(home: Hom
             sleeper.kill()
 
 
-def test_a_record_that_cannot_be_read_is_that_of_no_broker(home: Home) -> None:
+def test_a_process_file_that_cannot_be_read_means_that_no_broker_runs(home: Home) -> None:
     home.broker.directory.mkdir(parents=True)
     for text in ("", "null", "[]", '{"pid": 1}', "\x00"):
         (home.broker.directory / "broker.json").write_text(text)
         assert home.broker.running() is None
 
 
-def test_a_directory_that_is_no_brokers_is_not_wiped(home: Home) -> None:
+def test_a_directory_that_does_not_belong_to_a_broker_is_not_deleted(home: Home) -> None:
     kept = home.directory / "kafka" / "mine.txt"
     kept.parent.mkdir(parents=True)
     kept.touch()

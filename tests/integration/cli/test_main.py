@@ -45,11 +45,11 @@ def test_a_group_has_its_own_commands(group: str, commands: list[str]) -> None:
         assert f" {name} " in output
 
 
-def test_the_version_is_the_distribution_s() -> None:
+def test_the_version_is_that_of_the_installed_package() -> None:
     assert RUNNER.invoke(app, ["--version"]).stdout == f"sluice {version('sluice-spark')}\n"
 
 
-def test_a_command_that_is_none_is_refused() -> None:
+def test_an_unknown_command_is_refused() -> None:
     done = RUNNER.invoke(app, ["statuses"])
     assert done.exit_code == 2
     assert "No such command 'statuses'" in done.output
@@ -66,7 +66,7 @@ def test_the_help_imports_neither_spark_nor_the_service() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [("--anew", "--force"), ("--within=5", "--timeout"), ("--no-back", "--no-rollback")])
-def test_the_former_name_of_an_option_works_and_is_warned_of(old: str, new: str) -> None:
+def test_the_former_name_of_an_option_works_with_a_warning(old: str, new: str) -> None:
     command = [sys.executable, "-P", "-m", "sluice", "upgrade", "lost.py", old, "--coordinator", "http://127.0.0.1:1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     warning, error = done.stderr.splitlines()

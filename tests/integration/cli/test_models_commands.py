@@ -77,7 +77,7 @@ def test_a_plan_is_printed_for_people_and_as_json_and_changes_nothing(job: Job) 
     assert job.version == 1
 
 
-def test_a_plan_that_would_be_refused_says_so_with_an_exit_code_of_its_own(job: Job) -> None:
+def test_a_plan_that_would_be_refused_is_printed_with_its_own_exit_code(job: Job) -> None:
     output = job.sluice("plan", "--stream", "flights", "--partitions", "6", code=2).splitlines()
     assert output[0].endswith("the change would be refused, and the job would continue unchanged")
     assert "not a multiple of 4" in output[1]
@@ -91,7 +91,7 @@ def test_a_plan_whose_streams_and_counts_do_not_match_is_refused(job: Job) -> No
     assert isinstance(job.error("plan", "lost"), Refused)
 
 
-def test_a_job_is_scaled_and_its_history_shows_by_whom_and_why(job: Job) -> None:
+def test_a_job_is_scaled_and_its_history_shows_the_user_and_the_reason(job: Job) -> None:
     output = job.sluice("scale", "flight-delays", "3", "--why", "more to do", "--if-version", "1").splitlines()
     assert output[0] == f"run {job.run_id} of job flight-delays changed from version 1 to version 2, with 3 containers"
     assert "TASK         FROM SLOT  TO SLOT" in output

@@ -32,7 +32,7 @@ def test_the_coordinator_refuses_a_directory_that_is_not_utf8(setting: str) -> N
         read_settings(**{setting: Path(NOT_UTF8)})
 
 
-def test_a_blob_store_in_a_directory_that_is_not_utf8_is_refused_and_not_made_elsewhere(tmp_path: Path) -> None:
+def test_a_blob_store_in_a_directory_that_is_not_utf8_is_refused_and_not_created_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="is not UTF-8"):
         open_blob_store((tmp_path / NOT_UTF8).as_uri(), SystemClock())
     assert list(tmp_path.iterdir()) == []
@@ -41,7 +41,7 @@ def test_a_blob_store_in_a_directory_that_is_not_utf8_is_refused_and_not_made_el
 @pytest.mark.parametrize(
     "command", [["streams", "create", "s", "--home"], ["coordinator", "--port", "0", "--home"], ["run", "job.py", "--home"]], ids=" ".join
 )
-def test_commands_refuse_it_in_one_line_and_write_nothing(tmp_path: Path, command: list[str]) -> None:
+def test_commands_refuse_a_directory_that_is_not_utf8_in_one_line_and_write_nothing(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "job.py").write_text(
         'from sluice import Job\njob = Job("j")\n\n\n@job.stage(reads=job.input("a"), writes=job.output("b"))\ndef s(task): ...\n'
     )

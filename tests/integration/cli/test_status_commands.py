@@ -138,14 +138,14 @@ def test_a_finished_job_is_removed_and_a_running_one_is_not(coordinator: Coordin
     assert run_id not in coordinator.sluice("jobs")
 
 
-def test_every_job_has_its_part_in_the_status(coordinator: Coordinator) -> None:
+def test_the_status_has_every_job(coordinator: Coordinator) -> None:
     coordinator.working("a")
     coordinator.working("b")
     assert [line.split()[0] for line in coordinator.sluice("status").splitlines() if " RUNNING " in line] == ["a", "b"]
     assert "b  RUNNING" not in coordinator.sluice("status", "a")
 
 
-def test_a_job_whose_run_cannot_be_read_hides_no_other(coordinator: Coordinator, tmp_path: Path) -> None:
+def test_the_status_shows_the_other_jobs_if_one_cannot_be_read(coordinator: Coordinator, tmp_path: Path) -> None:
     runs = {job: coordinator.working(job) for job in ("a", "b")}
     with closing(sqlite3.connect(tmp_path / "home" / "coordinator.db")) as database:
         database.execute("UPDATE stores SET offsets = '{' WHERE job = 'a'")
@@ -161,7 +161,7 @@ def test_a_job_whose_run_cannot_be_read_hides_no_other(coordinator: Coordinator,
         coordinator.sluice("status", "a")
 
 
-def test_older_runs_are_a_page_away(coordinator: Coordinator) -> None:
+def test_older_runs_are_on_the_next_page(coordinator: Coordinator) -> None:
     first, second = coordinator.deploy(), coordinator.deploy()
     shown = coordinator.sluice("runs", "--limit", "1")
     assert shown.splitlines()[-1] == f"for older entries: --before {second}"
@@ -180,7 +180,7 @@ def test_a_job_stands_for_its_current_run(coordinator: Coordinator) -> None:
 
 
 @pytest.mark.parametrize("command", ["containers", "tasks", "runs"])
-def test_where_there_are_several_the_choices_are_listed(coordinator: Coordinator, command: str) -> None:
+def test_a_command_without_a_job_lists_the_choices_if_there_are_several(coordinator: Coordinator, command: str) -> None:
     runs = {job: coordinator.deploy(job) for job in ("a", "b")}
     with pytest.raises(ClientError, match="there are 2 jobs") as refused:
         coordinator.sluice(command)
@@ -189,12 +189,12 @@ def test_where_there_are_several_the_choices_are_listed(coordinator: Coordinator
 
 
 @pytest.mark.parametrize("command", ["containers", "tasks", "runs"])
-def test_without_any_there_is_none_to_show(coordinator: Coordinator, command: str) -> None:
+def test_a_command_without_any_job_or_run_is_refused(coordinator: Coordinator, command: str) -> None:
     with pytest.raises(ClientError, match=r"there are no (jobs|runs) yet"):
         coordinator.sluice(command)
 
 
-def test_what_the_coordinator_does_not_know_is_refused(coordinator: Coordinator) -> None:
+def test_unknown_names_are_refused(coordinator: Coordinator) -> None:
     coordinator.deploy("a")
     with pytest.raises(ClientError, match="there is no run 'nothing'"):
         coordinator.sluice("tasks", "nothing")
@@ -205,7 +205,7 @@ def test_what_the_coordinator_does_not_know_is_refused(coordinator: Coordinator)
 # --- for scripts ---
 
 
-def test_json_is_spelled_as_the_api_spells_it(coordinator: Coordinator) -> None:
+def test_json_has_the_field_names_of_the_api(coordinator: Coordinator) -> None:
     run_id = coordinator.working()
     detail = coordinator.http.get(f"/runs/{run_id}").json()
     containers = coordinator.as_json("containers")
@@ -216,7 +216,7 @@ def test_json_is_spelled_as_the_api_spells_it(coordinator: Coordinator) -> None:
     assert coordinator.as_json("runs") == coordinator.http.get("/runs").json()
 
 
-def test_a_status_as_json_has_the_whole_of_it(coordinator: Coordinator) -> None:
+def test_a_status_as_json_is_complete(coordinator: Coordinator) -> None:
     run_id = coordinator.working()
     reported = coordinator.as_json("status")
     assert reported.keys() == {"healthy", "jobs", "errors"}
@@ -233,7 +233,7 @@ def test_a_status_as_json_has_the_whole_of_it(coordinator: Coordinator) -> None:
     }
 
 
-def test_a_successful_check_says_so_and_exits_with_0(coordinator: Coordinator) -> None:
+def test_a_successful_check_prints_that_and_exits_with_0(coordinator: Coordinator) -> None:
     assert coordinator.sluice("status", "--check") == "healthy\n"
     coordinator.working()
     assert coordinator.sluice("status", "--check") == "healthy\n"
@@ -257,7 +257,7 @@ def test_a_check_finds_a_run_that_failed(coordinator: Coordinator) -> None:
     assert coordinator.sluice("status", "--check", code=2) == f"flight-delays: run {run_id} has failed: boom\n"
 
 
-def test_a_coordinator_that_is_not_there_is_an_error() -> None:
+def test_an_unreachable_coordinator_is_an_error() -> None:
     with pytest.raises(CoordinatorUnreachable):
         Coordinator(f"http://127.0.0.1:{free_port()}").sluice("status", "--check")
 
@@ -269,7 +269,7 @@ def sluice(*words: str) -> list[str]:
     return [sys.executable, "-m", "sluice", *words]
 
 
-def test_errors_are_a_line_and_exit_code_1() -> None:
+def test_errors_are_one_line_with_exit_code_1() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     environment = {**os.environ, "SLUICE_COORDINATOR_URL": url}
     done = subprocess.run(sluice("status"), capture_output=True, text=True, timeout=GENEROUS, check=False, env=environment)
@@ -279,7 +279,7 @@ def test_errors_are_a_line_and_exit_code_1() -> None:
 
 
 @pytest.mark.parametrize("words", [["jobs"], ["status"], ["status", "--json"], ["status", "--watch"]])
-def test_a_reader_that_closes_the_pipe_ends_it_quietly(coordinator: Coordinator, words: list[str]) -> None:
+def test_a_command_ends_without_an_error_when_its_reader_closes_the_pipe(coordinator: Coordinator, words: list[str]) -> None:
     coordinator.working()
     reader, writer = os.pipe()
     os.close(reader)
@@ -308,7 +308,7 @@ def test_a_watch_refreshes_in_place_until_ctrl_c_and_leaves_the_terminal_as_it_w
     assert "Traceback" not in terminal.text
 
 
-def test_a_watch_outlives_its_coordinator(tmp_path: Path) -> None:
+def test_a_watch_continues_while_its_coordinator_cannot_be_reached(tmp_path: Path) -> None:
     port = free_port()
     with at_terminal(watch(f"http://127.0.0.1:{port}")) as terminal:
         terminal.until("retrying")
@@ -321,6 +321,6 @@ def test_a_watch_outlives_its_coordinator(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["--json", "--check"])
-def test_a_watch_is_for_people(coordinator: Coordinator, other: str) -> None:
+def test_a_watch_cannot_be_combined_with_output_for_scripts(coordinator: Coordinator, other: str) -> None:
     with pytest.raises(ClientError, match="leave out --json and --check"):
         coordinator.sluice("status", "--watch", other)

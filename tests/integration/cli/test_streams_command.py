@@ -28,7 +28,7 @@ def streams(home: Path, *words: str, typed: str = "") -> str:
     return done.output
 
 
-def test_what_is_typed_can_be_read_back(home: Path) -> None:
+def test_lines_from_standard_input_can_be_read_back(home: Path) -> None:
     streams(home, "create", "words", "--partitions", "2")
     assert "3 records appended" in streams(home, "append", "words", typed="a\nb\nc\n")
     assert sorted(streams(home, "cat", "words").split()) == ["a", "b", "c"]
@@ -41,14 +41,14 @@ def test_lines_with_equal_keys_go_to_one_partition(home: Path) -> None:
     assert sorted(Log(home / "log").latest("words").values()) == [0, 0, 0, 20]
 
 
-def test_the_same_lines_may_be_appended_again(home: Path) -> None:
+def test_the_same_lines_may_be_appended_twice(home: Path) -> None:
     streams(home, "create", "words")
     for _ in range(2):
         streams(home, "append", "words", typed="a\n")
     assert streams(home, "cat", "words").split() == ["a", "a"]
 
 
-def test_a_record_can_be_shown_whole(home: Path) -> None:
+def test_a_record_can_be_printed_with_all_its_fields(home: Path) -> None:
     streams(home, "create", "words")
     streams(home, "append", "words", "--key-separator", ":", typed="k:v\nno key\n")
     first, second = (json.loads(line) for line in streams(home, "cat", "words", "--json").splitlines())
@@ -56,25 +56,25 @@ def test_a_record_can_be_shown_whole(home: Path) -> None:
     assert (second["key"], second["value"], second["partition"]) == (None, "no key", 0)
 
 
-def test_a_part_can_be_shown(home: Path) -> None:
+def test_a_part_of_a_stream_can_be_printed(home: Path) -> None:
     streams(home, "create", "words")
     streams(home, "append", "words", typed="a\nb\nc\nd\n")
     assert streams(home, "cat", "words", "--offset", "1", "--limit", "2", "--partition", "0").split() == ["b", "c"]
 
 
-def test_a_stream_that_is_not_there_is_named_with_the_command_that_makes_it(home: Path) -> None:
+def test_the_error_about_a_missing_stream_names_the_command_that_creates_it(home: Path) -> None:
     (home / "log").mkdir(parents=True)
     with pytest.raises(UnknownStream, match="sluice streams create nowhere"):
         streams(home, "append", "nowhere", typed="a\n")
 
 
-def test_a_partition_that_is_not_there_is_refused(home: Path) -> None:
+def test_a_missing_partition_is_refused(home: Path) -> None:
     streams(home, "create", "words")
     with pytest.raises(UnknownStream, match="no 7"):
         streams(home, "cat", "words", "--partition", "7")
 
 
-def test_another_count_is_refused(home: Path) -> None:
+def test_creating_a_stream_again_with_another_count_is_refused(home: Path) -> None:
     streams(home, "create", "words")
     with pytest.raises(StreamConflict):
         streams(home, "create", "words", "--partitions", "3")
@@ -88,14 +88,16 @@ def test_a_stream_grows_and_never_shrinks(home: Path) -> None:
         streams(home, "grow", "words", "--partitions", "3")
 
 
-def test_a_stream_longer_than_a_chunk_is_printed_whole_and_in_order(home: Path) -> None:
+def test_a_stream_longer_than_a_chunk_is_printed_completely_and_in_order(home: Path) -> None:
     streams(home, "create", "words")
     lines = [str(n) for n in range(25_000)]
     streams(home, "append", "words", typed="\n".join(lines))
     assert streams(home, "cat", "words").split() == lines
 
 
-def test_where_the_log_is_comes_from_the_settings_of_the_coordinator(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_directory_of_the_log_is_taken_from_the_settings_of_the_coordinator(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tmp_path / "sluice.toml"
     config.write_text(f'log_dir = "{tmp_path / "elsewhere"}"\ngrace_seconds = 9\n')
     monkeypatch.setenv("SLUICE_CONFIG", str(config))
@@ -115,7 +117,7 @@ def test_the_settings_are_defined_as_the_coordinator_defines_them(name: str) -> 
     assert (ours.annotation, ours.default) == (theirs.annotation, theirs.default)
 
 
-def test_the_former_command_works_and_is_warned_of(home: Path) -> None:
+def test_the_former_command_works_with_a_warning(home: Path) -> None:
     where = ["--home", str(home)]
     command = [sys.executable, "-P", "-m", "sluice", "log"]
     done = subprocess.run([*command, "create", "words", *where], capture_output=True, text=True, check=True)

@@ -38,7 +38,7 @@ def words() -> str:
     return f"words-{uuid4().hex}"
 
 
-def test_what_is_typed_can_be_read_back(topics: Topics, words: str) -> None:
+def test_lines_from_standard_input_can_be_read_back(topics: Topics, words: str) -> None:
     topics("create", words, "--partitions", "2")
     assert "3 records appended" in topics("append", words, typed="a\nb\nc\n")
     assert sorted(topics("cat", words).split()) == ["a", "b", "c"]
@@ -65,7 +65,7 @@ def test_lines_with_equal_keys_go_to_one_partition(topics: Topics, words: str) -
     assert [each["value"] for each in output] == [str(n) for n in range(20)]
 
 
-def test_a_record_can_be_shown_whole(topics: Topics, kafka_server: str, words: str) -> None:
+def test_a_record_can_be_printed_with_all_its_fields(topics: Topics, kafka_server: str, words: str) -> None:
     topics("create", words)
     topics("append", words, "--key-separator", ":", typed="k:v\nno key\n")
 
@@ -80,7 +80,7 @@ def test_a_record_can_be_shown_whole(topics: Topics, kafka_server: str, words: s
     assert (third["value"], third["headers"], third["timestamp"]) == ("\\xff", {"from": "here"}, "1970-01-01T00:00:01.500000+00:00")
 
 
-def test_a_part_can_be_shown(topics: Topics, words: str) -> None:
+def test_a_part_of_a_stream_can_be_printed(topics: Topics, words: str) -> None:
     topics("create", words)
     topics("append", words, typed="a\nb\nc\nd\n")
     assert topics("cat", words, "--offset", "1", "--limit", "2", "--partition", "0").split() == ["b", "c"]
@@ -88,7 +88,7 @@ def test_a_part_can_be_shown(topics: Topics, words: str) -> None:
     assert topics("cat", words, "--limit", "0") == ""
 
 
-def test_reading_ends_where_the_topic_ends_though_the_last_offset_is_no_record(topics: Topics, kafka_server: str, words: str) -> None:
+def test_reading_ends_at_the_end_of_the_topic_although_the_last_offset_has_no_record(topics: Topics, kafka_server: str, words: str) -> None:
     """The end of a transaction takes an offset of its own."""
     topics("create", words)
 
@@ -100,14 +100,14 @@ def test_reading_ends_where_the_topic_ends_though_the_last_offset_is_no_record(t
     assert topics("cat", words).split() == ["a"]
 
 
-def test_a_topic_that_is_not_there_is_named_and_not_made(topics: Topics, words: str) -> None:
+def test_the_error_about_a_missing_topic_names_it_and_it_is_not_created(topics: Topics, words: str) -> None:
     for command in ("append", "cat"):
         with pytest.raises(UnknownStream, match=words):
             topics(command, words, typed="a\n")
     assert words not in topics("ls")
 
 
-def test_a_partition_that_is_not_there_is_refused(topics: Topics, words: str) -> None:
+def test_a_missing_partition_is_refused(topics: Topics, words: str) -> None:
     topics("create", words)
     with pytest.raises(UnknownStream, match="no 7"):
         topics("cat", words, "--partition", "7")
@@ -122,20 +122,20 @@ def test_a_topic_grows_and_never_shrinks(topics: Topics, words: str) -> None:
             topics(command, words, "--partitions", "3")
 
 
-def test_where_no_kafka_is_the_error_says_where(topics: Topics) -> None:
+def test_the_error_about_an_unreachable_kafka_has_its_address(topics: Topics) -> None:
     nowhere = f"127.0.0.1:{free_port()}"
     with pytest.raises(StreamUnavailable, match=nowhere):
         topics("ls", bootstrap=nowhere)
 
 
-def test_credentials_come_from_a_file_of_properties(topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_credentials_are_read_from_a_properties_file(topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("properties") / "client.properties"
     file.write_text("security.protocol=CARRIER_PIGEON\n")
     with pytest.raises(BadSettings, match=r"client\.properties"):
         topics("ls", "--properties", str(file))
 
 
-def test_the_former_command_works_and_is_warned_of(topics: Topics, words: str, kafka_server: str) -> None:
+def test_the_former_command_works_with_a_warning(topics: Topics, words: str, kafka_server: str) -> None:
     command = [sys.executable, "-P", "-m", "sluice", "kafka", "topics", "create", words, "--bootstrap", kafka_server]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"{words}: 1 partitions\n"

@@ -93,7 +93,7 @@ def test_a_new_version_continues_with_the_state_that_was_kept(there: World, new:
     assert "leave out --allow-leftover-state" in other[1]
 
 
-def test_its_answer_is_one_document_for_scripts(there: World, new: Path) -> None:
+def test_with_json_an_upgrade_prints_one_document(there: World, new: Path) -> None:
     command = there.upgrade(new, "--json", "--containers", "1", "--config", "more=2")
     drained(there, command)
     found = re.search(r"deployed as run (\S+);", command.until("its containers need"))
@@ -129,7 +129,7 @@ def test_a_dry_run_prints_the_steps_and_changes_nothing(there: World, new: Path)
         (JOB.replace("writes=out", "writes=numbers"), "new.py"),
     ],
 )
-def test_what_cannot_be_upgraded_is_refused_before_anything_is_changed(there: World, text: str, expected: str) -> None:
+def test_an_impossible_upgrade_is_refused_before_anything_is_changed(there: World, text: str, expected: str) -> None:
     command = there.upgrade(there.file("new.py", text))
     code, last = command.ends()
     assert code == 1
@@ -148,7 +148,7 @@ def test_what_cannot_be_upgraded_is_refused_before_anything_is_changed(there: Wo
         (["--local", "--old", "lost.py"], "there is no file lost.py"),
     ],
 )
-def test_a_command_line_that_cannot_be_is_refused(there: World, new: Path, words: list[str], expected: str) -> None:
+def test_an_invalid_command_line_is_refused(there: World, new: Path, words: list[str], expected: str) -> None:
     code, last = there.upgrade(new, *words).ends()
     assert code == 1
     assert expected in last
@@ -174,7 +174,7 @@ def test_rows_that_a_flush_would_leave_are_refused_unless_they_may_be_left(there
     assert command.ends()[0] == 0
 
 
-def test_an_ordinary_stop_is_never_taken_for_a_drain(there: World, new: Path) -> None:
+def test_a_stopped_run_is_not_taken_for_a_drained_one(there: World, new: Path) -> None:
     there.post(f"/runs/{there.run_id}/stop", {})
     there.exits("c1")
     code, last = there.upgrade(new).ends()
@@ -203,7 +203,7 @@ def test_a_cancelled_drain_leaves_the_old_version_running(there: World, new: Pat
     assert (there.runs, there.run()["state"]) == ([there.run_id], "RUNNING")
 
 
-def test_the_error_of_a_drain_that_fails_after_its_flush_began_says_how_to_continue(there: World, new: Path) -> None:
+def test_the_error_about_a_drain_that_fails_after_its_flush_began_names_the_next_command(there: World, new: Path) -> None:
     command = there.upgrade(new, "--timeout", "5")
     command.until("is being drained")
     there.step("stopped", there.run_id)
@@ -250,7 +250,7 @@ def went_back(there: World, command: Command, failed: str) -> None:
     assert there.run(back)["config"] == {**there.run()["config"], "upgrade.back": failed}
 
 
-def test_a_new_version_whose_container_ends_with_an_error_goes_back(there: World, new: Path) -> None:
+def test_a_new_version_whose_container_ends_with_an_error_is_rolled_back(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new)
     there.come(run_id, "c2")
     there.commit(run_id, 0, 0)
@@ -274,7 +274,7 @@ def test_a_new_version_that_another_client_fails_is_rolled_back(there: World, ne
     assert there.run(there.current)["config"]["upgrade.back"] == run_id
 
 
-def test_going_back_waits_for_the_new_version_s_containers(there: World, new: Path) -> None:
+def test_a_roll_back_waits_for_the_containers_of_the_new_version(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new, *SHORT_WATCH)
     there.come(run_id, "c2")
     command.until("waiting for the end of run")
@@ -295,7 +295,7 @@ def test_a_run_that_another_client_deploys_meanwhile_is_not_taken_for_the_roll_b
     assert there.current == other
 
 
-def test_a_failing_version_is_left_as_it_is_when_there_is_to_be_no_way_back(there: World, new: Path) -> None:
+def test_a_failing_version_is_not_rolled_back_if_that_is_switched_off(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new, "--watch", "1", "--no-rollback")
     code, last = command.ends()
     assert code == 3
@@ -312,7 +312,7 @@ def test_a_new_version_that_another_client_drains_is_left_alone(there: World, ne
     assert there.current == run_id
 
 
-def test_a_new_version_that_cannot_be_deployed_any_more_after_the_drain_leads_back_at_once(there: World) -> None:
+def test_a_new_version_that_can_no_longer_be_deployed_after_the_drain_is_rolled_back_at_once(there: World) -> None:
     text = NEW.replace("numbers, out =", 'mid = job.intermediate("mid", partitions=2)\nnumbers, out =')
     text = text.replace("writes=out", "writes=mid") + "\n\n@job.stage(reads=mid, writes=out)\ndef last(task): ...\n"
     command = there.upgrade(there.file("new.py", text))
@@ -329,7 +329,7 @@ def test_a_new_version_that_cannot_be_deployed_any_more_after_the_drain_leads_ba
 # --- the same command again ---
 
 
-def test_two_at_once_bring_one_new_version_between_them(there: World, new: Path) -> None:
+def test_two_concurrent_upgrades_deploy_one_new_version(there: World, new: Path) -> None:
     first, second = there.upgrade(new), there.upgrade(new)
     second.until("is being drained")
     drained(there, first)
@@ -340,7 +340,7 @@ def test_two_at_once_bring_one_new_version_between_them(there: World, new: Path)
     assert sorted(there.runs) == sorted([there.run_id, run_id])
 
 
-def test_interrupted_in_the_drain_it_joins_the_drain(there: World, new: Path) -> None:
+def test_an_upgrade_that_was_interrupted_in_the_drain_continues_with_that_drain(there: World, new: Path) -> None:
     command = there.upgrade(new)
     command.until("STOPPING")
     command.press_ctrl_c()
@@ -353,7 +353,7 @@ def test_interrupted_in_the_drain_it_joins_the_drain(there: World, new: Path) ->
     assert command.ends()[0] == 0
 
 
-def test_a_job_that_is_drained_already_continues_from_there(there: World, new: Path) -> None:
+def test_an_upgrade_of_a_drained_job_continues_from_that_drain(there: World, new: Path) -> None:
     there.post("/drain", {"runId": there.run_id})
     there.drains(there.run_id, "c1")
     command = there.upgrade(new)
@@ -363,7 +363,7 @@ def test_a_job_that_is_drained_already_continues_from_there(there: World, new: P
     assert command.ends()[0] == 0
 
 
-def test_interrupted_while_it_watches_it_only_watches_again(there: World, new: Path) -> None:
+def test_an_upgrade_that_was_interrupted_while_it_watched_only_watches_again(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new)
     command.until("0 of 2 stages")
     command.press_ctrl_c()
@@ -376,7 +376,7 @@ def test_interrupted_while_it_watches_it_only_watches_again(there: World, new: P
     assert there.runs == [run_id, there.run_id]
 
 
-def test_interrupted_on_its_way_back_it_goes_back(there: World, new: Path) -> None:
+def test_an_upgrade_that_was_interrupted_in_its_roll_back_completes_the_roll_back(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new, *SHORT_WATCH)
     there.come(run_id, "c2")
     command.until("waiting for the end of run")
@@ -389,7 +389,7 @@ def test_interrupted_on_its_way_back_it_goes_back(there: World, new: Path) -> No
     went_back(there, command, run_id)
 
 
-def test_a_mended_version_follows_one_that_was_given_up_and_begins_where_that_did(there: World, new: Path) -> None:
+def test_a_corrected_version_replaces_one_that_was_given_up_and_begins_at_the_same_offsets(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new, *SHORT_WATCH)
     there.come(run_id, "c2")
     command.until("waiting for the end of run")
@@ -405,7 +405,7 @@ def test_a_mended_version_follows_one_that_was_given_up_and_begins_where_that_di
     assert there.run(mended)["config"]["upgrade.former"] == there.run_id
 
 
-def test_after_going_back_the_next_upgrade_drains_the_old_version_again(there: World, new: Path) -> None:
+def test_after_a_roll_back_the_next_upgrade_drains_the_old_version_again(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new, *SHORT_WATCH)
     went_back(there, command, run_id)
     back = there.current
@@ -448,7 +448,7 @@ def test_a_command_that_starts_too_late_does_not_roll_back_a_bad_version(there: 
 # --- a coordinator that goes away ---
 
 
-def test_a_coordinator_that_is_started_again_is_waited_for_at_every_step(tmp_path: Path) -> None:
+def test_an_upgrade_waits_at_every_step_for_a_coordinator_that_is_started_again(tmp_path: Path) -> None:
     home = tmp_path / "home"
     Log(home / "log").create("numbers", 2)
     with running(home) as first, world(first, tmp_path) as there:
