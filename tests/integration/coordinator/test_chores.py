@@ -53,7 +53,7 @@ async def deployed(caller: Caller, clock: FakeClock, body: Json, container: str 
     return run_id
 
 
-async def test_what_every_reader_of_an_intermediate_stream_has_committed_is_trimmed_once(caller: Caller, clock: FakeClock) -> None:
+async def test_records_that_every_reader_of_an_intermediate_stream_has_committed_are_trimmed_once(caller: Caller, clock: FakeClock) -> None:
     run_id = await deployed(caller, clock, chained_body(2))
     await report(caller, run_id, {"route": ("flights", 10), "hourly": ("by-carrier", 7)})
     clock.advance(3600)
@@ -63,7 +63,7 @@ async def test_what_every_reader_of_an_intermediate_stream_has_committed_is_trim
     assert caller.log.earliest("flights")[0] == 0
 
 
-async def test_what_a_retained_snapshot_needs_is_kept_however_old_the_snapshot_is(caller: Caller, clock: FakeClock) -> None:
+async def test_records_that_a_retained_snapshot_needs_are_kept_regardless_of_its_age(caller: Caller, clock: FakeClock) -> None:
     run_id = await deployed(caller, clock, chained_body(2))
     held = await caller.acquired(run_id, "c1")
     (lineage,) = (stage["lineage"] for stage in held["stages"] if stage["stage"] == "hourly")
@@ -75,7 +75,7 @@ async def test_what_a_retained_snapshot_needs_is_kept_however_old_the_snapshot_i
     assert await trimming(caller, clock).run_once() == {"trimmed": 4}
 
 
-async def test_a_stage_that_is_backed_up_holds_all_that_it_has_read_until_its_first_snapshot(caller: Caller, clock: FakeClock) -> None:
+async def test_no_record_of_a_backed_up_stage_is_trimmed_before_its_first_snapshot(caller: Caller, clock: FakeClock) -> None:
     run_id = await deployed(caller, clock, chained_body(2))
     held = await caller.acquired(run_id, "c1")
     await report(caller, run_id, {"route": ("flights", 10), "hourly": ("by-carrier", 7)})
@@ -88,13 +88,13 @@ async def test_a_stage_that_is_backed_up_holds_all_that_it_has_read_until_its_fi
     assert await chore.run_once() == {"trimmed": 7}
 
 
-async def test_young_records_are_kept(caller: Caller, clock: FakeClock) -> None:
+async def test_recent_records_are_kept(caller: Caller, clock: FakeClock) -> None:
     run_id = await deployed(caller, clock, chained_body(2))
     await report(caller, run_id, {"hourly": ("by-carrier", 7)})
     assert await trimming(caller, clock).run_once() == {}
 
 
-async def test_a_stage_that_has_not_reported_holds_its_partitions(caller: Caller, clock: FakeClock) -> None:
+async def test_partitions_of_a_stage_that_has_not_reported_are_not_trimmed(caller: Caller, clock: FakeClock) -> None:
     await deployed(caller, clock, chained_body(2))
     clock.advance(3600)
     assert await trimming(caller, clock).run_once() == {}
@@ -110,7 +110,7 @@ async def test_a_report_beyond_the_end_trims_nothing_until_an_end_confirms_it(ca
     assert await trimming(caller, clock).run_once() == {"trimmed": 12}
 
 
-async def test_the_report_of_a_stage_that_is_no_more_does_not_count_for_a_new_one(caller: Caller, clock: FakeClock) -> None:
+async def test_the_report_of_a_removed_stage_does_not_count_for_a_new_one(caller: Caller, clock: FakeClock) -> None:
     run_id = await deployed(caller, clock, chained_body(2))
     await report(caller, run_id, {"hourly": ("by-carrier", 7)})
     await caller.exited("c1")
@@ -121,7 +121,7 @@ async def test_the_report_of_a_stage_that_is_no_more_does_not_count_for_a_new_on
     assert await trimming(caller, clock).run_once() == {}
 
 
-async def test_the_streams_of_an_ended_run_are_left_alone(caller: Caller, clock: FakeClock) -> None:
+async def test_the_streams_of_an_ended_run_are_not_trimmed(caller: Caller, clock: FakeClock) -> None:
     run_id = await deployed(caller, clock, chained_body(2))
     await report(caller, run_id, {"hourly": ("by-carrier", 7)})
     await caller.exited("c1")
@@ -154,7 +154,7 @@ async def test_a_stream_that_cannot_be_trimmed_does_not_stop_the_trim_of_other_j
     assert sum("cannot trim" in each.message for each in caplog.records) == 2  # once for each stream
 
 
-async def test_when_a_container_was_last_seen_is_written_once(caller: Caller, clock: FakeClock) -> None:
+async def test_the_time_at_which_a_container_was_last_seen_is_written_once(caller: Caller, clock: FakeClock) -> None:
     run_id = str((await caller.deploy())["runId"])
     await caller.registered(run_id, "c1")
     parts = caller.coordinator.api.state.parts

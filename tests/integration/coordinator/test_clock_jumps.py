@@ -39,7 +39,7 @@ async def backed_up(home: Path, clock: FakeClock) -> AsyncIterator[Caller]:
 # --- drains ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_jump_of_an_hour_fails_no_drain_that_flushes(caller: Caller, clock: FakeClock) -> None:
+async def test_a_drain_that_flushes_does_not_fail_when_the_clock_jumps_by_an_hour(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
     await run.requested(hardDeadlineSeconds=600)
     await run.to_flushing()
@@ -96,7 +96,9 @@ async def test_a_slot_that_failed_under_a_clock_three_days_ahead_may_register_wh
     await caller.registered(run_id, "c4")
 
 
-async def test_a_jump_moves_no_tasks_of_a_slot_that_has_just_lost_its_container(backed_up: Caller, clock: FakeClock) -> None:
+async def test_a_jump_of_the_clock_does_not_reassign_tasks_of_a_slot_that_has_just_lost_its_container(
+    backed_up: Caller, clock: FakeClock
+) -> None:
     run_id = str((await backed_up.deploy(run_body(containers=2)))["runId"])
     for slot in ("0", "1"):
         await backed_up.registered(run_id, f"c{slot}", slot)
@@ -112,7 +114,9 @@ async def test_a_jump_moves_no_tasks_of_a_slot_that_has_just_lost_its_container(
     assert sorted(await slots_of(backed_up)) == ["0"]
 
 
-async def test_tasks_move_in_time_though_the_end_was_recorded_under_a_clock_that_was_ahead(backed_up: Caller, clock: FakeClock) -> None:
+async def test_tasks_are_reassigned_in_time_although_the_end_was_recorded_under_a_clock_that_was_ahead(
+    backed_up: Caller, clock: FakeClock
+) -> None:
     run_id = str((await backed_up.deploy(run_body(containers=2)))["runId"])
     for slot in ("0", "1"):
         await backed_up.registered(run_id, f"c{slot}", slot)
@@ -155,7 +159,7 @@ async def test_an_append_under_a_wrong_clock_does_not_end_the_trimming(caller: C
 # --- state -----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_head_of_a_stage_survives_though_it_was_reported_under_a_clock_60_days_ahead() -> None:
+async def test_the_newest_snapshot_of_a_stage_is_kept_although_it_was_reported_under_a_clock_60_days_ahead() -> None:
     world = new_world()
     await world.begin()
     agent = await world.acquired()
@@ -188,7 +192,7 @@ async def test_a_keep_from_a_clock_that_was_ahead_suspends_the_sweep_while_it_fa
     assert world.clean_up.overdue(world.clock.now())
 
 
-async def test_garbage_condemned_under_a_clock_that_was_ahead_is_deleted_after_its_grace() -> None:
+async def test_garbage_marked_under_a_clock_that_was_ahead_is_deleted_after_the_grace_period() -> None:
     world = new_world()
     await world.begin()
     agent = await world.acquired()
@@ -204,7 +208,7 @@ async def test_garbage_condemned_under_a_clock_that_was_ahead_is_deleted_after_i
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_what_is_being_uploaded_when_the_clock_jumps_ahead_is_neither_swept_nor_collected(restarted: bool) -> None:
+async def test_blobs_that_are_being_uploaded_when_the_clock_jumps_ahead_are_neither_swept_nor_collected(restarted: bool) -> None:
     world = new_world()
     await world.begin()
     agent = await world.acquired()
@@ -229,7 +233,7 @@ async def test_what_is_being_uploaded_when_the_clock_jumps_ahead_is_neither_swep
     await world.check_retained()
 
 
-async def test_a_rebuild_finds_the_newest_snapshot_though_its_containers_clock_was_set_back() -> None:
+async def test_a_rebuild_finds_the_newest_snapshot_although_the_clock_of_its_container_was_set_back() -> None:
     world = new_world()
     await world.begin()
     agent = await world.acquired()
@@ -244,7 +248,7 @@ async def test_a_rebuild_finds_the_newest_snapshot_though_its_containers_clock_w
 # --- versions --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_version_that_a_container_has_acquired_is_not_rolled_back_though_the_clock_was_set_back(
+async def test_a_version_that_a_container_has_acquired_is_not_rolled_back_although_the_clock_was_set_back(
     caller: Caller, clock: FakeClock
 ) -> None:
     run_id = str((await caller.deploy(run_body(containers=2)))["runId"])

@@ -125,18 +125,18 @@ def test_a_head_of_the_maximum_size_is_read(patient: Address) -> None:
     assert statuses(exchanged(patient, padded(MAX_HEAD_BYTES))) == [200]
 
 
-def test_a_larger_head_is_refused_with_what_to_do(patient: Address) -> None:
+def test_a_larger_head_is_refused_and_the_error_names_a_remedy(patient: Address) -> None:
     status, slug, detail = problem(exchanged(patient, padded(MAX_HEAD_BYTES + 1)))
     assert (status, slug) == (431, "request-head-too-large")
     assert str(MAX_HEAD_BYTES) in detail
 
 
-def test_many_small_headers_are_refused_alike(patient: Address) -> None:
+def test_many_small_headers_are_refused_in_the_same_way(patient: Address) -> None:
     headers = b"".join(b"X-%d: x\r\n" % number for number in range(10_000))
     assert problem(exchanged(patient, HEARTBEAT + headers + b"\r\n"))[0] == 431
 
 
-def test_a_head_without_end_is_refused_before_it_is_in_memory(patient: Address) -> None:
+def test_a_head_without_end_is_refused_before_it_fills_the_memory(patient: Address) -> None:
     sent = 0
     with connected(patient) as connection:
         connection.sendall(HEARTBEAT + b"X-Filler: ")
@@ -148,7 +148,7 @@ def test_a_head_without_end_is_refused_before_it_is_in_memory(patient: Address) 
     assert sent < 20_000_000  # what fits into the buffers of both sockets
 
 
-def test_a_url_that_is_too_long_is_named_as_such(patient: Address) -> None:
+def test_a_url_that_is_too_long_is_refused_with_its_own_error(patient: Address) -> None:
     line = b"GET /jobModel?job=" + b"j" * MAX_HEAD_BYTES + b" HTTP/1.1\r\n"
     assert problem(exchanged(patient, line, b"Host: localhost\r\n\r\n"))[:2] == (414, "url-too-long")
 
@@ -191,7 +191,7 @@ POST = b"POST /runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/jso
 
 
 @pytest.mark.parametrize("length", [b"9" * 30, b"9" * 5000, b"-1", b"1e9", b"+2", b"2, 2", b"0x2"])
-def test_a_length_that_is_no_number_of_bytes_is_refused(patient: Address, length: bytes) -> None:
+def test_a_length_that_is_not_a_number_of_bytes_is_refused(patient: Address, length: bytes) -> None:
     assert statuses(exchanged(patient, POST + b"Content-Length: " + length + b"\r\n\r\n{}")) == [400]
 
 
@@ -208,13 +208,13 @@ def test_a_body_in_chunks_is_refused_when_it_reaches_the_limit(patient: Address,
     assert statuses(answer) in ([413], [])  # the answer is lost if the connection is reset while more is being sent
 
 
-def test_a_chunk_of_no_size_is_refused(patient: Address) -> None:
+def test_a_chunk_without_a_valid_size_is_refused(patient: Address) -> None:
     for size in (b"f" * 17, b"-1", b"x"):
         assert statuses(exchanged(patient, POST + b"Transfer-Encoding: chunked\r\n\r\n" + size + b"\r\nabc")) == [400]
 
 
 @pytest.mark.parametrize("depth", [900, 980, 990, 1000, 100_000])
-def test_deeply_nested_json_is_refused_whatever_is_in_it(patient: Address, depth: int) -> None:
+def test_deeply_nested_json_is_refused_regardless_of_its_contents(patient: Address, depth: int) -> None:
     for leaf in (b"1", b'"\\u0061"', b'"\\ud800"'):
         for form in (b"%b", b'{"config": {"a": %b}}'):
             body = form % (b"[" * depth + leaf + b"]" * depth)
@@ -230,7 +230,7 @@ def test_a_head_that_does_not_end_is_answered_with_408(impatient: Address) -> No
     assert problem(exchanged(impatient, HEARTBEAT))[:2] == (408, "request-timeout")
 
 
-def test_a_head_that_comes_byte_by_byte_is_answered_with_408(impatient: Address) -> None:
+def test_a_head_that_arrives_byte_by_byte_is_answered_with_408(impatient: Address) -> None:
     with connected(impatient) as connection:
         stopped = threading.Event()
 
@@ -274,7 +274,7 @@ def test_empty_lines_do_not_keep_a_connection_open(impatient: Address, heartbeat
 
 
 @either_heartbeat
-def test_an_idle_connection_is_closed_however_many_requests_it_had(tmp_path: Path, heartbeat: bytes) -> None:
+def test_an_idle_connection_is_closed_regardless_of_its_number_of_requests(tmp_path: Path, heartbeat: bytes) -> None:
     with serving(tmp_path, Timeouts(idle=timedelta(seconds=1))) as address, connected(address) as connection:
         for _ in range(3):
             connection.sendall(heartbeat + b"\r\n")
@@ -282,7 +282,7 @@ def test_an_idle_connection_is_closed_however_many_requests_it_had(tmp_path: Pat
         assert rest(connection) == b""
 
 
-def test_a_heartbeat_that_is_answered_at_once_is_answered_as_by_the_application(patient: Address) -> None:
+def test_a_heartbeat_on_the_fast_path_gets_the_same_answer_as_from_the_application(patient: Address) -> None:
     def answer(more: bytes) -> tuple[list[bytes], bytes]:
         head, _, body = exchanged(patient, AT_ONCE + more + b"\r\n", HEARTBEAT + b"Connection: close\r\n\r\n").partition(b"\r\n\r\n")
         return sorted(line for line in head.lower().split(b"\r\n") if not line.startswith(b"date: ")), body.partition(b"HTTP/1.1")[0]
@@ -295,7 +295,7 @@ def test_a_heartbeat_that_is_answered_at_once_is_answered_as_by_the_application(
     assert statuses(exchanged(patient, AT_ONCE.replace(b"1.1", b"1.0") + b"\r\n")) == [200]
 
 
-def test_requests_that_are_sent_together_are_answered_in_their_order(patient: Address) -> None:
+def test_requests_that_are_sent_together_are_answered_in_order(patient: Address) -> None:
     """Heartbeats before and after a request that the application answers."""
     other = b"GET /unknown HTTP/1.1\r\nHost: localhost\r\n\r\n"
     last = AT_ONCE + b"Connection: close\r\n\r\n"
@@ -315,7 +315,7 @@ def test_a_body_that_does_not_end_is_answered_with_408(impatient: Address, caplo
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-def test_a_long_poll_may_last_longer_than_a_request_takes_to_arrive(impatient: Address) -> None:
+def test_a_long_poll_may_last_longer_than_the_time_limit_for_requests(impatient: Address) -> None:
     """The time limits are for what the client sends."""
     url = f"http://{impatient.host}:{impatient.port}"
     run_id = httpx.post(f"{url}/runs", json=run_body()).raise_for_status().json()["runId"]
@@ -376,7 +376,7 @@ def polling(address: Address, count: int) -> Iterator[list[socket.socket]]:
         yield made
 
 
-def test_idle_connections_make_room_for_new_ones_the_oldest_first(small: Address) -> None:
+def test_idle_connections_are_closed_for_new_ones_the_oldest_first(small: Address) -> None:
     with ExitStack() as stack:
         idle = [stack.enter_context(connected(small)) for _ in range(3 * LIMIT)]
         with connected(small) as connection:
@@ -389,7 +389,7 @@ def test_idle_connections_make_room_for_new_ones_the_oldest_first(small: Address
 
 
 @either_heartbeat
-def test_a_connection_that_carries_heartbeats_stays_while_others_make_room(small: Address, heartbeat: bytes) -> None:
+def test_a_connection_with_heartbeats_is_kept_while_others_are_closed_for_new_ones(small: Address, heartbeat: bytes) -> None:
     with ExitStack() as stack, connected(small) as connection:
         assert beat(connection, heartbeat) == 200
         for _ in range(3 * LIMIT):
@@ -397,7 +397,7 @@ def test_a_connection_that_carries_heartbeats_stays_while_others_make_room(small
         assert beat(connection, heartbeat) == 200
 
 
-def test_a_flood_of_long_polls_leaves_room_for_heartbeats_and_probes(small: Address) -> None:
+def test_heartbeats_and_probes_are_answered_during_a_flood_of_long_polls(small: Address) -> None:
     with polling(small, LIMIT - 4) as polls, connected(small) as other, connected(small) as container:
         eventually(lambda: metric(small, "sluice_connections_open") >= LIMIT - 4)
         other.sendall(b"GET /jobs HTTP/1.1\r\nHost: localhost\r\n\r\n")

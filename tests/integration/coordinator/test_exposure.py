@@ -41,7 +41,7 @@ PROXY = {"behind_proxy": True, "trusted_proxies": ["10.0.0.0/8"]}
     ],
     ids=str,
 )
-def test_what_would_be_open_to_a_network_is_refused(settings: dict[str, object], why: str) -> None:
+def test_settings_that_would_be_open_to_a_network_are_refused(settings: dict[str, object], why: str) -> None:
     with pytest.raises(BadSettings, match=why):
         read_settings(**settings)
 
@@ -120,7 +120,7 @@ def test_with_tls_clients_that_know_the_authority_are_served(tmp_path: Path, mon
             asyncio.run(jobs())
 
 
-def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_the_error_about_a_certificate_that_cannot_be_read_names_it(tmp_path: Path) -> None:
     certificate, _ = make_certificate(tmp_path, "one")
     with pytest.raises(BadSettings, match=r"lost\.key"):
         server(read_settings(home=tmp_path, tls_certificate=certificate, tls_key=tmp_path / "lost.key"))
@@ -155,7 +155,7 @@ async def test_a_certificate_that_has_changed_is_read_again(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("proxies", "counted"), [(["127.0.0.1"], "192.0.2.7"), (["127.0.0.0/8"], "192.0.2.7"), (["10.0.0.0/8"], "127.0.0.1")]
 )
-def test_forwarded_addresses_count_from_listed_proxies_only(
+def test_forwarded_addresses_are_accepted_from_listed_proxies_only(
     tmp_path: Path, proxies: list[str], counted: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(tmp_path / "home", behind_proxy=True, trusted_proxies=proxies) as port:

@@ -140,7 +140,7 @@ EPOCHS: list[Headers] = [
 
 
 @pytest.mark.parametrize("query", ID_QUERIES)
-def test_heartbeats_are_answered_alike_however_they_are_spelled(both: Compared, query: bytes) -> None:
+def test_heartbeats_get_the_same_answer_on_both_paths_in_any_spelling(both: Compared, query: bytes) -> None:
     for headers in EPOCHS:
         both("/containerHeartbeat", query, headers)
 
@@ -173,7 +173,7 @@ def test_a_valid_heartbeat_and_an_unchanged_model_are_answered_at_once_and_other
     epochs=st.lists(st.one_of(st.sampled_from([b"1", b"2"]), st.text("0123456789 +-._xe", max_size=11).map(str.encode)), max_size=2),
 )
 @example(query=b"executionContainerId=c1", epochs=[b"1_0"])
-def test_any_heartbeat_is_answered_alike(both: Compared, query: bytes, epochs: list[bytes]) -> None:
+def test_any_generated_heartbeat_gets_the_same_answer_on_both_paths(both: Compared, query: bytes, epochs: list[bytes]) -> None:
     both("/containerHeartbeat", query, [(b"sluice-epoch", epoch) for epoch in epochs])
 
 
@@ -217,6 +217,8 @@ def test_the_comparison_has_unchanged_changed_and_unknown_models(both: Compared)
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(query=st.binary(max_size=8), data=st.data())
-def test_any_question_for_a_job_model_is_answered_alike(both: Compared, query: bytes, data: st.DataObject) -> None:
+def test_any_generated_request_of_the_job_model_gets_the_same_answer_on_both_paths(
+    both: Compared, query: bytes, data: st.DataObject
+) -> None:
     headers = data.draw(st.sampled_from(known(both.etag)))
     both("/jobModel", b"job=flight-delays" + query, headers)

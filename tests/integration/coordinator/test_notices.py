@@ -51,7 +51,7 @@ async def waiting(notices: Notices, count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_fleet_that_waits_looks_once_and_is_woken_together(store: CountingStore) -> None:
+async def test_all_polls_of_a_waiting_fleet_share_one_read_and_one_wake_up(store: CountingStore) -> None:
     notices = Notices(store)
     async with asyncio.TaskGroup() as group:
         polls = [group.create_task(notices.after(RUN, 0, LONG))]
@@ -63,7 +63,7 @@ async def test_a_fleet_that_waits_looks_once_and_is_woken_together(store: Counti
     assert [[row.seq for row in poll.result()] for poll in polls] == [[1]] * 51
 
 
-async def test_what_one_poll_did_not_find_another_with_a_lower_number_looks_for(store: CountingStore) -> None:
+async def test_a_poll_with_a_lower_number_reads_the_database_although_another_poll_found_nothing(store: CountingStore) -> None:
     notices = Notices(store)
     await add(store, notices)
     poll = asyncio.create_task(notices.after(RUN, 1, LONG))
@@ -72,7 +72,7 @@ async def test_what_one_poll_did_not_find_another_with_a_lower_number_looks_for(
     poll.cancel()
 
 
-async def test_a_notice_that_comes_while_a_poll_looks_is_not_missed(store: CountingStore) -> None:
+async def test_a_notice_that_arrives_while_a_poll_reads_is_not_missed(store: CountingStore) -> None:
     notices = Notices(store)
     for _ in range(20):
         before = len(await notices.after(RUN, 0, SHORT))
@@ -101,7 +101,7 @@ async def test_every_poll_of_an_unknown_run_raises_an_error(store: CountingStore
             await notices.after(RunId("lost"), 0, LONG)
 
 
-async def test_polls_end_when_the_coordinator_does(store: CountingStore) -> None:
+async def test_polls_for_notices_end_when_the_coordinator_ends(store: CountingStore) -> None:
     notices = Notices(store)
     polls = [asyncio.create_task(notices.after(RUN, 0, LONG)) for _ in range(3)]
     await waiting(notices, 3)

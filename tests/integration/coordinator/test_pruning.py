@@ -47,7 +47,7 @@ async def runs(caller: Caller) -> list[str]:
     return [each["runId"] for each in (await caller.http.get("/runs", params={"limit": 200})).json()["runs"]]
 
 
-async def test_the_newest_containers_of_each_slot_stay_and_epochs_continue(caller: Caller) -> None:
+async def test_the_newest_containers_of_each_slot_are_kept_and_epochs_continue(caller: Caller) -> None:
     run_id = str((await caller.deploy(run_body(containers=2)))["runId"])
     await replaced(caller, run_id, 45)
     await replaced(caller, run_id, 3, "1")
@@ -59,7 +59,7 @@ async def test_the_newest_containers_of_each_slot_stay_and_epochs_continue(calle
     assert await chore(caller).run_once() == {"containers": 1}
 
 
-async def test_the_last_owner_of_a_task_stays_because_its_disk_may_have_the_state(caller: Caller) -> None:
+async def test_the_last_owner_of_a_task_is_kept_because_its_disk_may_have_the_state(caller: Caller) -> None:
     run_id = str((await caller.deploy())["runId"])
     await caller.registered(run_id, "owner")
     await caller.acquired(run_id, "owner")
@@ -81,7 +81,7 @@ async def deployed_daily(caller: Caller, clock: FakeClock, days: int) -> list[st
     return made
 
 
-async def test_runs_go_with_all_that_belongs_to_them_and_the_job_continues(caller: Caller, clock: FakeClock) -> None:
+async def test_runs_are_deleted_with_all_that_belongs_to_them_and_the_job_continues(caller: Caller, clock: FakeClock) -> None:
     made = await deployed_daily(caller, clock, 40)
     done = await chore(caller).run_once()
     gone = [run_id for run_id in made if run_id not in await runs(caller)]
@@ -125,7 +125,7 @@ async def cancelled(caller: Caller, clock: FakeClock) -> Json:
     return drain  # type: ignore[no-any-return]
 
 
-async def test_drains_go_after_a_month_and_their_count_does_not_fall(caller: Caller, clock: FakeClock) -> None:
+async def test_drains_are_deleted_after_a_month_and_their_count_does_not_decrease(caller: Caller, clock: FakeClock) -> None:
     made = [await cancelled(caller, clock) for _ in range(5)]
     watch = next(each for each in caller.coordinator.api.state.parts.health.maintenance._chores if each.name == "watch_drains")
     await watch.run_once()
@@ -136,7 +136,7 @@ async def test_drains_go_after_a_month_and_their_count_does_not_fall(caller: Cal
     assert [(await caller.http.get(f"/drain/{each['uuid']}")).status_code for each in made] == [200, 404, 404, 200, 200]
 
 
-async def test_pins_go_a_month_after_they_have_expired(caller: Caller, clock: FakeClock) -> None:
+async def test_pins_are_deleted_a_month_after_they_have_expired(caller: Caller, clock: FakeClock) -> None:
     await caller.deploy()
     job, start = JobName("flight-delays"), clock.now()
     async with chore(caller).store.begin() as tx:

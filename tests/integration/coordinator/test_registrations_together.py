@@ -23,7 +23,7 @@ async def test_a_fleet_that_registers_at_once_is_registered(caller: Caller, run_
     assert (described["state"], len(described["incarnations"])) == ("RUNNING", 60)
 
 
-async def test_those_that_are_refused_do_not_keep_the_others_out(caller: Caller, run_id: str) -> None:
+async def test_refused_registrations_do_not_affect_the_others(caller: Caller, run_id: str) -> None:
     await caller.registered(run_id, "taken", "7")
     good, slot, run, taken, more = await asyncio.gather(
         caller.register(run_id, "c0", "0"),
@@ -37,7 +37,7 @@ async def test_those_that_are_refused_do_not_keep_the_others_out(caller: Caller,
     assert {each["executionContainerId"] for each in (await caller.run(run_id))["incarnations"]} == {"taken", "c0", "c2"}
 
 
-async def test_of_incarnations_of_one_slot_that_come_together_the_last_is_valid(caller: Caller, run_id: str) -> None:
+async def test_the_last_of_several_concurrent_incarnations_of_a_slot_is_valid(caller: Caller, run_id: str) -> None:
     found = await asyncio.gather(*(caller.registered(run_id, f"c{n}", "5") for n in range(4)))
     assert [each["epoch"] for each in found] == [1, 2, 3, 4]
     assert [await caller.alive(f"c{n}", n + 1) for n in range(4)] == [False, False, False, True]
@@ -45,7 +45,7 @@ async def test_of_incarnations_of_one_slot_that_come_together_the_last_is_valid(
     assert states == {"c0": "REPLACED", "c1": "REPLACED", "c2": "REPLACED", "c3": "LIVE"}
 
 
-async def test_a_registration_that_is_repeated_in_the_same_moment_is_answered_alike(caller: Caller, run_id: str) -> None:
+async def test_a_registration_that_is_repeated_concurrently_gets_the_same_answer(caller: Caller, run_id: str) -> None:
     assert [each["epoch"] for each in await asyncio.gather(*(caller.registered(run_id, "c1", "5") for _ in range(3)))] == [1, 1, 1]
     assert await caller.alive("c1", 1)
 
@@ -59,7 +59,7 @@ async def test_a_fleet_that_ends_at_once_ends_its_run_once(caller: Caller, run_i
     assert [each["kind"] for each in await caller.notices(run_id)] == ["STOP", "ENDED"]
 
 
-async def test_an_exit_of_an_unknown_container_does_not_hinder_the_exits_of_others(caller: Caller, run_id: str) -> None:
+async def test_an_exit_of_an_unknown_container_does_not_affect_the_exits_of_others(caller: Caller, run_id: str) -> None:
     await caller.registered(run_id, "c1", "1")
     stranger, known = await asyncio.gather(
         caller.http.post("/containers/stranger/exit", json={"exitCode": 0}), caller.http.post("/containers/c1/exit", json={"exitCode": 0})

@@ -37,7 +37,7 @@ async def test_a_shorter_lease_after_a_restart_waits_for_the_longer_one_that_a_c
         assert (await after.acquired(run_id, "c2", 2))["generation"] == 2
 
 
-async def test_a_container_that_was_replaced_before_the_restart_is_waited_for_as_long(home: Path, clock: FakeClock) -> None:
+async def test_a_container_that_was_replaced_before_the_restart_has_the_longer_lease_too(home: Path, clock: FakeClock) -> None:
     async with calling(home, clock, lease_seconds=300) as before:
         run_id = await acquiring(before)
         await before.registered(run_id, "c2")
@@ -62,7 +62,7 @@ async def test_a_container_that_was_seen_after_the_restart_has_the_shorter_lease
         assert (await after.acquire(run_id, "c2", 2)).json()["waitSeconds"] == 45
 
 
-async def test_a_shorter_grace_period_waits_as_long_as_the_margin_of_a_running_container_needs(home: Path, clock: FakeClock) -> None:
+async def test_after_a_shorter_grace_period_the_margin_of_a_running_container_still_applies(home: Path, clock: FakeClock) -> None:
     async with calling(home, clock, margin_seconds=0.5, grace_seconds=20) as before:
         run_id = await acquiring(before)
     async with calling(home, clock, margin_seconds=10, grace_seconds=0, heartbeat_seconds=5) as after:
@@ -85,7 +85,7 @@ async def test_a_fleet_that_has_shrunk_before_the_restart_is_waited_for_with_the
         assert (await after.acquire(run_id, "c2", 2)).json()["waitSeconds"] == 65
 
 
-async def test_the_longer_lease_is_forgotten_when_no_container_can_have_it(home: Path, clock: FakeClock) -> None:
+async def test_the_longer_lease_no_longer_applies_when_no_container_can_have_it(home: Path, clock: FakeClock) -> None:
     async with calling(home, clock, lease_seconds=300, bare_lease_seconds=200) as before:
         run_id = await acquiring(before)
     async with calling(home, clock, lease_seconds=40, bare_lease_seconds=160) as after:

@@ -43,12 +43,12 @@ async def _turns_to_accept(listening: list[socket.socket]) -> int:
     return turns
 
 
-def test_connections_that_came_meanwhile_are_accepted_in_few_turns_of_the_event_loop() -> None:
+def test_connections_that_arrived_in_the_meantime_are_accepted_in_few_turns_of_the_event_loop() -> None:
     turns = uvloop.run(_turns_to_accept(shared([listen("127.0.0.1", 0)])))
     assert turns <= CONNECTIONS / ACCEPTS + 4
 
 
-def test_from_a_socket_that_is_not_shared_one_connection_is_accepted_a_turn() -> None:
+def test_without_a_shared_socket_one_connection_is_accepted_per_turn() -> None:
     """Why the socket is shared. If this fails, libuv has changed, and `shared` can be removed."""
     assert uvloop.run(_turns_to_accept([listen("127.0.0.1", 0)])) >= CONNECTIONS
 
@@ -66,7 +66,7 @@ def serving(home: Path) -> Iterator[tuple[str, socket.socket]]:
         thread.join()
 
 
-def test_a_coordinator_that_has_ended_has_left_its_address_and_the_heap(tmp_path: Path) -> None:
+def test_a_coordinator_that_has_ended_has_released_its_address_and_the_frozen_heap(tmp_path: Path) -> None:
     callbacks = list(gc.callbacks)
     with serving(tmp_path) as (url, listening):
         httpx.get(f"{url}/readyz", timeout=30).raise_for_status()
@@ -92,7 +92,7 @@ async def heap() -> AsyncIterator[FrozenHeap]:
     made.stop()
 
 
-async def test_what_outlived_a_full_collection_is_not_looked_at_again(heap: FrozenHeap) -> None:
+async def test_objects_that_survived_a_full_collection_are_not_examined_again(heap: FrozenHeap) -> None:
     kept = [Link() for _ in range(1000)]
     before = gc.get_freeze_count()
     gc.collect()
@@ -100,7 +100,7 @@ async def test_what_outlived_a_full_collection_is_not_looked_at_again(heap: Froz
     assert not any(isinstance(each, Link) for each in gc.get_objects())
 
 
-async def test_garbage_of_what_was_looked_at_long_ago_goes_with_a_collection_of_everything(heap: FrozenHeap) -> None:
+async def test_frozen_objects_that_became_garbage_are_freed_by_a_collection_of_everything(heap: FrozenHeap) -> None:
     link = Link()
     gone = weakref.ref(link)
     gc.collect()

@@ -61,7 +61,9 @@ async def test_transactions_of_tasks_that_have_an_owner_are_left_alone(caller: C
     assert system.aborted == []
 
 
-async def test_where_readers_stand_still_those_of_a_free_task_are_aborted(caller: Caller, clock: FakeClock, run_id: str) -> None:
+async def test_transactions_of_a_task_without_an_owner_are_aborted_if_readers_make_no_progress(
+    caller: Caller, clock: FakeClock, run_id: str
+) -> None:
     system = Held()
     made = chore(caller, clock, system)
     await caller.release(run_id, 1)
@@ -72,7 +74,7 @@ async def test_where_readers_stand_still_those_of_a_free_task_are_aborted(caller
     assert await made.run_once() == {}, "another writer holds them back"
 
 
-async def test_where_readers_continue_nothing_is_aborted(caller: Caller, clock: FakeClock, run_id: str) -> None:
+async def test_no_transaction_is_aborted_while_readers_make_progress(caller: Caller, clock: FakeClock, run_id: str) -> None:
     system = Held()
     made = chore(caller, clock, system)
     await caller.release(run_id, 1)
@@ -81,7 +83,7 @@ async def test_where_readers_continue_nothing_is_aborted(caller: Caller, clock: 
         assert await made.run_once() == {}
 
 
-async def test_those_of_a_run_that_has_ended_are_aborted_and_forgotten_after_a_while(caller: Caller, clock: FakeClock, run_id: str) -> None:
+async def test_transactions_of_an_ended_run_are_aborted_and_later_no_longer_checked(caller: Caller, clock: FakeClock, run_id: str) -> None:
     system = Held()
     made = chore(caller, clock, system)
     await made.run_once()
@@ -93,9 +95,7 @@ async def test_those_of_a_run_that_has_ended_are_aborted_and_forgotten_after_a_w
     assert await made.run_once() == {}
 
 
-async def test_where_readers_stand_still_for_long_the_writer_is_named_until_they_continue(
-    caller: Caller, clock: FakeClock, run_id: str
-) -> None:
+async def test_the_writer_is_named_while_readers_make_no_progress_for_a_long_time(caller: Caller, clock: FakeClock, run_id: str) -> None:
     system = Held()
     made = chore(caller, clock, system)
     await made.run_once()
