@@ -56,7 +56,7 @@ def test_a_shell_s_variables_are_left_to_the_shell() -> None:
     assert "$(cat /var/lib/sluice/flights.run)" in str(services["flights-0"]["command"]).replace("$$", "$")
 
 
-def test_compose_refuses_what_it_should(tmp_path: Path) -> None:
+def test_compose_refuses_an_invalid_file(tmp_path: Path) -> None:
     file = tmp_path / "docker-compose.yml"
     file.write_text("services: {coordinator: {image: sluice, healthcheck: {tset: [CMD, 'true']}}}\n")
     done = read(file)

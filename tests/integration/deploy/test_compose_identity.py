@@ -32,7 +32,7 @@ def contents(*directories: Path) -> dict[Path, str]:
     return {each: each.read_text() for directory in directories for each in sorted(directory.iterdir())}
 
 
-def test_services_get_tokens_of_their_own_over_tls_and_the_next_start_changes_none(tmp_path: Path, identity: Path) -> None:
+def test_each_service_gets_its_own_token_over_tls_and_the_next_start_changes_none(tmp_path: Path, identity: Path) -> None:
     made("certificate", identity)
     commands, scrape = tmp_path / "bin", tmp_path / "scrape"
     scrape.mkdir()
@@ -68,7 +68,7 @@ def test_services_get_tokens_of_their_own_over_tls_and_the_next_start_changes_no
     assert (identity / "tls.key").stat().st_mode & 0o077 == 0
 
 
-def test_a_certificate_that_was_cut_off_is_made_again(identity: Path) -> None:
+def test_a_truncated_certificate_is_created_again(identity: Path) -> None:
     (identity / "tls.key").write_text("half")
     made("certificate", identity)
     loaded = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

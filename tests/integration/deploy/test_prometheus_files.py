@@ -22,7 +22,7 @@ ALERTS = HERE / "alerts.yml"
 @pytest.mark.parametrize(
     "what", [["check", "config", "prometheus.yml"], ["check", "rules", "rules.yml"], ["test", "rules", ALERTS.name]], ids=" ".join
 )
-def test_promtool_finds_nothing_wrong(tmp_path: Path, what: list[str]) -> None:
+def test_promtool_reports_no_error(tmp_path: Path, what: list[str]) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         raise NotInstalled("Prometheus")
@@ -41,7 +41,7 @@ def _replace_identity(directory: Path) -> None:
     config.write_text(config.read_text().replace("/run/sluice", str(directory)))
 
 
-def test_every_alert_is_seen_to_fire_and_says_what_it_is_and_what_to_do() -> None:
+def test_every_alert_has_a_test_in_which_it_fires_a_description_and_a_runbook() -> None:
     rules = [rule for group in yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())["groups"] for rule in group["rules"]]
     fired = set(re.findall(r'alertname="(\w+)"', ALERTS.read_text()))
     assert {rule["alert"] for rule in rules} == fired
@@ -50,7 +50,7 @@ def test_every_alert_is_seen_to_fire_and_says_what_it_is_and_what_to_do() -> Non
         assert rule["labels"]["severity"] in {"page", "ticket"}
 
 
-def test_every_alert_leads_to_its_section_in_the_docs_and_no_section_is_about_another() -> None:
+def test_every_alert_links_to_its_section_in_the_docs_and_every_section_is_about_an_alert() -> None:
     rules = [rule for group in yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())["groups"] for rule in group["rules"]]
     page = (DEPLOY.parent / "docs" / "alerts.md").read_text()
     sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.M | re.S))

@@ -22,21 +22,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(made)
 
 
-def test_it_has_the_three_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_has_the_three_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
     (metadata,) = [top for top in tops if top.endswith(".dist-info")]
     assert tops == {"sluice", "coordinator", "containers", metadata}
     assert f"{metadata}/licenses/LICENSE" in wheel.namelist()
 
 
-def test_it_has_the_migrations_and_the_marks_of_typed_packages(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_has_the_migrations_and_the_marker_files_of_typed_packages(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     assert {"sluice/py.typed", "coordinator/py.typed", "containers/py.typed", "coordinator/migrations/env.py"} <= names
     ours = {each.name for each in (ROOT / "migrations" / "versions").glob("*.py")}
     assert ours == {name.rsplit("/", 1)[1] for name in names if name.startswith("coordinator/migrations/versions/")}
 
 
-def test_what_is_in_it_can_be_imported_without_the_checkout(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+def test_the_packages_in_the_wheel_can_be_imported_without_the_checkout(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import sluice, coordinator.app, containers.driver; "
