@@ -94,7 +94,7 @@ def test_the_search_finds_an_alert_without_another_host(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("page", ["changelog", "contributing", "reporting", "examples/flights", "examples/weather", "decisions/index"])
-def test_pages_from_outside_of_the_folder_are_in_the_site(site: Path, page: str) -> None:
+def test_pages_from_outside_the_docs_folder_are_in_the_site(site: Path, page: str) -> None:
     assert "<h1" in (site / f"{page}.html").read_text()
 
 
@@ -102,6 +102,6 @@ def test_links_lead_to_pages_of_the_site_and_not_to_markdown(site: Path) -> None
     assert [str(page) for page in site.rglob("*.html") for text in [page.read_text()] if '.md"' in text or ".md#" in text] == []
 
 
-def test_the_diagrams_script_is_on_pages_with_diagrams_only(site: Path) -> None:
+def test_only_pages_with_diagrams_load_the_script_for_diagrams(site: Path) -> None:
     assert "mermaid.min.js" in (site / "concepts" / "leases.html").read_text()
     assert "mermaid.min.js" not in (site / "limits.html").read_text()
