@@ -25,13 +25,13 @@ def test_a_line_of_the_access_log_has_the_operation() -> None:
     assert operation(LISTING) == "ListObjectsV2"
 
 
-def test_lines_that_are_of_no_request_for_the_bucket_are_not_counted() -> None:
+def test_lines_about_other_requests_than_those_for_the_bucket_are_not_counted() -> None:
     assert operation("log starts 2026-11-21 15:05:50.035481403 +0000 UTC m=+0.026371686") is None
     assert operation(PUT.replace(" bench ", " other ")) is None
     assert operation("sluice bench [21/Nov") is None
 
 
-def test_a_backup_is_judged_by_the_faster_turn_of_each_and_the_most_puts() -> None:
+def test_a_backup_is_judged_by_the_faster_round_of_each_kind_and_the_largest_number_of_puts() -> None:
     mine = backup.Turn(first=10.0, change=0.2, restore=10.0, puts=4)
     turns = {
         "obstore": [backup.Turn(9.0, 0.0, 9.5), backup.Turn(12.0, 0.0, 12.0)],
@@ -47,7 +47,7 @@ def test_a_backup_is_judged_by_the_faster_turn_of_each_and_the_most_puts() -> No
     assert not backup.judged({**turns, "sluice": [replace(mine, restore=11.0)]}).met
 
 
-def test_the_least_moves_are_counted_by_what_each_place_may_keep() -> None:
+def test_the_least_moves_are_counted_by_the_tasks_that_each_slot_may_keep() -> None:
     before = {TaskName(f"t{n}"): ProcessorId(str(n % 3)) for n in range(7)}
     assert assignment.least_moves(before, slots(3)) == 0
     assert assignment.least_moves(before, slots(4)) == 1
@@ -55,7 +55,7 @@ def test_the_least_moves_are_counted_by_what_each_place_may_keep() -> None:
     assert assignment.least_moves(before, [ProcessorId("1"), ProcessorId("9")]) == 5
 
 
-def test_an_assignment_is_judged_by_the_change_that_moves_most_beyond_need() -> None:
+def test_an_assignment_is_judged_by_the_change_with_the_most_unnecessary_moves() -> None:
     found = assignment.Moved({"a": 20, "b": 30}, {"a": 20, "b": 30}, {"a": 900, "b": 800}, {})
     assert assignment.judged(found, {}).met
     assert (assignment.judged(replace(found, made={"a": 20, "b": 33}), {}).ratio, assignment.judged(found, {}).ratio) == (1.1, 1.0)

@@ -36,7 +36,7 @@ def ended(demo: Callable[[], bool], home: Path, keep: bool = False) -> object:
     return end.value.code
 
 
-def test_an_exact_demo_exits_0_and_takes_its_directory_away(tmp_path: Path) -> None:
+def test_an_exact_demo_exits_0_and_deletes_its_directory(tmp_path: Path) -> None:
     home = tmp_path / "demo"
     assert ended(lambda: fresh(home, MARK).exists(), home) == 0
     assert not home.exists()
@@ -87,7 +87,7 @@ def test_a_demo_that_fails_exits_1_with_the_reason(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_demo_in_order_with_130(tmp_path: Path, capsys: pytest.CaptureFixture[str], sent: signal.Signals) -> None:
+def test_a_signal_ends_a_demo_normally_with_exit_code_130(tmp_path: Path, capsys: pytest.CaptureFixture[str], sent: signal.Signals) -> None:
     cleaned = []
 
     def interrupted() -> bool:
@@ -103,7 +103,7 @@ def test_a_signal_ends_a_demo_in_order_with_130(tmp_path: Path, capsys: pytest.C
     assert "interrupted" in capsys.readouterr().err
 
 
-def test_a_directory_that_is_not_the_demos_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_does_not_belong_to_the_demo_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / ".another-demo").touch()
     assert ended(lambda: fresh(tmp_path, MARK).exists(), tmp_path) == 1

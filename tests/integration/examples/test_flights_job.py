@@ -19,7 +19,7 @@ from sluice.wire.runs import RunDetail, StageBody, StageProgress, StreamReply, T
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_the_job_file_holds_the_chain_that_the_demo_speaks_of() -> None:
+def test_the_job_file_has_the_chain_of_stages_that_the_demo_describes() -> None:
     job = load_job(JOB_FILE)
     assert [(each.stage.name, each.stage.reads, each.stage.writes) for each in job.chain()] == [
         ("route", (data.FLIGHTS,), (data.BY_CARRIER,)),

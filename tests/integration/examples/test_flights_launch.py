@@ -43,7 +43,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         each.stop(0)
 
 
-def test_it_says_where_it_is_and_stops_in_order(start: Start) -> None:
+def test_sluice_run_prints_its_address_and_stops_normally(start: Start) -> None:
     run = start(WAITS)
     assert run.where(10) == ("http://127.0.0.1:1", "r-1")
     run.must_run()
@@ -56,7 +56,7 @@ def test_a_command_that_ends_before_it_prints_its_address_shows_its_last_lines(s
         start("print('port 1 is taken'); raise SystemExit(1)").where(10)
 
 
-def test_one_that_ends_while_it_should_run_shows_its_exit_code(start: Start) -> None:
+def test_the_error_about_a_command_that_ends_early_shows_its_exit_code(start: Start) -> None:
     run = start("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {says}; raise SystemExit(7)")
     run.where(10)
     assert run.stop(10) == 7
@@ -64,7 +64,7 @@ def test_one_that_ends_while_it_should_run_shows_its_exit_code(start: Start) -> 
         run.must_run()
 
 
-def test_one_that_does_not_stop_is_killed_with_its_children(start: Start) -> None:
+def test_a_command_that_does_not_stop_is_killed_with_its_child_processes(start: Start) -> None:
     run = start(STUBBORN)
     run.where(10)
     child = psutil.Process(int(run.log_file.read_text().split()[1]))

@@ -77,7 +77,7 @@ class Readers:
         return None if self.at is None else {FLIGHTS: self.at}
 
 
-def test_a_replay_puts_every_flight_once_into_its_partition_in_order(log: Log, flights: list[Flight]) -> None:
+def test_a_replay_appends_every_flight_once_to_its_partition_in_order(log: Log, flights: list[Flight]) -> None:
     done = replay_of(log, flights, seconds_per_month=0).run()
     assert in_stream(log) == placed(flights)
     assert (done.rows, done.appended, done.reached, done.complete) == (240, 240, flights[-1].scheduled, True)
@@ -102,7 +102,7 @@ def test_a_killed_replay_that_is_started_again_neither_loses_nor_repeats(log: Lo
     assert (done.rows, done.appended) == (240, 240 - 11 * FLIGHTS_A_DAY)
 
 
-def test_a_replay_killed_after_its_append_and_before_its_note_does_not_repeat_the_batch(log: Log, flights: list[Flight]) -> None:
+def test_a_replay_killed_between_its_append_and_its_record_of_it_does_not_repeat_the_batch(log: Log, flights: list[Flight]) -> None:
     first, second = replay_of(log, flights, seconds_per_month=0), replay_of(log, flights, seconds_per_month=0)
     first.run()
     assert second.run().appended == 0
@@ -123,7 +123,7 @@ def test_two_replays_at_once_append_every_flight_once(log: Log, flights: list[Fl
     assert slow.appended > 0
 
 
-def test_it_stops_between_two_steps_and_continues_later(log: Log, flights: list[Flight]) -> None:
+def test_a_replay_stops_between_two_steps_and_continues_later(log: Log, flights: list[Flight]) -> None:
     readers = Readers(log, lambda _: replay.stop())
     replay = replay_of(log, flights, seconds_per_month=0, consumed=readers.consumed, poll_seconds=5)
     stopped = replay.run()
@@ -133,7 +133,7 @@ def test_it_stops_between_two_steps_and_continues_later(log: Log, flights: list[
     assert in_stream(log) == placed(flights)
 
 
-def test_it_never_leads_the_slowest_reader_by_more_than_the_bound(log: Log, flights: list[Flight]) -> None:
+def test_a_replay_is_never_ahead_of_the_slowest_reader_by_more_than_the_bound(log: Log, flights: list[Flight]) -> None:
     """The readers advance one flight per poll, partition 3 last; after every poll the lead is measured in the stream itself."""
     bound, leads = timedelta(days=10).total_seconds(), list[int]()
 
@@ -153,7 +153,7 @@ def test_it_never_leads_the_slowest_reader_by_more_than_the_bound(log: Log, flig
     assert in_stream(log) == placed(flights)
 
 
-def test_it_waits_for_readers_without_progress_and_counts_the_time(log: Log, flights: list[Flight]) -> None:
+def test_a_replay_waits_for_readers_without_progress_and_counts_the_time(log: Log, flights: list[Flight]) -> None:
     reached = threading.Event()
     readers = Readers(log, lambda asked: reached.set() if asked == 3 else None)
     replay = replay_of(log, flights, seconds_per_month=0, consumed=readers.consumed, poll_seconds=0.005)
@@ -167,7 +167,7 @@ def test_it_waits_for_readers_without_progress_and_counts_the_time(log: Log, fli
     assert replay.progress.waited_seconds >= 0.01
 
 
-def test_a_pace_takes_its_time(log: Log, flights: list[Flight]) -> None:
+def test_a_replay_with_a_pace_takes_the_expected_time(log: Log, flights: list[Flight]) -> None:
     replay = replay_of(log, flights, seconds_per_month=3600)
     thread = threading.Thread(target=replay.run)
     thread.start()

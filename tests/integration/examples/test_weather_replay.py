@@ -48,7 +48,7 @@ def assert_all_there_once(log: Log) -> None:
     assert all(each == sorted(each) for stream in (DEPARTURES, WEATHER) for each in times(log, stream).values())
 
 
-def test_both_streams_get_every_row_once_in_order(log: Log) -> None:
+def test_both_streams_have_every_row_once_in_order(log: Log) -> None:
     done = replay_of(log).run()
     assert_all_there_once(log)
     assert (done.rows, done.appended, done.reached) == (len(FLIGHTS) + len(MEASURED), done.rows, FLIGHTS[-1].scheduled)
@@ -71,7 +71,7 @@ class Dying(Log):
         return super().append(stream, records, batch=batch, **rest)
 
 
-def test_the_streams_are_in_step_to_the_day(tmp_path: Path) -> None:
+def test_both_streams_are_written_day_by_day(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         replay_of(Dying(tmp_path / "log", DEPARTURES, 7)).run()
     log = Log(tmp_path / "log")
@@ -80,7 +80,7 @@ def test_the_streams_are_in_step_to_the_day(tmp_path: Path) -> None:
         assert (newest - YEAR_STARTS) // DAY == 6
 
 
-def test_one_that_was_killed_between_the_two_streams_of_a_day_continues_there(tmp_path: Path) -> None:
+def test_a_replay_that_was_killed_between_the_two_streams_of_a_day_continues_there(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         replay_of(Dying(tmp_path / "log", WEATHER, 7)).run()
     log = Log(tmp_path / "log")
@@ -115,7 +115,7 @@ def test_the_slower_reader_of_the_two_holds_both_streams_back(log: Log, slow: st
     assert_all_there_once(log)
 
 
-def test_a_stream_that_is_not_named_has_not_been_read(log: Log) -> None:
+def test_a_stream_without_a_reported_offset_counts_as_unread(log: Log) -> None:
     def only_departures() -> Mapping[str, Mapping[int, int]]:
         asked.append(1)
         if len(asked) == 3:
