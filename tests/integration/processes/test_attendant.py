@@ -147,7 +147,7 @@ def test_a_stopped_driver_loses_the_lease_and_is_ended(short_leases: Running, tm
         script.await_end()
 
 
-def test_a_driver_that_is_observed_is_told_that_the_lease_is_lost(short_leases: Running, tmp_path: Path) -> None:
+def test_an_observed_driver_is_notified_that_the_lease_is_lost(short_leases: Running, tmp_path: Path) -> None:
     with attended(short_leases, tmp_path, observed=True) as script:
         script.next("granted")
         os.kill(script.driver.pid, signal.SIGSTOP)
@@ -168,7 +168,7 @@ def test_a_driver_is_ended_when_its_attendant_is_stopped(short_leases: Running, 
         assert script.process.wait(60) in (1, 3)
 
 
-def test_a_stop_is_passed_to_the_script_which_is_ended_if_it_goes_on(coordinator: Running, tmp_path: Path) -> None:
+def test_a_stop_is_passed_to_the_script_which_is_ended_if_it_continues(coordinator: Running, tmp_path: Path) -> None:
     with attended(coordinator, tmp_path) as script:
         run = script.next("granted")["run"]
         assert coordinator.http.post(f"/runs/{run}/stop").status_code == 202

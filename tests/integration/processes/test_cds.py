@@ -47,7 +47,7 @@ def names(archive: ClassArchive) -> list[str]:
     return sorted([archive.file.name, Path(archive.class_path).name])
 
 
-def test_an_archive_is_made_once_and_readable_for_all(environment: Mapping[str, str]) -> None:
+def test_an_archive_is_created_once_and_readable_for_all_users(environment: Mapping[str, str]) -> None:
     training = Training()
     assert find_archive(environment) is None
     first, second = ensure_archive(environment, training), ensure_archive(environment, training)
@@ -57,7 +57,7 @@ def test_an_archive_is_made_once_and_readable_for_all(environment: Mapping[str, 
     assert kept(environment) == names(first)
 
 
-def test_the_class_path_is_one_jar_beside_the_archive_and_is_there_before_it(environment: Mapping[str, str]) -> None:
+def test_the_class_path_is_one_jar_beside_the_archive_and_is_created_before_it(environment: Mapping[str, str]) -> None:
     installed = installation(environment)
     assert installed is not None
     training = Training()
@@ -75,7 +75,7 @@ def test_the_class_path_is_one_jar_beside_the_archive_and_is_there_before_it(env
 @pytest.mark.parametrize(
     ("harm", "expected"), [("missing", "is missing"), ("truncated", "was changed since it was made"), ("other", "was changed since it")]
 )
-def test_an_archive_whose_jar_is_missing_or_damaged_is_not_used_and_is_made_again(
+def test_an_archive_whose_jar_is_missing_or_damaged_is_not_used_and_is_created_again(
     harm: str, expected: str, environment: Mapping[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     archive = ensure_archive(environment, Training())
@@ -92,7 +92,7 @@ def test_an_archive_whose_jar_is_missing_or_damaged_is_not_used_and_is_made_agai
     assert jar.read_bytes() == before
 
 
-def test_an_archive_of_a_release_that_made_no_jar_goes_when_another_is_made(environment: Mapping[str, str]) -> None:
+def test_an_archive_of_a_release_without_jars_is_deleted_when_another_one_is_created(environment: Mapping[str, str]) -> None:
     installed = installation(environment)
     assert installed is not None
     installed.directory.mkdir(parents=True)
@@ -117,7 +117,7 @@ ensure_archive(os.environ, train)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_maker_that_is_killed_leaves_a_jar_without_an_archive_and_the_next_one_starts_afresh(
+def test_a_process_that_is_killed_leaves_a_jar_without_an_archive_and_the_next_one_begins_again(
     moment: str, environment: Mapping[str, str]
 ) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED, moment], env={**os.environ, **environment}, check=False, timeout=60)
@@ -129,7 +129,7 @@ def test_a_maker_that_is_killed_leaves_a_jar_without_an_archive_and_the_next_one
     assert {each.name for each in archive.file.parent.iterdir()} == {"lock", *names(archive)}
 
 
-def test_an_archive_goes_before_its_jar(environment: Mapping[str, str]) -> None:
+def test_an_archive_is_deleted_before_its_jar(environment: Mapping[str, str]) -> None:
     """The place of a file that belongs to the archive is taken by a directory."""
     before = ensure_archive(environment, Training())
     (Path(environment["JAVA_HOME"]) / "bin" / "java").write_text("#!/bin/sh\n# an upgrade\n")
@@ -153,7 +153,7 @@ def test_an_archive_is_used_where_nothing_can_be_written(environment: Mapping[st
         directory.chmod(0o755)
 
 
-def test_an_archive_that_was_moved_away_from_where_it_was_made_is_not_used(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_an_archive_that_was_moved_is_not_used(environment: Mapping[str, str], tmp_path: Path) -> None:
     """A JVM looks for the jar at its former path."""
     ensure_archive(environment, Training())
     (tmp_path / "cache").rename(tmp_path / "moved")
@@ -176,14 +176,14 @@ def test_the_directory_may_have_any_name(environment: Mapping[str, str], tmp_pat
     assert find_archive(named) == archive
 
 
-def test_an_archive_is_used_after_the_dates_of_what_was_made_were_lost(environment: Mapping[str, str]) -> None:
+def test_an_archive_is_used_after_its_file_times_were_lost(environment: Mapping[str, str]) -> None:
     archive = ensure_archive(environment, Training())
     assert Path(archive.class_path).stat().st_mtime == 0
     Path(archive.class_path).touch()
     assert find_archive(environment) == archive
 
 
-def test_what_was_killed_while_it_was_made_is_no_archive_and_goes(environment: Mapping[str, str]) -> None:
+def test_a_partly_written_archive_is_not_used_and_is_deleted(environment: Mapping[str, str]) -> None:
     installed = installation(environment)
     assert installed is not None
     left = installed.directory / "building-x"
@@ -194,7 +194,7 @@ def test_what_was_killed_while_it_was_made_is_no_archive_and_goes(environment: M
     assert {each.name for each in installed.directory.iterdir()} == {"lock", *names(whole)}
 
 
-def test_a_jvm_that_writes_after_its_making_was_given_up_leaves_nothing(environment: Mapping[str, str]) -> None:
+def test_a_jvm_that_writes_after_the_creation_was_given_up_leaves_nothing(environment: Mapping[str, str]) -> None:
     """As after Ctrl-C: it ends, and writes afterwards, when the lock is free again."""
     interrupted = Training(1, writes=False)
     with pytest.raises(ClassArchiveUnavailable):
@@ -207,7 +207,7 @@ def test_a_jvm_that_writes_after_its_making_was_given_up_leaves_nothing(environm
     assert again.trained[0].file != late.file
 
 
-def test_one_that_has_lost_its_end_is_not_used_and_is_made_again(environment: Mapping[str, str]) -> None:
+def test_a_truncated_archive_is_not_used_and_is_created_again(environment: Mapping[str, str]) -> None:
     whole = ensure_archive(environment, Training()).file
     whole.write_bytes(whole.read_bytes()[:-1])
     assert find_archive(environment) is None
@@ -215,7 +215,7 @@ def test_one_that_has_lost_its_end_is_not_used_and_is_made_again(environment: Ma
     assert whole.read_bytes() == b"classes"
 
 
-def test_another_java_at_the_same_place_needs_another_archive_and_the_former_goes(environment: Mapping[str, str]) -> None:
+def test_another_java_at_the_same_path_needs_another_archive_and_the_former_one_is_deleted(environment: Mapping[str, str]) -> None:
     before = ensure_archive(environment, Training())
     (Path(environment["JAVA_HOME"]) / "bin" / "java").write_text("#!/bin/sh\n# an upgrade\n")
     assert find_archive(environment) is None
@@ -224,7 +224,7 @@ def test_another_java_at_the_same_place_needs_another_archive_and_the_former_goe
     assert kept(environment) == names(after)
 
 
-def test_an_installation_elsewhere_keeps_its_own(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_an_installation_at_another_path_keeps_its_own_archive(environment: Mapping[str, str], tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     (tmp_path / "jdk").rename(elsewhere)
     theirs = ensure_archive({**environment, "JAVA_HOME": str(elsewhere)}, Training())
@@ -242,14 +242,14 @@ def test_when_the_training_job_fails_nothing_is_left_and_its_last_output_is_logg
     assert kept(environment) == []
 
 
-def test_without_java_there_is_none_and_none_can_be_made(tmp_path: Path) -> None:
+def test_without_java_there_is_no_archive_and_none_can_be_created(tmp_path: Path) -> None:
     environment = {"PATH": "", "SLUICE_JARS_DIR": str(tmp_path)}
     assert find_archive(environment) is None
     with pytest.raises(ClassArchiveUnavailable, match="install Java"):
         ensure_archive(environment)
 
 
-def test_a_directory_that_cannot_be_used_is_named(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_the_error_about_a_directory_that_cannot_be_used_names_it(environment: Mapping[str, str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ClassArchiveUnavailable, match="set SLUICE_JARS_DIR to another directory"):
         ensure_archive({**environment, "SLUICE_JARS_DIR": str(tmp_path / "file" / "jars")}, Training())
@@ -261,7 +261,7 @@ def spark_in(home: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
     return {**environment, "SPARK_HOME": str(home)}
 
 
-def test_a_spark_home_has_jars_and_an_archive_of_its_own(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_a_spark_home_has_its_own_jars_and_its_own_archive(environment: Mapping[str, str], tmp_path: Path) -> None:
     elsewhere = spark_in(tmp_path / "spark", environment)
     training = Training()
     theirs = ensure_archive(elsewhere, training)
@@ -270,7 +270,7 @@ def test_a_spark_home_has_jars_and_an_archive_of_its_own(environment: Mapping[st
     assert find_archive(elsewhere) == theirs
 
 
-def test_jars_whose_paths_no_manifest_can_name_are_the_class_path_one_by_one(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_jars_whose_paths_a_manifest_cannot_contain_are_listed_in_the_class_path(environment: Mapping[str, str], tmp_path: Path) -> None:
     elsewhere = spark_in(tmp_path / "a spark", environment)
     jars = tmp_path / "a spark" / "jars"
     (jars / "another.jar").touch()
@@ -280,7 +280,7 @@ def test_jars_whose_paths_no_manifest_can_name_are_the_class_path_one_by_one(env
     assert kept(elsewhere) == [archive.file.name]
 
 
-def test_where_spark_s_defaults_have_a_class_path_no_archive_is_used(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_no_archive_is_used_if_the_defaults_of_spark_set_a_class_path(environment: Mapping[str, str], tmp_path: Path) -> None:
     settings = {**environment, "SPARK_CONF_DIR": str(tmp_path / "conf")}
     archive = ensure_archive(settings, Training())
     (tmp_path / "conf").mkdir()
@@ -291,7 +291,7 @@ def test_where_spark_s_defaults_have_a_class_path_no_archive_is_used(environment
     assert find_archive(settings) is None
 
 
-def test_the_class_path_is_in_the_order_of_names_and_whole() -> None:
+def test_the_class_path_is_complete_and_ordered_by_name() -> None:
     installed = installation(os.environ)
     assert installed is not None
     assert list(installed.jars) == sorted(installed.jars)

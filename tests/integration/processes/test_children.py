@@ -22,6 +22,6 @@ def _is_python(word: ast.expr) -> bool:
     return isinstance(word, ast.Attribute) and word.attr == "executable"
 
 
-def test_each_is_started_with_the_working_directory_off_its_path() -> None:
+def test_each_python_process_is_started_without_the_working_directory_on_its_path() -> None:
     words = [word for package in OURS for file in package.rglob("*.py") for word in first_words(file)]
     assert words == ["'-P'"] * 5

@@ -17,7 +17,7 @@ from tests.support.api import run_body
 from tests.support.coordinators import GENEROUS, refused, running
 
 
-def test_it_prints_its_address_when_it_chooses_the_port(tmp_path: Path) -> None:
+def test_the_coordinator_prints_its_address_when_it_chooses_the_port(tmp_path: Path) -> None:
     with running(tmp_path / "home") as coordinator:
         assert coordinator.http.get("/livez").text == "ok"
         assert coordinator.http.get("/readyz").status_code == 200
@@ -25,13 +25,13 @@ def test_it_prints_its_address_when_it_chooses_the_port(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0)])
-def test_a_signal_ends_it(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+def test_a_signal_ends_the_coordinator(tmp_path: Path, sent: signal.Signals, code: int) -> None:
     with running(tmp_path) as coordinator:
         coordinator.process.send_signal(sent)
         assert coordinator.process.wait(GENEROUS) == code
 
 
-def test_a_poll_for_notices_does_not_keep_it_from_ending(tmp_path: Path) -> None:
+def test_a_poll_for_notices_does_not_prevent_the_coordinator_from_ending(tmp_path: Path) -> None:
     with running(tmp_path) as coordinator:
         Log(tmp_path / "log").create("flights", 1)
         run_id = coordinator.http.post("/runs", json=run_body()).json()["runId"]
@@ -45,7 +45,7 @@ def test_a_poll_for_notices_does_not_keep_it_from_ending(tmp_path: Path) -> None
         assert answer.endswith(b'{"notices":[]}')
 
 
-def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+def test_acknowledged_changes_survive_a_kill(tmp_path: Path) -> None:
     with running(tmp_path) as coordinator:
         Log(tmp_path / "log").create("flights", 1)
         run_id = coordinator.http.post("/runs", json=run_body()).json()["runId"]
@@ -68,7 +68,7 @@ def test_a_request_line_with_raw_bytes_is_answered(tmp_path: Path) -> None:
         assert answer.split(b" ")[1] in (b"400", b"404")
 
 
-def test_it_may_open_as_many_files_as_the_system_allows(tmp_path: Path) -> None:
+def test_the_coordinator_may_open_as_many_files_as_the_system_allows(tmp_path: Path) -> None:
     with running(tmp_path / "home", limits="-S -n 256") as coordinator:
         limits = Path(f"/proc/{coordinator.process.pid}/limits").read_text()
         [(soft, hard)] = re.findall(r"Max open files +(\S+) +(\S+)", limits)
@@ -91,13 +91,13 @@ def test_more_connections_than_files_are_refused(tmp_path: Path) -> None:
     assert "max_connections: 10000000 connections need" in refused("--home", str(tmp_path), SLUICE_MAX_CONNECTIONS="10000000")
 
 
-def test_it_does_not_listen_beyond_loopback_by_default(tmp_path: Path) -> None:
+def test_the_coordinator_does_not_listen_beyond_loopback_by_default(tmp_path: Path) -> None:
     output = refused("--host", "0.0.0.0", "--home", str(tmp_path))
     assert "0.0.0.0 is not loopback" in output
     assert "--insecure" in output
 
 
-def test_it_listens_anywhere_when_it_is_allowed(tmp_path: Path) -> None:
+def test_the_coordinator_listens_on_all_addresses_if_that_is_allowed(tmp_path: Path) -> None:
     with running(tmp_path, "--host", "0.0.0.0", "--insecure") as coordinator:
         assert httpx.get(f"http://127.0.0.1:{coordinator.port}/livez").text == "ok"
 
@@ -113,29 +113,29 @@ def test_it_listens_anywhere_when_it_is_allowed(tmp_path: Path) -> None:
         (["--port", "70000"], "port"),
     ],
 )
-def test_unsafe_settings_are_refused_by_name(tmp_path: Path, flags: list[str], named: str) -> None:
+def test_the_refusal_of_an_unsafe_setting_names_it(tmp_path: Path, flags: list[str], named: str) -> None:
     assert named in refused(*flags, "--home", str(tmp_path))
 
 
-def test_a_home_that_cannot_be_written_is_named() -> None:
+def test_the_error_about_a_home_that_cannot_be_written_names_it() -> None:
     assert "/proc/sluice" in refused("--home", "/proc/sluice/home", "--port", "0")
 
 
-def test_a_home_that_is_a_file_is_named(tmp_path: Path) -> None:
+def test_the_error_about_a_home_that_is_a_file_names_it(tmp_path: Path) -> None:
     (tmp_path / "home").touch()
     assert str(tmp_path / "home") in refused("--home", str(tmp_path / "home"), "--port", "0")
 
 
-def test_a_database_that_is_none_is_named(tmp_path: Path) -> None:
+def test_the_error_about_a_file_that_is_not_a_database_names_it(tmp_path: Path) -> None:
     (tmp_path / "coordinator.db").write_bytes(b"not a database, whatever its name says" * 100)
     assert "coordinator.db" in refused("--home", str(tmp_path), "--port", "0")
 
 
-def test_a_settings_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_the_error_about_a_missing_settings_file_names_it(tmp_path: Path) -> None:
     assert "/lost.toml" in refused("--home", str(tmp_path), SLUICE_CONFIG="/lost.toml")
 
 
-def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+def test_the_error_about_a_port_in_use_names_it(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         output = refused("--home", str(tmp_path), "--port", str(port))

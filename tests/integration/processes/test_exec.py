@@ -182,7 +182,7 @@ def test_a_second_start_waits_for_the_end_of_the_first(executions: Executions) -
     assert "together." not in log.read_text()
 
 
-def test_of_starts_at_the_same_time_one_runs_at_a_time(executions: Executions) -> None:
+def test_commands_that_are_started_at_the_same_time_run_one_at_a_time(executions: Executions) -> None:
     script = 'mkdir "$LIVES/running" || echo together.; sleep 0.3; rmdir "$LIVES/running"; echo done.'
     started = [executions.start(script) for _ in range(3)]
     assert [process.wait(120) for process, _ in started] == [0, 0, 0]
@@ -251,7 +251,7 @@ def test_a_guardian_that_is_killed_is_replaced(executions: Executions) -> None:
     await_end(driver)
 
 
-def test_everything_ends_when_the_coordinator_stays_away(tmp_path: Path) -> None:
+def test_everything_ends_when_the_coordinator_does_not_return(tmp_path: Path) -> None:
     with running(tmp_path / "home", *SHORT_LEASE) as alone, executing(alone, tmp_path) as executions:
         process, driver = executions.driver(LEAVES_SESSION)
         child = int(await_line(process, tmp_path / "exec-0.log", r"child (\d+)\."))

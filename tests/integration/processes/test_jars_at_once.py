@@ -82,7 +82,7 @@ def room(tmp_path: Path) -> Iterator[Room]:
         process.communicate(timeout=GENEROUS)
 
 
-def test_of_two_that_want_the_same_jars_one_fetches_them(room: Room) -> None:
+def test_one_of_two_processes_that_need_the_same_jars_fetches_them(room: Room) -> None:
     first = room.fetch()
     wait_for("Ivy", lambda: room.runs() == 1)
     second = room.fetch()

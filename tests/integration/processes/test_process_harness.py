@@ -28,13 +28,13 @@ print(*sorted(sys.modules))
 """
 
 
-def test_what_demos_and_benches_import_needs_nothing_that_only_tests_have() -> None:
+def test_modules_that_demos_and_benchmarks_import_need_no_test_dependencies() -> None:
     modules = ["examples.flights.demo", "examples.weather.demo", "bench.crew", "bench.gateway", "bench.growth"]
     done = subprocess.run([sys.executable, "-c", ASKS, *modules], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & set(ONLY_FOR_TESTS)
 
 
-def test_an_end_that_is_interrupted_kills_the_process_with_its_children(tmp_path: Path) -> None:
+def test_an_interrupted_end_kills_the_process_with_its_child_processes(tmp_path: Path) -> None:
     process = start([sys.executable, "-S", "-c", IGNORES], tmp_path / "ignores.log")
     child = psutil.Process(int(await_line(process, tmp_path / "ignores.log", r"^child (\d+)")))
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -55,7 +55,7 @@ def test_a_wait_for_a_process_that_ended_shows_the_end_of_its_log(tmp_path: Path
         await_line(process, tmp_path / "short.log", "ready")
 
 
-def test_a_wait_looks_once_at_least_and_names_what_did_not_come() -> None:
+def test_a_wait_checks_at_least_once_and_its_error_names_what_it_waited_for() -> None:
     assert wait_for("a number", lambda: 7, 0) == 7
     with pytest.raises(TooSlow, match="a number: not within 0 s\nnothing came"):
         wait_for("a number", lambda: 0, 0, details=lambda: "nothing came")

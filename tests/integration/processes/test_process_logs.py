@@ -71,13 +71,13 @@ def test_debug_messages_of_libraries_are_not_logged_at_any_level() -> None:
     assert SECRET not in json.dumps(records("-c", TALKS, code=1, SLUICE_LOG_LEVEL="debug"))
 
 
-def test_all_that_a_coordinator_says_is_records(tmp_path: Path) -> None:
+def test_all_output_of_a_coordinator_is_records(tmp_path: Path) -> None:
     """It stops as soon as it has started, because its standard input is closed."""
     found = records("-m", "sluice", "coordinator", "--home", str(tmp_path), "--port", "0", "--stop-with-stdin", code=0)
     assert [each["logger"] for each in found if each["message"].startswith("coordinator on http://127.0.0.1:")] == ["coordinator.server"]
 
 
-def test_a_coordinator_that_cannot_start_says_so_in_a_record(tmp_path: Path) -> None:
+def test_a_coordinator_that_cannot_start_writes_the_reason_as_a_record(tmp_path: Path) -> None:
     url = f"postgresql+asyncpg://sluice:{SECRET}@127.0.0.1:{free_port()}/sluice"
     found = records("-m", "sluice", "coordinator", "--home", str(tmp_path), "--database-url", url, "--port", "0", code=1)
     assert found[-1]["level"] == "ERROR"
@@ -120,7 +120,7 @@ def test_every_record_of_a_container_names_job_run_processor_and_container(tmp_p
         assert (each["job"], each["run"], each["processor"], each["container"]) == ("delays", "r1", "3", "c-7")
 
 
-def test_a_job_file_that_does_not_import_is_logged_before_the_job_is_known(tmp_path: Path) -> None:
+def test_a_job_file_that_cannot_be_imported_is_logged_before_the_job_is_known(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text("1 / 0\n")
     (record,) = records(
         *("-m", "sluice", "container", str(tmp_path / "job.py")),
