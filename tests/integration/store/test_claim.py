@@ -32,7 +32,7 @@ async def opened(url: str) -> AsyncIterator[Store]:
         await store.close()
 
 
-async def test_a_file_has_one_coordinator_until_that_one_closes_it(tmp_path: Path) -> None:
+async def test_a_file_has_one_coordinator_until_that_coordinator_closes_it(tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path / 'coordinator.db'}"
     async with opened(url) as second:
         async with opened(url) as first:
@@ -96,7 +96,7 @@ async def write(store: Store, run_id: str = "r1") -> None:
         await tx.runs.put(run_row(run_id))
 
 
-async def test_a_database_has_one_coordinator_until_that_one_closes_it(url: str) -> None:
+async def test_a_database_has_one_coordinator_until_that_coordinator_closes_it(url: str) -> None:
     async with opened(url) as second:
         async with claimed(url) as first:
             with pytest.raises(DatabaseInUse, match=r"is in use by another coordinator \(sluice: .* pid \d+ .*, since 20.*\): stop it"):
@@ -106,7 +106,7 @@ async def test_a_database_has_one_coordinator_until_that_one_closes_it(url: str)
         assert second.claimed
 
 
-async def test_databases_of_one_server_are_each_a_coordinators_own(url: str, postgres_server: Postgres) -> None:
+async def test_each_database_of_a_server_has_its_own_coordinator(url: str, postgres_server: Postgres) -> None:
     async with claimed(url), claimed(postgres_server.new_database()) as second:
         assert second.claimed
 
@@ -154,7 +154,7 @@ async def write_and_lose(store: Store, other: Other) -> None:
         await other.end(await other.holder())
 
 
-async def test_a_claim_that_another_has_got_is_lost_for_good(url: str, other: Other) -> None:
+async def test_a_claim_that_another_coordinator_has_taken_is_lost_permanently(url: str, other: Other) -> None:
     async with claimed(url) as store:
         await other.take_over()
         await lost(store)
@@ -165,7 +165,7 @@ async def test_a_claim_that_another_has_got_is_lost_for_good(url: str, other: Ot
         assert not store.claimed
 
 
-async def test_a_claim_that_another_had_meanwhile_is_lost_for_good(url: str, other: Other) -> None:
+async def test_a_claim_that_another_coordinator_had_in_the_meantime_is_lost_permanently(url: str, other: Other) -> None:
     async with claimed(url) as store:
         await other.take_over()
         await other.request("UPDATE claims SET holder = 'elsewhere pid 7' RETURNING 1")

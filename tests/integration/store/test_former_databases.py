@@ -104,7 +104,7 @@ async def test_the_stored_database_has_rows_in_every_table(former: Former) -> No
     assert {name for name, count in rows.items() if not count} == unused
 
 
-async def test_the_command_brings_the_database_to_todays_schema_and_may_run_twice(former: Former) -> None:
+async def test_the_command_migrates_the_database_to_the_present_schema_and_may_run_twice(former: Former) -> None:
     def differences(connection: Connection) -> list[object]:
         return list(compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), tables.metadata))
 
@@ -129,7 +129,7 @@ def lost(old: Any, new: Any, where: str = "") -> Iterator[str]:
             yield f"{where}: {old!r} became {new!r}"
 
 
-async def test_todays_coordinator_answers_of_it_as_the_former_one_did(former: Former, caller: Caller) -> None:
+async def test_the_present_coordinator_answers_about_the_database_as_the_former_one_did(former: Former, caller: Caller) -> None:
     assert len(former.answers) > 40
     for path, old in former.answers.items():
         answer = await caller.http.get(path)
@@ -162,7 +162,7 @@ async def test_a_registered_container_continues(former: Former, caller: Caller) 
     assert (await caller.http.post(f"{path}/stages/hourly/snapshots", json=report)).status_code == 200
 
 
-async def test_a_drain_that_was_under_way_continues_to_its_end(former: Former, caller: Caller) -> None:
+async def test_a_drain_that_was_active_continues_to_its_end(former: Former, caller: Caller) -> None:
     run = run_of(former, "delays")
     uuid = run["drain"]["uuid"]
     assert run["drain"]["phase"] == "FLUSHING"

@@ -45,7 +45,7 @@ async def test_the_migrations_build_the_tables_that_the_code_declares(store: Sto
         assert await connection.run_sync(differences) == []
 
 
-async def test_the_comparison_would_see_a_missing_column(store: Store) -> None:
+async def test_the_comparison_finds_a_missing_column(store: Store) -> None:
     await upgrade(store)
     async with store.engine.begin() as connection:
         await connection.execute(text("ALTER TABLE runs DROP COLUMN reason"))
@@ -63,14 +63,14 @@ async def test_the_migrations_build_the_same_indexes_as_a_fresh_schema(store: St
         assert await connection.run_sync(indexes) == expected
 
 
-async def test_a_second_upgrade_finds_nothing_to_do(store: Store) -> None:
+async def test_a_second_upgrade_changes_nothing(store: Store) -> None:
     first = await upgrade(store)
     assert await upgrade(store) == first
     async with store.engine.connect() as connection:
         assert (await connection.execute(text("SELECT version_num FROM alembic_version"))).all() == [(first,)]
 
 
-async def test_a_database_of_a_newer_sluice_is_refused_and_left_as_it_is(store: Store) -> None:
+async def test_a_database_of_a_newer_release_is_refused_and_not_changed(store: Store) -> None:
     await upgrade(store)
     async with store.engine.begin() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))

@@ -30,7 +30,7 @@ class TestPostgresStore(StoreContract):
         return migrated
 
 
-async def test_the_migrations_make_the_tables(migrated: Store) -> None:
+async def test_the_migrations_create_the_declared_tables(migrated: Store) -> None:
     def differences(connection: Connection) -> list[object]:
         return list(compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata))
 
@@ -38,7 +38,7 @@ async def test_the_migrations_make_the_tables(migrated: Store) -> None:
         assert await connection.run_sync(differences) == []
 
 
-async def test_migrating_twice_finds_nothing_to_do(migrated: Store) -> None:
+async def test_a_second_migration_changes_nothing(migrated: Store) -> None:
     assert await upgrade(migrated) == await upgrade(migrated)
 
 

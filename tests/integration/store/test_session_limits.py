@@ -91,7 +91,7 @@ async def test_lock_timeout_ends_a_writer_that_waits_too_long_for_another_one(li
         assert (await tx.runs.get(RunId("r1")), (await tx.runs.get(RunId("r2"))) is not None) == (None, True)
 
 
-async def test_idle_in_transaction_session_timeout_ends_a_writer_that_does_nothing_and_frees_its_lock(limited: Store, other: Other) -> None:
+async def test_idle_in_transaction_session_timeout_ends_an_idle_writer_and_frees_its_lock(limited: Store, other: Other) -> None:
     await limited.claim()
     with pytest.raises(StoreUnavailable):
         await write(limited, "r1", until=holds(other, f"SELECT pg_try_advisory_lock({WRITERS})"))

@@ -41,7 +41,7 @@ class TestSqliteStore(StoreContract):
         return migrated
 
 
-async def test_what_was_written_is_there_after_a_restart(migrated: Store, file: Path) -> None:
+async def test_written_rows_can_be_read_after_a_restart(migrated: Store, file: Path) -> None:
     async with migrated.begin() as tx:
         await tx.runs.put(run_row())
     await migrated.close()
@@ -108,7 +108,7 @@ async def test_readers_that_overlap_do_not_keep_the_write_ahead_log_from_being_e
     assert largest < 3 << 20
 
 
-async def test_a_file_that_is_no_database_is_unavailable(file: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_unavailable(file: Path) -> None:
     with sqlite3.connect(file) as connection:
         connection.execute("CREATE TABLE t (x)")
     os.truncate(file, 50)
