@@ -124,7 +124,7 @@ async def kafka(kafka_server: str) -> AsyncIterator[KafkaSystem]:
     await system.close()
 
 
-async def test_asking_about_a_topic_does_not_create_it(kafka: KafkaSystem) -> None:
+async def test_a_request_about_a_missing_topic_does_not_create_it(kafka: KafkaSystem) -> None:
     name = f"asked-{uuid4().hex}"
     for _ in range(3):
         with pytest.raises(UnknownStream):
@@ -133,7 +133,7 @@ async def test_asking_about_a_topic_does_not_create_it(kafka: KafkaSystem) -> No
             await kafka.latest(name)
 
 
-async def test_a_kept_topic_is_never_cleaned_up_by_the_broker(kafka: KafkaSystem, kafka_server: str) -> None:
+async def test_the_broker_never_deletes_records_of_a_kept_topic(kafka: KafkaSystem, kafka_server: str) -> None:
     from aiokafka.admin import AIOKafkaAdminClient
     from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
@@ -190,7 +190,7 @@ async def test_the_readable_ends_of_topics_are_before_open_transactions_and_foll
                     break
 
 
-async def test_the_readable_ends_of_a_topic_that_is_not_there_are_unknown(kafka: KafkaSystem) -> None:
+async def test_the_readable_ends_of_a_missing_topic_are_unknown(kafka: KafkaSystem) -> None:
     with pytest.raises(UnknownStream):
         await kafka.readable_ends({f"asked-{uuid4().hex}": [0]})
 
@@ -211,7 +211,7 @@ async def test_a_system_that_lost_its_connection_connects_again(kafka: KafkaSyst
     assert await kafka.partitions(name) == 1
 
 
-def test_a_file_of_properties_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_the_error_about_a_missing_properties_file_names_it(tmp_path: Path) -> None:
     from sluice.core.errors import BadSettings
 
     with pytest.raises(BadSettings, match=r"client\.properties"):

@@ -82,7 +82,7 @@ def denials(kafka_broker: Process) -> Iterator[Denials]:
     topics.close()
 
 
-def test_a_user_with_a_password_to_whom_nothing_is_denied_may_write(denials: Denials) -> None:
+def test_a_user_with_a_password_and_without_denials_may_write(denials: Denials) -> None:
     denials.check()
     writer = denials.writer()
     assert writer.open() == -1
@@ -90,7 +90,7 @@ def test_a_user_with_a_password_to_whom_nothing_is_denied_may_write(denials: Den
 
 
 @pytest.mark.parametrize("operation", [AclOperation.WRITE, AclOperation.READ, AclOperation.DESCRIBE])
-def test_an_acl_on_the_topic_that_is_missing_is_named_before_the_first_batch(denials: Denials, operation: AclOperation) -> None:
+def test_a_missing_acl_on_the_topic_is_named_before_the_first_batch(denials: Denials, operation: AclOperation) -> None:
     denials.deny(ResourceType.TOPIC, denials.topic, operation)
     with pytest.raises(BadSettings, match=rf"{operation.name.capitalize()}.* on the topic '{denials.topic}'.*at-least-once"):
         denials.check()
@@ -103,7 +103,7 @@ def test_an_acl_on_the_topic_that_is_missing_is_named_before_the_first_batch(den
         (ResourceType.GROUP, AclOperation.READ, "Read on the Group"),
     ],
 )
-def test_an_acl_on_the_transactional_id_or_the_group_that_is_missing_is_named(
+def test_a_missing_acl_on_the_transactional_id_or_the_group_is_named(
     denials: Denials, kind: ResourceType, operation: AclOperation, named: str
 ) -> None:
     denials.deny(kind, denials.name, operation)
@@ -144,6 +144,6 @@ def test_brokers_that_are_too_old_are_refused_with_the_release_that_is_needed(de
             denials.check(proxy.bootstrap, KafkaProperties({}))
 
 
-def test_operations_that_the_broker_does_not_list_are_not_taken_for_denied() -> None:
+def test_operations_that_the_broker_does_not_list_are_not_treated_as_denied() -> None:
     assert denied(-(1 << 31)) == []
     assert denied(1 << 3 | 1 << 8) == ["Write"]

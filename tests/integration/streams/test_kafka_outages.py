@@ -154,7 +154,7 @@ class TestBrokersThatAreKilled:
         assert cluster.numbers(topic) == [*FIRST]
 
     @pytest.mark.parametrize("executed", [False, True])
-    def test_a_broker_and_the_writer_are_killed_in_a_commit_and_the_marker_tells_its_outcome(
+    def test_a_broker_and_the_writer_are_killed_in_a_commit_and_the_marker_shows_its_outcome(
         self, cluster: Cluster, executed: bool
     ) -> None:
         topic = cluster.new_topic()

@@ -212,7 +212,7 @@ def test_a_batch_in_which_a_process_is_killed_is_written_once(killed: Scene, req
     assert scene.numbers() == [*FIRST]
 
 
-def test_a_commit_that_arrives_after_the_death_of_its_process_counts(killed: Scene) -> None:
+def test_a_commit_that_arrives_after_its_process_was_killed_takes_effect(killed: Scene) -> None:
     scene = killed
     scene.opened()
     hold = scene.proxy.hold(Request.END_TXN)

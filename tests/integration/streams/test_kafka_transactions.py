@@ -140,7 +140,7 @@ def scene(kafka_server: str) -> Iterator[Scene]:
     topics.close()
 
 
-def test_a_batch_is_there_together_with_the_marker_that_the_next_writer_finds(scene: Scene) -> None:
+def test_a_batch_and_the_marker_that_the_next_writer_reads_are_written_together(scene: Scene) -> None:
     writer = scene.writer()
     assert writer.open() == -1
     write(writer, 7, numbered(range(100)))
@@ -160,7 +160,7 @@ def test_a_marker_is_renewed_before_the_brokers_delete_it(scene: Scene) -> None:
     assert scene.numbers() == list(range(10))
 
 
-def test_a_marker_of_today_is_not_renewed(scene: Scene) -> None:
+def test_a_recent_marker_is_not_renewed(scene: Scene) -> None:
     writer = scene.opened()
     write(writer, 7, numbered(range(10)))
     scene.forget_marker()
@@ -168,7 +168,7 @@ def test_a_marker_of_today_is_not_renewed(scene: Scene) -> None:
     assert scene.writer().open() == -1
 
 
-def test_a_writer_begins_with_a_marker_before_its_first_batch(scene: Scene) -> None:
+def test_a_writer_writes_a_marker_before_its_first_batch(scene: Scene) -> None:
     scene.opened()
     assert scene.writer().open(lambda: {0: PLANNED}) == -1, "so batch 0 was not written, and nothing has to be looked for"
     assert scene.numbers() == []
@@ -195,7 +195,7 @@ def test_only_the_first_record_of_a_batch_has_a_header_that_names_it(scene: Scen
     assert Counter(named) == {None: 99, f"{LINEAGE}/7": 1}
 
 
-def test_a_stage_whose_marker_is_missing_stops_and_names_two_ways_to_go_on(scene: Scene) -> None:
+def test_a_stage_whose_marker_is_missing_stops_with_an_error_that_names_two_remedies(scene: Scene) -> None:
     """Its marker was deleted, or a release without markers wrote the batch."""
     with pytest.raises(MarkerMissing, match=r"batch 7 of .*MISSING_MARKER=skip.*MISSING_MARKER=send"):
         scene.writer().open(lambda: {7: PLANNED})
@@ -204,14 +204,14 @@ def test_a_stage_whose_marker_is_missing_stops_and_names_two_ways_to_go_on(scene
 
 
 @pytest.mark.parametrize(("chosen", "skipped"), [(MissingMarker.SEND, False), (MissingMarker.SKIP, True)])
-def test_an_operator_chooses_whether_a_batch_without_a_marker_is_sent(scene: Scene, chosen: MissingMarker, skipped: bool) -> None:
+def test_an_operator_chooses_whether_a_batch_without_a_marker_is_written(scene: Scene, chosen: MissingMarker, skipped: bool) -> None:
     writer = scene.writer(missing_marker=chosen)
     writer.open(lambda: {7: PLANNED})
     assert writer.has(7) is skipped
     assert not writer.has(8)
 
 
-def test_a_stage_that_wrote_at_least_once_meanwhile_does_not_trust_its_marker(scene: Scene) -> None:
+def test_the_marker_of_a_stage_that_wrote_at_least_once_since_is_not_used(scene: Scene) -> None:
     write(scene.opened(), 7, numbered(range(10)))
     assert scene.writer().give_up() == 7
     assert scene.writer().give_up() == 7, "also after a restart"
@@ -222,13 +222,13 @@ def test_a_stage_that_wrote_at_least_once_meanwhile_does_not_trust_its_marker(sc
     assert scene.numbers() == list(range(10))
 
 
-def test_a_stage_that_never_wrote_exactly_once_gives_nothing_up(scene: Scene) -> None:
+def test_a_stage_that_never_wrote_exactly_once_has_no_marker_to_give_up(scene: Scene) -> None:
     assert scene.writer().give_up() == -1
     with pytest.raises(MarkerMissing, match="is missing"):
         scene.writer().open(lambda: {0: PLANNED})
 
 
-def test_a_batch_of_another_lineage_is_not_taken_for_one_of_this(scene: Scene) -> None:
+def test_a_batch_of_another_lineage_is_not_taken_for_one_of_this_lineage(scene: Scene) -> None:
     write(scene.opened(), 7, numbered([1]))
     other = scene.writer(lineage=Lineage("00000000-0000-0000-0000-000000000000"))
     assert other.open() == -1
@@ -240,7 +240,7 @@ def test_an_empty_batch_leaves_no_marker(scene: Scene) -> None:
     assert scene.writer().open() == -1
 
 
-def test_a_batch_that_fails_in_the_middle_is_not_there_and_may_be_written_again(scene: Scene) -> None:
+def test_nothing_is_left_of_a_batch_that_fails_in_the_middle_and_it_may_be_written_again(scene: Scene) -> None:
     writer = scene.opened()
 
     def failing(send: Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None]) -> int:
@@ -266,7 +266,7 @@ def test_a_former_writer_is_fenced_and_adds_nothing(scene: Scene) -> None:
     assert scene.numbers() == list(range(20))
 
 
-def test_a_former_holder_that_begins_late_loses_and_the_present_one_writes_on(scene: Scene) -> None:
+def test_a_former_owner_that_begins_late_cannot_write_and_the_present_owner_continues(scene: Scene) -> None:
     """It was suspended between its acquire and its first request, and fences the present owner. Neither writes twice."""
     scene.current = 2
     present = scene.opened(2)
@@ -282,7 +282,7 @@ def test_a_former_holder_that_begins_late_loses_and_the_present_one_writes_on(sc
     assert scene.numbers() == list(range(20))
 
 
-def test_a_holder_that_is_replaced_after_its_generation_was_confirmed_cannot_write(scene: Scene) -> None:
+def test_an_owner_that_is_replaced_after_its_generation_was_confirmed_cannot_write(scene: Scene) -> None:
     """It is suspended between the coordinator's answer and its first batch."""
     frozen = scene.opened(1)
     scene.current = 2
@@ -293,7 +293,7 @@ def test_a_holder_that_is_replaced_after_its_generation_was_confirmed_cannot_wri
     assert scene.numbers() == list(range(10))
 
 
-def test_a_holder_that_is_replaced_while_it_asks_the_coordinator_loses(scene: Scene) -> None:
+def test_an_owner_that_is_replaced_during_its_request_to_the_coordinator_cannot_write(scene: Scene) -> None:
     """It is suspended between `init_transactions` and its request."""
     frozen = scene.writer(1)
 
@@ -308,7 +308,7 @@ def test_a_holder_that_is_replaced_while_it_asks_the_coordinator_loses(scene: Sc
     assert scene.numbers() == list(range(10))
 
 
-def test_a_holder_that_is_replaced_before_it_reads_its_marker_loses(scene: Scene) -> None:
+def test_an_owner_that_is_replaced_before_it_reads_its_marker_cannot_write(scene: Scene) -> None:
     """It stands still between the coordinator's answer and its request for the marker."""
     frozen = scene.writer(1)
 
@@ -323,7 +323,7 @@ def test_a_holder_that_is_replaced_before_it_reads_its_marker_loses(scene: Scene
     assert scene.numbers() == list(range(10))
 
 
-def test_a_holder_that_is_replaced_in_its_transaction_adds_nothing(scene: Scene) -> None:
+def test_an_owner_that_is_replaced_in_its_transaction_adds_nothing(scene: Scene) -> None:
     """It stands still between its last record and its commit. The next one finds no marker of the batch, and writes it."""
     frozen = scene.opened(1)
     found: list[bool] = []
@@ -342,7 +342,7 @@ def test_a_holder_that_is_replaced_in_its_transaction_adds_nothing(scene: Scene)
     assert scene.numbers() == list(range(10))
 
 
-def test_a_holder_that_is_replaced_after_its_commit_has_written_the_batch_once(scene: Scene) -> None:
+def test_an_owner_that_is_replaced_after_its_commit_has_written_the_batch_once(scene: Scene) -> None:
     """It stands still before Spark's commit log, and continues with the next batch when it wakes."""
     frozen = scene.opened(1)
     write(frozen, 0, numbered(range(10)))
@@ -355,7 +355,7 @@ def test_a_holder_that_is_replaced_after_its_commit_has_written_the_batch_once(s
     assert scene.numbers() == list(range(20))
 
 
-def test_a_marker_of_a_higher_generation_ends_the_lower_one(scene: Scene) -> None:
+def test_a_writer_that_finds_the_marker_of_a_higher_generation_ends(scene: Scene) -> None:
     scene.current = 5
     write(scene.opened(5), 0, numbered(range(3)))
     scene.current = 4
@@ -363,7 +363,7 @@ def test_a_marker_of_a_higher_generation_ends_the_lower_one(scene: Scene) -> Non
         scene.writer(4).open()
 
 
-def test_a_writer_that_is_killed_in_a_transaction_leaves_nothing_and_blocks_no_reader_once_another_begins(scene: Scene) -> None:
+def test_a_writer_that_is_killed_in_a_transaction_adds_nothing_and_blocks_no_reader_once_another_one_begins(scene: Scene) -> None:
     program = (
         "import sys; from confluent_kafka import Producer;"
         "p = Producer({'bootstrap.servers': sys.argv[1], 'transactional.id': sys.argv[2]});"
@@ -382,7 +382,7 @@ def test_a_writer_that_is_killed_in_a_transaction_leaves_nothing_and_blocks_no_r
     assert scene.numbers() == list(range(5))
 
 
-def test_the_coordinator_ends_what_a_killed_writer_has_left_open_and_the_writer_could_not_continue(scene: Scene) -> None:
+def test_the_coordinator_aborts_the_open_transaction_of_a_killed_writer_which_could_not_continue_it(scene: Scene) -> None:
     system = scene.topics._system
     left = scene.opened()
 
@@ -403,7 +403,7 @@ def test_the_coordinator_ends_what_a_killed_writer_has_left_open_and_the_writer_
     assert scene.numbers() == list(range(5))
 
 
-def test_the_ends_are_settled_when_a_transaction_ends_that_others_wait_for(scene: Scene) -> None:
+def test_the_settled_ends_are_returned_when_the_open_transaction_has_ended(scene: Scene) -> None:
     open_one = Producer({"bootstrap.servers": scene.topics.bootstrap, "transactional.id": uuid4().hex})
     open_one.init_transactions(30)
     open_one.begin_transaction()
@@ -442,14 +442,14 @@ def test_a_group_that_another_program_uses_is_not_taken_for_a_marker(scene: Scen
         scene.writer().open()
 
 
-def test_a_writer_that_was_closed_says_so(scene: Scene) -> None:
+def test_a_write_to_a_closed_writer_is_refused(scene: Scene) -> None:
     writer = scene.opened()
     writer.close()
     with pytest.raises(StreamUnavailable, match="starts again"):
         write(writer, 0, numbered([1]))
 
 
-def test_commits_markers_and_what_failed_are_counted(scene: Scene) -> None:
+def test_commits_markers_and_failures_are_counted(scene: Scene) -> None:
     meter = TransactionMeter()
     writer = scene.writer(meter=meter)
     writer.open()
@@ -468,7 +468,7 @@ def test_markers_survive_their_encoding() -> None:
     assert Marker.decoded(marker.encoded(), "x") == marker
 
 
-def test_keys_are_placed_as_by_javas_producer(scene: Scene) -> None:
+def test_keys_go_to_the_same_partitions_as_with_the_java_producer(scene: Scene) -> None:
     keys = [*(str(number).encode() for number in range(2000)), b"", "Grüße, 東京".encode(), b"\xff\x00"]
     write(scene.opened(), 0, [(key, b"1") for key in keys])
     for partition, end in scene.topics.latest(scene.topic).items():
@@ -486,7 +486,7 @@ def partitions_of(scene: Scene) -> dict[int, set[int]]:
     return found
 
 
-def test_a_topic_that_grows_in_a_transaction_has_its_records_once(scene: Scene) -> None:
+def test_a_topic_that_grows_in_a_transaction_has_each_record_once(scene: Scene) -> None:
     writer = scene.opened()
 
     def growing(send: Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None]) -> int:

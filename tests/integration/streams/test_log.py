@@ -75,7 +75,7 @@ class TestLogSystem(StreamSystemContract):
         return delete
 
 
-def test_a_stream_of_an_older_sluice_has_no_identity(log: Log) -> None:
+def test_a_stream_of_an_older_release_has_no_identity(log: Log) -> None:
     assert log.identity("s") is not None
     with sqlite3.connect(log.directory / "s.db") as connection:
         connection.execute("DROP TABLE identity")
@@ -91,7 +91,7 @@ def log(tmp_path: Path) -> Log:
     return made
 
 
-def test_a_batch_that_comes_twice_is_there_once(log: Log) -> None:
+def test_a_batch_that_is_appended_twice_is_in_the_log_once(log: Log) -> None:
     assert log.append("s", texts("a", "b"), writer=writer(), batch=0, now_micros=T0) is True
     assert log.append("s", texts("a", "b"), writer=writer(), batch=0, now_micros=T0) is False
     assert values(log) == ["a", "b"]
@@ -110,12 +110,12 @@ def test_another_lineage_counts_its_batches_from_the_beginning(log: Log) -> None
     assert log.last_batch("s", Lineage("l3")) is None
 
 
-def test_a_batch_without_records_is_remembered_too(log: Log) -> None:
+def test_a_batch_without_records_is_recorded(log: Log) -> None:
     assert log.append("s", [], writer=writer(), batch=0, now_micros=T0) is True
     assert log.append("s", texts("late"), writer=writer(), batch=0, now_micros=T0) is False
 
 
-def test_an_older_generation_is_refused_behind_the_fence(log: Log) -> None:
+def test_an_older_generation_is_refused_after_a_fence(log: Log) -> None:
     log.fence("s", "job/Partition 0", Generation(3))
     with pytest.raises(LeaseLost, match="owned by generation 3; generation 2 may not append"):
         log.append("s", texts("zombie"), writer=writer(2), batch=0, now_micros=T0)
@@ -152,20 +152,20 @@ def test_timestamps_do_not_fall_when_the_clock_is_set_back(log: Log) -> None:
     assert stamps == [T0, T0, T0]
 
 
-def test_a_trimmed_stream_still_knows_how_late_it_was(log: Log) -> None:
+def test_timestamps_do_not_fall_below_those_of_trimmed_records(log: Log) -> None:
     log.append("s", texts("a", "b"), writer=writer(), batch=0, now_micros=T0)
     log.trim("s", {0: 1})
     log.append("s", texts("c"), writer=writer(), batch=1, now_micros=T0 - 1)
     assert [row[1] for rows in log.read("s", 0, 0, 10) for row in rows] == [T0, T0]
 
 
-def test_equal_keys_share_a_partition_and_null_keys_take_turns(log: Log) -> None:
+def test_equal_keys_share_a_partition_and_null_keys_are_distributed_in_turn(log: Log) -> None:
     assert {partition_of(b"UA", 4, position) for position in range(10)} == {partition_of(b"UA", 4, 0)}
     log.append("s", [Record(b"x") for _ in range(4)], writer=writer(), batch=0, now_micros=T0)
     assert log.latest("s") == {0: 2, 1: 2}
 
 
-def test_a_record_for_a_partition_that_is_not_there_leaves_nothing_of_its_batch(log: Log) -> None:
+def test_nothing_of_a_batch_is_written_if_one_record_has_an_unknown_partition(log: Log) -> None:
     records = [*texts("a"), *texts("b", partition=7)]
     with pytest.raises(UnknownStream, match="no 7"):
         log.append("s", records, writer=writer(), batch=0, now_micros=T0)
@@ -173,7 +173,7 @@ def test_a_record_for_a_partition_that_is_not_there_leaves_nothing_of_its_batch(
     assert log.last_batch("s", Lineage("l1")) is None
 
 
-def test_headers_come_back_as_they_were_given(log: Log) -> None:
+def test_headers_are_read_as_they_were_written(log: Log) -> None:
     log.append("s", texts("a"), writer=writer(), batch=0, headers={"sluice-run": "r1", "é": ""}, now_micros=T0)
     log.append("s", texts("b"), writer=writer(), batch=1, now_micros=T0)
     by_id = log.headers("s")
@@ -186,7 +186,7 @@ def test_equal_headers_are_stored_once(log: Log) -> None:
     assert len(log.headers("s")) == 1
 
 
-def test_a_read_gives_exactly_its_range_in_order_and_in_chunks(log: Log) -> None:
+def test_a_read_returns_exactly_its_range_in_order_and_in_chunks(log: Log) -> None:
     log.append("s", texts(*"abcdefgh"), writer=writer(), batch=0, now_micros=T0)
     log.append("s", texts("other", partition=1), writer=writer(), batch=1, now_micros=T0)
     chunks = list(log.read("s", 0, 2, 7, chunk=2))
@@ -213,13 +213,13 @@ def test_a_stream_does_not_shrink(log: Log) -> None:
     assert log.partitions("s") == 2
 
 
-def test_trimming_goes_in_portions(log: Log) -> None:
+def test_trimming_deletes_a_limited_number_of_records_at_a_time(log: Log) -> None:
     log.append("s", texts(*"abcdef"), writer=writer(), batch=0, now_micros=T0)
     assert [log.trim("s", {0: 5}, limit=2) for _ in range(4)] == [2, 2, 1, 0]
     assert log.earliest("s")[0] == 5
 
 
-async def test_a_trim_continues_until_everything_is_deleted_and_lets_writers_in_between(log: Log) -> None:
+async def test_a_trim_continues_until_everything_is_deleted_and_writers_can_append_in_between(log: Log) -> None:
     log.append("s", texts(*"abcdefg"), writer=writer(), batch=0, now_micros=T0)
     log.append("s", texts(*"abc", partition=1), writer=writer(), batch=1, now_micros=T0)
     batches = count(2)
@@ -306,7 +306,7 @@ YEARS = 10 * 365 * 24 * 60 * MINUTE
 
 
 @given(st.lists(st.sampled_from([0, 0, 0, YEARS, 2 * YEARS, -YEARS]), max_size=12), st.integers(0, 12))
-def test_records_of_wrong_clocks_hide_no_other_record(skews: list[int], wanted: int) -> None:
+def test_records_with_wrong_timestamps_do_not_hide_other_records(skews: list[int], wanted: int) -> None:
     """One record per minute, each appended under a clock that was wrong by that much. A record with a correct time is found if and only
     if it was appended at that time or later.
     """
@@ -321,7 +321,7 @@ def test_records_of_wrong_clocks_hide_no_other_record(skews: list[int], wanted: 
         assert all(skew != 0 for skew in [*skews[right:found], *skews[found:right]])
 
 
-def test_after_a_record_of_the_future_the_clock_counts_again(log: Log) -> None:
+def test_the_clock_is_used_again_after_a_record_from_the_future(log: Log) -> None:
     log.create("s", 2)
     for batch, skew in enumerate((0, YEARS, 0, 0)):
         log.append("s", texts("x", "y"), writer=writer(), batch=batch, now_micros=T0 + batch + skew)
@@ -343,7 +343,7 @@ def ends(tmp_path: Path) -> Iterator[LogEnds]:
     found.close()
 
 
-def test_the_ends_of_a_stream_move_with_every_append_of_others(tmp_path: Path, ends: LogEnds) -> None:
+def test_the_ends_of_a_stream_move_with_every_append_of_another_process(tmp_path: Path, ends: LogEnds) -> None:
     log = Log(tmp_path)
     log.create("s", 2)
     assert ends.latest("s") == {0: 0, 1: 0}
@@ -354,7 +354,7 @@ def test_the_ends_of_a_stream_move_with_every_append_of_others(tmp_path: Path, e
     assert ends.latest("s") == {0: 0, 1: 3, 2: 0}
 
 
-def test_the_ends_are_those_of_the_file_that_is_there_now(tmp_path: Path, ends: LogEnds) -> None:
+def test_the_ends_are_read_from_the_present_file_after_a_replacement(tmp_path: Path, ends: LogEnds) -> None:
     log, other = Log(tmp_path), Log(tmp_path / "other")
     log.create("s", 1)
     other.create("s", 4)

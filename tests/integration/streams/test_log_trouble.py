@@ -78,7 +78,7 @@ def test_a_process_killed_in_the_middle_of_an_append_leaves_all_of_a_batch_or_no
     assert log.append("s", [Record(b"x")], writer=Writer(Lineage("l"), "o", Generation(1)), batch=last + 1, now_micros=0) is True
 
 
-def test_a_reader_is_not_disturbed_by_an_append_in_the_middle_of_its_reading(tmp_path: Path) -> None:
+def test_an_append_in_the_middle_of_a_read_does_not_change_its_result(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.create("s", 1)
     append_batches(tmp_path, "first", 1)
@@ -107,7 +107,7 @@ def test_a_path_where_no_directory_can_be_created_is_unavailable() -> None:
         Log(Path("/proc/sluice/log")).create("s", 1)
 
 
-def test_the_error_about_a_file_that_is_no_database_names_it(tmp_path: Path) -> None:
+def test_the_error_about_a_file_that_is_not_a_database_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "s.db").write_bytes(b"not a database, whatever its name says" * 100)
     with pytest.raises(StreamUnavailable, match=r"s\.db"):
         Log(tmp_path).latest("s")
@@ -155,12 +155,12 @@ def as_nobody() -> Iterator[Path]:
     directory.rmdir()
 
 
-def test_a_read_only_directory_takes_no_appends(as_nobody: Path) -> None:
+def test_an_append_to_a_read_only_directory_is_refused(as_nobody: Path) -> None:
     with pytest.raises(StreamUnavailable):
         Log(as_nobody).append("s", [Record(b"x")], writer=Writer(Lineage("l"), "o", Generation(1)), batch=0, now_micros=0)
 
 
-def test_a_read_only_directory_takes_no_new_stream(as_nobody: Path) -> None:
+def test_a_new_stream_in_a_read_only_directory_is_refused(as_nobody: Path) -> None:
     with pytest.raises(StreamUnavailable, match="cannot create the log stream t"):
         Log(as_nobody).create("t", 1)
     with pytest.raises((UnknownStream, StreamUnavailable)):
