@@ -58,7 +58,7 @@ async def following(stream: AsyncIterator[Encoded]) -> dict[str, Any]:
     raise AssertionError("the stream has ended")
 
 
-async def test_a_browser_is_sent_all_pieces_and_then_what_changes(live: LivePages, source: Source) -> None:
+async def test_a_browser_gets_all_fragments_and_then_those_that_change(live: LivePages, source: Source) -> None:
     async with aclosing(live.events({"p": source.render}, {})) as stream:  # type: ignore[type-var]
         first = await following(stream)
         assert set(first["pieces"]) == {"head", "table"}
@@ -68,7 +68,7 @@ async def test_a_browser_is_sent_all_pieces_and_then_what_changes(live: LivePage
         assert second["version"] == first["version"] + 1
 
 
-async def test_a_browser_with_the_present_version_is_sent_nothing_again(live: LivePages, source: Source) -> None:
+async def test_a_browser_with_the_present_version_gets_only_changes(live: LivePages, source: Source) -> None:
     page = await live.page("p", source.render)
     async with aclosing(live.events({"p": source.render}, {"p": page.version})) as stream:  # type: ignore[type-var]
         assert (await anext(stream)).plain == b"retry: 2000\n\n"
@@ -83,7 +83,7 @@ async def test_a_table_with_other_rows_is_sent_as_a_whole(live: LivePages, sourc
         assert set((await following(stream))["pieces"]) == {"table"}
 
 
-async def test_a_slow_browser_gets_the_newest_form_of_all_that_changed(live: LivePages, source: Source) -> None:
+async def test_a_slow_browser_gets_the_newest_version_of_all_fragments_that_changed(live: LivePages, source: Source) -> None:
     page = await live.page("p", source.render)
     versions = page.version
     for value in ("2", "3"):
@@ -104,7 +104,7 @@ async def test_all_browsers_share_one_rendering(live: LivePages, source: Source)
         assert events[0] is events[1], "an event is encoded and compressed once"
 
 
-async def test_a_failed_rendering_leaves_what_is_shown_and_is_tried_again(live: LivePages, source: Source) -> None:
+async def test_after_a_failed_rendering_the_page_stays_as_it_is_and_the_rendering_is_tried_again(live: LivePages, source: Source) -> None:
     async with aclosing(live.events({"p": source.render}, {})) as stream:  # type: ignore[type-var]
         await following(stream)
         source.error = UnknownJob("gone")
@@ -134,7 +134,7 @@ async def test_a_stream_ends_as_soon_as_its_reader_is_not_allowed(live: LivePage
             assert await ending is None
 
 
-async def test_readers_are_counted_and_bounded(live: LivePages, source: Source) -> None:
+async def test_browsers_that_follow_a_page_are_counted_and_limited(live: LivePages, source: Source) -> None:
     async with aclosing(live.events({"p": source.render}, {})) as stream:  # type: ignore[type-var]
         await anext(stream)
         assert live.readers == 1

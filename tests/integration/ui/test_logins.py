@@ -92,7 +92,7 @@ async def test_a_browser_logs_in_with_the_provider(caller: Caller) -> None:
     assert (await caller.http.get("/ui/")).status_code == 401
 
 
-async def test_a_login_outlives_a_restart_and_ends_with_its_provider(tmp_path: Path, clock: FakeClock, provider: str) -> None:
+async def test_a_login_survives_a_restart_and_ends_when_its_provider_is_removed(tmp_path: Path, clock: FakeClock, provider: str) -> None:
     async with trusting(tmp_path, clock, provider) as caller:
         async with httpx.AsyncClient(timeout=60) as browser:
             await caller.http.get(await authorized(browser, await begun(caller), "ann"))
@@ -120,7 +120,7 @@ async def test_an_administrator_ends_the_sessions_of_a_user(caller: Caller) -> N
     assert (await caller.http.get("/ui/")).status_code == 401
 
 
-async def test_who_is_in_no_group_of_the_table_gets_no_session(caller: Caller) -> None:
+async def test_a_user_in_no_group_of_the_table_gets_no_session(caller: Caller) -> None:
     async with httpx.AsyncClient(timeout=60) as browser:
         answer = await caller.http.get(await authorized(browser, await begun(caller), "bob"))
     assert answer.status_code == 403
@@ -128,7 +128,7 @@ async def test_who_is_in_no_group_of_the_table_gets_no_session(caller: Caller) -
     assert "sluice_session" not in caller.http.cookies
 
 
-async def test_a_link_of_somebody_else_logs_nobody_in(caller: Caller, clock: FakeClock) -> None:
+async def test_a_login_link_of_another_browser_is_refused(caller: Caller, clock: FakeClock) -> None:
     async with httpx.AsyncClient(timeout=60) as browser:
         back = await authorized(browser, await begun(caller), "ann")
         attacker_s = caller.http.cookies["sluice_login"]
@@ -144,7 +144,7 @@ async def test_a_link_of_somebody_else_logs_nobody_in(caller: Caller, clock: Fak
 
 
 @pytest.mark.parametrize("change", ["code", "state", "iss", "error"])
-async def test_a_changed_answer_of_the_provider_is_refused(caller: Caller, change: str) -> None:
+async def test_a_modified_answer_of_the_provider_is_refused(caller: Caller, change: str) -> None:
     async with httpx.AsyncClient(timeout=60) as browser:
         back = httpx.URL(await authorized(browser, await begun(caller), "ann"))
     if change == "error":
@@ -162,7 +162,7 @@ async def test_an_unknown_provider_has_no_login_page(caller: Caller) -> None:
     assert (await caller.http.get("/ui/login/other/callback?state=x")).status_code == 401
 
 
-async def test_a_program_logs_in_with_its_secret(caller: Caller, provider: str) -> None:
+async def test_a_program_logs_in_with_its_client_secret(caller: Caller, provider: str) -> None:
     form = {"grant_type": "client_credentials", "resource": "urn:sluice", "scope": "api"}
     async with httpx.AsyncClient(timeout=60) as program:
         token = (await program.post(f"{provider}/token", data=form, auth=("ci", "a-secret-of-a-program"))).json()["access_token"]
@@ -232,7 +232,7 @@ async def test_a_command_logs_in_by_a_code_and_renews_its_login(caller: Caller, 
     assert logins.token_for("http://c", SystemClock()) == ""
 
 
-def test_a_code_that_is_not_confirmed_or_is_wrong_logs_nobody_in(provider: str) -> None:
+def test_a_code_that_is_not_confirmed_or_is_wrong_gives_no_login(provider: str) -> None:
     endpoint, begun = device_code(provider)
     with pytest.raises(ClientError, match="the login failed"):
         confirmed(endpoint, "sluice", {**begun, "device_code": "wrong"}, SystemClock(), lambda _: None)
@@ -241,7 +241,7 @@ def test_a_code_that_is_not_confirmed_or_is_wrong_logs_nobody_in(provider: str) 
         confirmed(endpoint, "sluice", begun | {"expires_in": 10}, clock, clock.advance)
 
 
-def test_a_login_that_has_expired_says_so(config: Path) -> None:
+def test_the_error_about_an_expired_login_names_the_command_to_log_in(config: Path) -> None:
     logins.keep("http://c", logins.Login("t", 0.0, "http://127.0.0.1:1/token", "sluice"))
     with pytest.raises(ClientError, match="sluice login"):
         logins.token_for("http://c", SystemClock())

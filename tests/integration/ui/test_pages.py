@@ -38,20 +38,20 @@ async def text_of(caller: Caller, path: str, status: int = 200) -> str:
     return answer.text
 
 
-async def test_an_empty_coordinator_says_how_to_start_a_first_job(caller: Caller) -> None:
+async def test_the_page_of_an_empty_coordinator_shows_how_to_start_a_first_job(caller: Caller) -> None:
     text = await text_of(caller, "/ui/")
     assert "There is no job yet" in text
     assert "sluice run job.py" in text
 
 
-async def test_the_jobs_are_listed_with_what_is_wrong(caller: Caller) -> None:
+async def test_the_jobs_are_listed_with_their_problems(caller: Caller) -> None:
     await caller.deploy(chained_body())
     text = await text_of(caller, "/ui/")
     assert 'href="jobs/flight-delays"' in text
     assert "0 of 1 containers are live" in text
 
 
-async def test_a_job_is_shown_with_its_tasks_containers_and_what_happened(caller: Caller) -> None:
+async def test_a_job_is_shown_with_its_tasks_containers_and_events(caller: Caller) -> None:
     run = await caller.deploy(chained_body())
     await caller.registered(run["runId"], "c-1")
     await caller.acquired(run["runId"], "c-1")
@@ -62,7 +62,7 @@ async def test_a_job_is_shown_with_its_tasks_containers_and_what_happened(caller
     assert "A task waits until the lease of its former container has ended" in text
 
 
-async def test_an_unknown_job_is_a_page_that_leads_back(caller: Caller) -> None:
+async def test_the_page_about_an_unknown_job_links_to_the_list(caller: Caller) -> None:
     text = await text_of(caller, "/ui/jobs/nobody", 404)
     assert "no job" in text
     assert 'href="../"' in text
@@ -72,7 +72,7 @@ async def test_an_unknown_page_is_not_found(caller: Caller) -> None:
     assert "start at /ui/" in await text_of(caller, "/ui/what/is/this", 404)
 
 
-async def test_the_address_without_a_path_leads_browsers_to_the_pages(caller: Caller) -> None:
+async def test_browsers_are_redirected_from_the_address_without_a_path_to_the_pages(caller: Caller) -> None:
     answer = await caller.http.get("/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
     assert (answer.status_code, answer.headers["location"]) == (307, "ui/")
 
@@ -90,7 +90,7 @@ async def test_pages_are_compressed_for_browsers_that_can_read_it(caller: Caller
 @pytest.mark.parametrize(
     "page", ["", "fleet", "garbage", "jobs/flight-delays", "jobs/flight-delays/state", "jobs/flight-delays/versions/1"]
 )
-async def test_each_page_loads_nothing_from_elsewhere(caller: Caller, page: str) -> None:
+async def test_no_page_loads_anything_from_another_host(caller: Caller, page: str) -> None:
     await caller.deploy()
     text = await text_of(caller, f"/ui/{page}")
     addresses = re.findall(r'(?:src|href|action)="([^"]*)"', text)
@@ -137,7 +137,7 @@ async def test_an_action_shows_its_plan_before_it_is_done(caller: Caller) -> Non
     assert (await caller.run(run["runId"]))["containers"] == 2
 
 
-async def test_an_action_that_is_refused_says_why(caller: Caller) -> None:
+async def test_the_page_of_a_refused_action_shows_the_reason(caller: Caller) -> None:
     run = await caller.deploy(chained_body())
     answer = await caller.http.get(f"/ui/actions/scale?job=flight-delays&run={run['runId']}&containers=100000")
     assert "It would be refused" in answer.text
@@ -262,7 +262,7 @@ async def test_the_jobs_of_the_fleet_have_a_filter(caller: Caller) -> None:
     assert "No job with this name has containers" in await text_of(caller, "/ui/fleet?find=wind")
 
 
-async def test_a_version_leads_to_the_one_before_and_after_it(caller: Caller) -> None:
+async def test_a_version_links_to_the_one_before_and_the_one_after_it(caller: Caller) -> None:
     run = await caller.deploy(chained_body())
     for containers in (2, 1):
         await caller.http.patch(f"/runs/{run['runId']}", json={"containers": containers})
@@ -271,7 +271,7 @@ async def test_a_version_leads_to_the_one_before_and_after_it(caller: Caller) ->
     assert 'href="3" rel="next"' in text
 
 
-async def test_problems_of_the_coordinator_are_above_the_jobs(tmp_path: Path) -> None:
+async def test_problems_of_the_coordinator_are_shown_above_the_jobs(tmp_path: Path) -> None:
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs" / "report.txt").write_text("of another program")
     async with calling(tmp_path, FakeClock()) as caller:
@@ -366,7 +366,7 @@ async def test_a_session_ends_when_it_expires(guarded: Caller, clock: FakeClock,
     assert len(sessions(tmp_path)) == 1, "a login deletes expired sessions"
 
 
-async def test_a_session_ends_with_the_logout_also_for_a_copy_of_its_cookie(guarded: Caller) -> None:
+async def test_a_logout_ends_the_session_for_copies_of_its_cookie_too(guarded: Caller) -> None:
     await logged_in(guarded, Role.VIEWER)
     copied = {"Cookie": f"sluice_session={guarded.http.cookies['sluice_session']}"}
     assert "Log out" in await text_of(guarded, "/ui/")
@@ -383,7 +383,7 @@ async def test_a_session_ends_with_its_token(guarded: Caller) -> None:
     await text_of(guarded, "/ui/", 401)
 
 
-async def test_a_session_outlives_a_restart_of_the_coordinator(tmp_path: Path) -> None:
+async def test_a_session_survives_a_restart_of_the_coordinator(tmp_path: Path) -> None:
     clock = FakeClock()
     async with calling(tmp_path, clock, authentication=True) as before:
         await logged_in(before, Role.VIEWER)
@@ -405,7 +405,7 @@ async def test_the_oldest_session_of_a_token_ends_when_there_are_too_many(guarde
     assert digest(first) not in kept
 
 
-async def test_logins_are_recorded_with_what_became_of_them(guarded: Caller, tmp_path: Path) -> None:
+async def test_logins_are_recorded_with_their_outcome(guarded: Caller, tmp_path: Path) -> None:
     await logged_in(guarded, Role.VIEWER)
     for _ in range(BAD_LOGINS + 5):
         await guarded.http.post("/ui/login", data={"token": "sluice-t.wrong"})
@@ -442,7 +442,7 @@ async def test_the_audit_trail_has_pages_and_a_filter_for_a_job(guarded: Caller)
     assert [(each["job"], each["action"]) for each in events] == [("weather", "POST /runs")]
 
 
-async def test_what_happened_names_who_asked_for_it(guarded: Caller) -> None:
+async def test_each_event_names_the_user_who_requested_it(guarded: Caller) -> None:
     guarded.http.headers["Authorization"] = f"Bearer {await token(guarded, *Role)}"
     run_id = (await guarded.http.get("/runs?job=flight-delays")).json()["runs"][0]["runId"]
     await guarded.http.post("/ui/actions/pin", data={"job": "flight-delays", "days": "1"})
@@ -452,7 +452,7 @@ async def test_what_happened_names_who_asked_for_it(guarded: Caller) -> None:
     assert "test requested a pin of snapshots, on the page: refused" in text
 
 
-async def test_a_form_with_a_backslash_is_no_error_of_the_coordinator(guarded: Caller) -> None:
+async def test_a_form_with_a_backslash_causes_no_internal_error(guarded: Caller) -> None:
     """`\\u` begins an escape sequence in JSON, but not in a form."""
     form = {"content-type": "application/x-www-form-urlencoded"}
     answer = await guarded.http.post("/ui/login", content=b"token=\\u0000", headers=form)
@@ -460,7 +460,7 @@ async def test_a_form_with_a_backslash_is_no_error_of_the_coordinator(guarded: C
     assert "the token is wrong" in answer.text
 
 
-async def test_a_browser_that_has_logged_in_sees_the_pages_and_only_those(guarded: Caller) -> None:
+async def test_a_browser_that_has_logged_in_may_read_the_pages_and_nothing_else(guarded: Caller) -> None:
     await logged_in(guarded, Role.VIEWER)
     assert "flight-delays" in await text_of(guarded, "/ui/")
     assert (await guarded.http.get("/jobs")).status_code == 401, "the cookie is not for the API, which other sites may call"
@@ -468,7 +468,7 @@ async def test_a_browser_that_has_logged_in_sees_the_pages_and_only_those(guarde
     await text_of(guarded, "/ui/", 401)
 
 
-async def test_a_viewer_sees_plans_and_may_do_nothing(guarded: Caller) -> None:
+async def test_a_viewer_may_see_plans_and_may_not_carry_them_out(guarded: Caller) -> None:
     await logged_in(guarded, Role.VIEWER)
     page = await text_of(guarded, "/ui/jobs/flight-delays")
     for link in re.findall(r'data-action="([^"]+)"', page):
@@ -480,7 +480,7 @@ async def test_a_viewer_sees_plans_and_may_do_nothing(guarded: Caller) -> None:
         assert "<html" not in answer.text
 
 
-async def test_a_reader_of_one_job_sees_no_other(guarded: Caller) -> None:
+async def test_a_viewer_of_one_job_sees_no_other_job(guarded: Caller) -> None:
     await logged_in(guarded, *Role, jobs=("weather-*",))
     assert "There is no job yet" in await text_of(guarded, "/ui/")
     for page in ("jobs/flight-delays", "jobs/flight-delays/state", "jobs/flight-delays/versions/1", "fleet", "garbage"):
@@ -496,7 +496,7 @@ async def test_an_operator_may_not_remove_a_job_or_collect_garbage(guarded: Call
         assert answer.status_code == 403, name
 
 
-async def test_a_run_of_ones_own_job_gives_no_right_to_another_job(guarded: Caller) -> None:
+async def test_a_run_of_a_permitted_job_gives_no_access_to_another_job(guarded: Caller) -> None:
     guarded.http.headers["Authorization"] = f"Bearer {await token(guarded, *Role)}"
     own = await guarded.deploy(chained_body(job="weather"))
     del guarded.http.headers["Authorization"]
@@ -512,7 +512,7 @@ NO_NUMBERS = ["9" * 5000, str(10**30), "-1", "1e400", "nan", "\u00b2"]
 
 
 @pytest.mark.parametrize("number", NO_NUMBERS, ids=lambda text: text[:10])
-async def test_a_number_of_any_length_in_an_address_or_a_form_is_no_error_of_the_coordinator(caller: Caller, number: str) -> None:
+async def test_a_number_of_any_length_in_an_address_or_a_form_causes_no_internal_error(caller: Caller, number: str) -> None:
     run = await caller.deploy(chained_body())
     for name, field in (("scale", "containers"), ("rollback", "version"), ("pin", "days")):
         subject = {"job": "flight-delays", "run": run["runId"], field: number}
