@@ -183,7 +183,7 @@ class Statement:
 
 @contextmanager
 def listening(store: Store) -> Iterator[list[Statement]]:
-    """Records the statements that the store sends to its driver in the block; for one that is sent for many rows, with the first row."""
+    """Record the statements that the store sends to its driver in the block. A statement for many rows is recorded with the first row."""
     heard: list[Statement] = []
 
     def hear(_connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool) -> None:

@@ -1,4 +1,4 @@
-"""The past of jobs, and its deletion: what each database must do; inherited by `StoreContract`."""
+"""The history of jobs, and its deletion: what each database must do; inherited by `StoreContract`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What coordinators have promised: what each database must do; inherited by `StoreContract`."""
+"""Lease bounds that coordinators have promised: what each database must do; inherited by `StoreContract`."""
 
 from __future__ import annotations
 
