@@ -37,7 +37,7 @@ async def there(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 def start(there: Place, run_id: RunId, name: str, slot: str = "0", job: Job | None = None, **settings: Any) -> Incarnation:
-    """A container with a disk of its own slot."""
+    """Start a container whose disk belongs to its slot."""
     root = there.home.parent / f"disk{slot}"
     return there.start(run_id, name, slot, engine=DiskEngine(root=root), job=job or counting(), state_dir=root, **{**NEVER, **settings})
 
@@ -391,7 +391,7 @@ async def test_tasks_of_a_lost_container_are_taken_over_and_given_back_when_its_
         assert len(set((await there.holders(run_id)).values())) == 2
 
 
-# --- beside drains and stops -----------------------------------------------------------------------------------------
+# --- during drains and stops -----------------------------------------------------------------------------------------
 
 
 async def request(there: Place, method: str, path: str, **body: Any) -> dict[str, Any]:

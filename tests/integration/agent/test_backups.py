@@ -275,7 +275,7 @@ async def test_a_stop_in_the_middle_of_a_restore_does_not_change_the_store(there
     blobs, away = there.home / "blobs", there.home / "blobs.away"
     second = start(there, run_id, "c2", "disk2", **NEVER)
     await second.wire.after("jobModel")
-    blobs.rename(away)  # from here on it waits for the blob store
+    blobs.rename(away)  # from here on the container waits for the blob store
     await asyncio.wait({second.life}, timeout=0.3)
     second.agent.stop_requested()
     await second.ending()
@@ -286,7 +286,7 @@ async def test_a_stop_in_the_middle_of_a_restore_does_not_change_the_store(there
     assert disk3.state(query3.start) == disk.state(query.start)
 
 
-# --- what goes wrong around the report -------------------------------------------------------------------------------
+# --- failures around the report --------------------------------------------------------------------------------------
 
 EVERY_BATCH_OR_LATE: dict[str, Any] = {
     "commit_interval_seconds": 3600,
@@ -480,7 +480,7 @@ async def test_a_container_whose_commits_may_take_longer_than_the_grace_period_o
 
 
 async def rebuilt(home: Path) -> None:
-    """As `sluice rebuild` does."""
+    """Rebuild the catalog as `sluice rebuild` does."""
     settings, clock = read_settings(home=home), SystemClock()
     store = open_store(settings.database)
     blob_stores = stores_of_blobs(settings, clock, {})
@@ -507,7 +507,7 @@ async def test_after_a_rebuild_a_new_run_of_the_job_continues_on_an_empty_disk_w
         each.unlink()
     await rebuilt(home)
     async with place(home, **BACKED_UP) as there:
-        there.clock.advance(36)  # the leases of containers that the database does not know
+        there.clock.advance(36)  # leases of containers that are not in the database
         run_id = await there.deploy(job=one_stage())
         second = start(there, run_id, "c2", "disk2", **BY_REPLAY)
         disk2, query2 = await began(second)
@@ -551,7 +551,7 @@ async def test_after_a_rebuild_grown_streams_keep_their_tasks_and_unread_records
             assert (await http.patch(f"/runs/{run_id}", json={"grow": True})).status_code == 200
         for task, query in (await acting(first.engine, 2)).items():
             await disk.runs(query, 0, {0: 5, 2: 6} if task == "Partition 0/first" else {1: 7, 3: 8})
-        await disk.runs(second_stages["Partition 0/second"], 0, {0: 3})  # that of Partition 1 reads nothing before the database is lost
+        await disk.runs(second_stages["Partition 0/second"], 0, {0: 3})  # Partition 1 reads nothing before the database is lost
         await stopped(first)
         tasks = await assigned(there)
         assert tasks == {"Partition 0": {"flights": [0, 2], "mid": [0]}, "Partition 1": {"flights": [1, 3], "mid": [1]}}
@@ -559,7 +559,7 @@ async def test_after_a_rebuild_grown_streams_keep_their_tasks_and_unread_records
         each.unlink()
     await rebuilt(home)
     async with place(home, **BACKED_UP) as there:
-        there.clock.advance(36)  # the leases of containers that the database does not know
+        there.clock.advance(36)  # leases of containers that are not in the database
         there.log.append("mid", [Record(b"unread", partition=1)], writer=Writer(Lineage("l"), "o", Generation(1)), batch=0, now_micros=0)
         again = await there.deploy(job=FLIGHTS)
         assert await assigned(there) == tasks
@@ -603,7 +603,7 @@ async def test_after_a_rebuild_single_partitions_are_broadcast_as_before(tmp_pat
         each.unlink()
     await rebuilt(home)
     async with place(home, **BACKED_UP) as there:
-        there.clock.advance(36)  # the leases of containers that the database does not know
+        there.clock.advance(36)  # leases of containers that are not in the database
         _, again = await began(started(there, await there.deploy(job=job), "c2", "disk2"))
         assert await assigned(there) == tasks
         assert (again.start.lineage, again.start.reported) == (query.start.lineage, 0)
@@ -624,7 +624,7 @@ async def test_a_rebuild_does_not_continue_from_snapshots_of_a_history_that_the_
         each.unlink()
     await rebuilt(home)
     async with place(home, **BACKED_UP) as there:
-        there.clock.advance(36)  # the leases of containers that the database does not know
+        there.clock.advance(36)  # leases of containers that are not in the database
         last = await there.deploy(job=two_stages())
         root = tmp_path / "disk2"
         queries = await acting(there.start(last, "c3", engine=DiskEngine(root=root), job=two_stages(), state_dir=root, **NEVER).engine, 4)
@@ -665,7 +665,7 @@ async def test_a_rebuild_continues_from_state_that_drains_kept_even_if_its_task_
             each.unlink()
         await rebuilt(home)
         async with place(home, **BACKED_UP) as there:
-            there.clock.advance(36)  # the leases of containers that the database does not know
+            there.clock.advance(36)  # leases of containers that are not in the database
             container, queries = await started(there, f"d{number}", f"disk{number}")
             disk = disk_of(container)
             for name, last in (("Partition 0/first", 2 + number), ("Partition 1/first", 0)):

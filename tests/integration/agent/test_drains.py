@@ -171,7 +171,7 @@ async def test_a_task_whose_batch_ends_after_the_drain_was_cancelled_continues(t
     disk, batch_ends = disk_of(container), threading.Event()
     queries = await disk.all_started(2)
     disk.on_pause = lambda query, forced: query is queries["Partition 0/only"] or batch_ends.wait(20)
-    held = container.wire.hold("/stages/only/drain")  # of the task whose query was paused at once
+    held = container.wire.hold("/stages/only/drain")  # the step of the task whose query was paused at once
     uuid = (await drained(there, run_id))["uuid"]
     await soon(container.wire.held.wait())
     await request(there, "DELETE", f"/drain/{uuid}")
@@ -181,7 +181,7 @@ async def test_a_task_whose_batch_ends_after_the_drain_was_cancelled_continues(t
     assert await disk.resumed() is queries["Partition 1/only"]
 
 
-# --- when a drain is not as it seemed ---------------------------------------------------------------------------------
+# --- unexpected states of a drain -------------------------------------------------------------------------------------
 
 
 async def test_a_drain_that_fails_before_anything_was_flushed_lets_the_queries_continue(there: Place) -> None:

@@ -110,7 +110,7 @@ async def test_a_container_that_starts_with_nothing_to_read_reports_the_last_bat
     assert (reply.batch_id, [each.offset for each in reply.offsets]) == (4, [500])
     assert reply.metrics is not None
     assert reply.metrics.rows == 0
-    assert (await stage_of(there, run_id, stage="second")).metrics is None, "it never had a batch to tell of"
+    assert (await stage_of(there, run_id, stage="second")).metrics is None, "it has had no batch to report"
 
 
 # --- to Prometheus ---------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def at_batch(there: Place, batch: int) -> Callable[[], bool]:
 
 
 async def lost(there: Place, container: Incarnation, other: Incarnation, tasks: int = 2) -> None:
-    """The container is lost, and the other one has its tasks."""
+    """Lose the container, and wait until the other one has its tasks."""
     container.life.cancel()
     while len(other.engine.acting) < tasks:
         there.clock.advance(10)

@@ -34,7 +34,7 @@ class Overlaps:
 
 
 async def replaced(there: Place, run_id: RunId) -> tuple[Incarnation, Incarnation]:
-    """A first incarnation that has just received the news that a second one has its slot."""
+    """A first incarnation, which has just been notified that a second one has its slot, and the second one."""
     first = there.start(run_id, "c1")
     await first.engine.all_started(4)
     second = there.start(run_id, "c2")

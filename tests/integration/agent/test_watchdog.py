@@ -98,7 +98,7 @@ def coordinator() -> Iterator[Coordinator]:
 
 
 class Kennel:
-    """Starts a watchdog over a driver made of `script`."""
+    """Starts watchdogs, each with a driver that runs a script."""
 
     def __init__(self, directory: Path, url: str) -> None:
         self._file = directory / "driver.py"
@@ -136,7 +136,7 @@ class Kennel:
         return process, int(pid)
 
     async def clean(self) -> None:
-        """A driver holds its watchdog's standard output, for which `wait` waits too: end it first."""
+        """End drivers first: they keep the standard output of their watchdogs open, and `wait` waits for its end, too."""
         for session in self.sessions:
             kill_session(session)
         for process in self.started:
@@ -370,7 +370,7 @@ async def test_each_of_two_stops_is_passed_on(kennel: Kennel) -> None:
     assert await exit_code(process) == 0
 
 
-# --- who launched it -------------------------------------------------------------------------------------------------
+# --- the launcher ----------------------------------------------------------------------------------------------------
 
 
 async def test_the_end_of_standard_input_stops_the_container_if_its_launcher_requested_that(kennel: Kennel) -> None:

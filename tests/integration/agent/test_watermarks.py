@@ -53,7 +53,7 @@ async def seconds_pass(there: Place) -> None:
 
 
 async def steps_of(there: Place, container: Incarnation, task: str, allowed: datetime | None) -> Sequence[WatermarkStep]:
-    """The steps of that task's reader, once the newest allows that minute; None: once there is none."""
+    """Wait until the newest step of the task's reader allows that minute, or with None until there is no step. Returns the steps."""
     for _ in range(DEADLINE * 100):
         await seconds_pass(there)
         limits = container.engine.limits.get(f"{task}/second")

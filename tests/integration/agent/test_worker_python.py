@@ -43,7 +43,7 @@ print(helper.__file__, __name__, sys.modules["__main__"].__spec__.name, sys.argv
 
 @pytest.fixture
 def working_directory(tmp_path: Path) -> Path:
-    """A directory full of traps, among them the modules `probe` and `helper`."""
+    """A directory with modules that fail when they are imported, among them `probe` and `helper`."""
     set_traps(tmp_path / "working", "probe", "helper")
     return tmp_path / "working"
 
