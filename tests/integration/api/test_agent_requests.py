@@ -36,7 +36,7 @@ async def basic(caller: Caller, run_id: str) -> Json:
 
 
 async def copied(caller: Caller, run_id: str, slots: int) -> dict[str, list[str]]:
-    """Slot -> the slots whose tasks it would copy, as the layout says."""
+    """Slot -> the slots whose tasks it would copy according to the layout."""
     standbys = _versioning(caller).standbys
     for slot in range(slots):
         answer = await caller.http.get(f"/runs/{run_id}/containers/c{slot}/standby")

@@ -1,4 +1,4 @@
-"""The audit log: who asked for which change, and who was refused."""
+"""The audit log: who requested which change, and who was refused."""
 
 from __future__ import annotations
 

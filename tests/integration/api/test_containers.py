@@ -179,7 +179,7 @@ async def test_metrics_count_heartbeats_by_their_answer(caller: Caller, run_id: 
     assert "sluice_valid_containers 1.0" in output
 
 
-# --- the coordinator goes down and comes back ---
+# --- restarts of the coordinator ---
 
 
 async def test_after_a_restart_every_known_container_is_valid_for_a_full_lease(home: Path, clock: FakeClock) -> None:

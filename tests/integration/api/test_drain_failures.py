@@ -206,7 +206,7 @@ async def test_a_stop_after_a_drain_changes_nothing(caller: Caller) -> None:
     assert (await run.drain_status())["phase"] == "DRAINED"
 
 
-# --- who is late ------------------------------------------------------------------------------------------------------
+# --- late stages ------------------------------------------------------------------------------------------------------
 
 
 async def test_after_the_soft_deadline_late_stages_are_named_and_the_drain_continues(caller: Caller, clock: FakeClock) -> None:

@@ -306,7 +306,7 @@ async def test_a_container_that_joins_a_drain_gets_the_steps_of_its_stages(calle
     ]
 
 
-# --- what others see --------------------------------------------------------------------------------------------------
+# --- containers and deployments during a drain ------------------------------------------------------------------------
 
 
 async def test_a_container_is_notified_of_the_drain_and_gets_the_ends_of_the_streams(caller: Caller) -> None:

@@ -311,7 +311,7 @@ async def test_growth_while_the_coordinator_was_down_is_found(home: Path, clock:
         await caller.registered(run_id, "c1")
     caller.log.grow("flights", 4)
     async with calling(home, clock) as caller:
-        await check_partitions(caller)  # or the monitor's own first turn has done it
+        await check_partitions(caller)  # or the first run of the monitor has done it
         assert (await caller.run(run_id))["jobModelVersion"] == 2
         assert (await caller.beat("c1", 1)).headers["sluice-job-model-version"] == "2"
     async with calling(home, clock) as caller:

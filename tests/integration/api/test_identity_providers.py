@@ -34,7 +34,7 @@ def shared_issuer() -> Iterator[Issuer]:
 
 @pytest.fixture
 def corp(shared_issuer: Issuer) -> Issuer:
-    """An issuer as it is at the beginning."""
+    """The issuer in its initial state."""
     shared_issuer.keys = {"one": shared_issuer.keys["one"]}
     shared_issuer.answers.clear()
     shared_issuer.away = False
@@ -149,7 +149,7 @@ async def test_a_token_that_is_not_exactly_right_is_refused(caller: Caller, corp
     }
     for number, (reason, tokens) in enumerate(wrong.items()):
         if number % 3 == 1:
-            clock.advance(61)  # so that they are not too many
+            clock.advance(61)  # so that the limit of wrong tokens is not reached
         for token in tokens:
             assert reason in await refused(caller, token), token
             assert token.split(".")[1] not in await refused(caller, token)

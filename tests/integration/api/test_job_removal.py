@@ -1,4 +1,4 @@
-"""Finished jobs are removed: with what, when not, and what a later job of the same name finds."""
+"""Removal of finished jobs: what is deleted, when it is refused, and what a later job of the same name finds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def removed(caller: Caller, **query: str) -> Json:
 
 
 async def finished(caller: Caller) -> str:
-    """A job with a snapshot, whose run has ended: the lineage of its stage."""
+    """A job with a snapshot, whose run has ended. Returns the lineage of its stage."""
     run_id, lineage = await held(caller)
     assert (await report(caller, run_id, report_body(1, lineage))).status_code == 200
     await caller.exited("c1")

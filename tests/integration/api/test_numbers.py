@@ -1,4 +1,4 @@
-"""Numbers and nesting that a database, a clock or a parser cannot take, in every field of every request, on both databases."""
+"""Numbers and nesting that a database, a clock or a parser cannot handle, in every field of every request, on both databases."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ async def test_impossible_measures_are_refused(caller: Caller, run_id: str, wron
     assert (await stage_of(caller, run_id))["batchId"] is None
 
 
-# --- how far behind --------------------------------------------------------------------------------------------------
+# --- lag -------------------------------------------------------------------------------------------------------------
 
 
 async def test_the_lag_of_a_stage_is_counted_from_its_last_batch(caller: Caller, run_id: str) -> None:
@@ -406,7 +406,7 @@ async def test_a_database_that_fails_is_counted(caller: Caller, home: Path) -> N
     assert (await series(caller))["sluice_database_errors_total"] >= 1
 
 
-# --- what Prometheus finds -------------------------------------------------------------------------------------------
+# --- targets for Prometheus ------------------------------------------------------------------------------------------
 
 
 async def targets(caller: Caller) -> list[Json]:

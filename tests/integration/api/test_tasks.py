@@ -273,7 +273,7 @@ async def waiting(caller: Caller, run_id: str, execution_id: str = "c2", epoch: 
 
 
 async def soon(asking: asyncio.Task[httpx.Response]) -> httpx.Response:
-    """Long before its wait ends."""
+    """The answer to a waiting acquire, long before its wait ends."""
     return await asyncio.wait_for(asking, 10)
 
 
