@@ -49,7 +49,7 @@ def upgraded(there: World, file: Path, *words: str) -> tuple[Command, str]:
     return command, deployed(command)
 
 
-# --- to a good end ---
+# --- upgrades that succeed ---
 
 
 def test_a_job_is_drained_and_its_new_version_continues_at_the_drained_offsets(there: World, new: Path) -> None:
@@ -191,7 +191,7 @@ def test_an_unreachable_coordinator_is_reported(there: World, new: Path) -> None
     assert there.url in last
 
 
-# --- drains that do not end well ---
+# --- drains that are cancelled, fail or leave rows ---
 
 
 def test_a_cancelled_drain_leaves_the_old_version_running(there: World, new: Path) -> None:
@@ -445,7 +445,7 @@ def test_a_command_that_starts_too_late_does_not_roll_back_a_bad_version(there: 
     assert there.current == run_id
 
 
-# --- a coordinator that goes away ---
+# --- restarts of the coordinator ---
 
 
 def test_an_upgrade_waits_at_every_step_for_a_coordinator_that_is_started_again(tmp_path: Path) -> None:
