@@ -220,7 +220,7 @@ async def test_records_of_deletions_are_merged_by_the_sweep(tmp_path: Path) -> N
 
 
 def test_a_put_that_was_given_up_and_continues_late_does_not_restore_a_removed_ttl(tmp_path: Path) -> None:
-    """Its thread cannot be interrupted."""
+    """The thread of a put cannot be interrupted."""
     clock = FakeClock()
     files, until = _Files(tmp_path, clock), (clock.now() + DAY).isoformat().encode()
     files.open(True)

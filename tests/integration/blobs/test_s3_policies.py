@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def statements(name: str, bucket: str, **names: str) -> list[dict[str, Any]]:
-    """Those of a file of deploy/s3, with these names in it."""
+    """The statements of a policy file in deploy/s3, with these names filled in."""
     text = (ROOT / "deploy" / "s3" / f"{name}.json").read_text().replace("BUCKET", bucket).replace("PREFIX", PREFIX)
     for placeholder, value in names.items():
         text = text.replace(placeholder, value)

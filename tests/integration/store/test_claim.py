@@ -132,7 +132,7 @@ async def test_a_claim_whose_session_ended_is_taken_again_by_the_next_write(url:
 
 
 async def lost(store: Store) -> None:
-    """The driver finds out by itself that the session is gone."""
+    """Wait until the driver has detected that the session has ended."""
     while store.claimed:  # noqa: ASYNC110
         await asyncio.sleep(0)
 

@@ -49,7 +49,7 @@ async def limited(url: str) -> AsyncIterator[Store]:
 
 
 async def holds(other: Other, query: str) -> None:
-    """Wait until it does."""
+    """Wait until the query returns true."""
     async with asyncio.timeout(GENEROUS):
         while not await other.request(query):
             await other.request("SELECT pg_sleep(0.05)")

@@ -86,7 +86,7 @@ async def test_readers_that_overlap_do_not_keep_the_write_ahead_log_from_being_e
     reading, ended = [asyncio.Event(), asyncio.Event()], False
 
     async def read(me: int) -> None:
-        """Begins before the other one ends, so that there is always a reader."""
+        """Begin before the other reader ends, so that there is always one."""
         while not ended:
             async with store.read() as tx:
                 await tx.runs.get(RunId("r1"))
@@ -193,7 +193,7 @@ async def reads_and_writes(store: Store) -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_transactions_that_are_cancelled_and_cancelled_again_all_end(migrated: Store, turns: int) -> None:
-    """As at the end of an event loop: also the tasks that close the connections which the first cancellation has invalidated."""
+    """As at the end of an event loop, which also cancels the tasks that close the connections invalidated by the first cancellation."""
     asked = [asyncio.create_task(reads_and_writes(migrated)) for _ in range(6)]
     await asyncio.sleep(0.01)
     for each in asked:

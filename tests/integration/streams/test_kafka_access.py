@@ -1,4 +1,4 @@
-"""What a container may do on a broker that denies something: the error names the ACL, before the first batch."""
+"""Brokers that deny a container something: the error names the missing ACL, before the first batch."""
 
 from __future__ import annotations
 

@@ -309,7 +309,7 @@ def test_an_owner_that_is_replaced_during_its_request_to_the_coordinator_cannot_
 
 
 def test_an_owner_that_is_replaced_before_it_reads_its_marker_cannot_write(scene: Scene) -> None:
-    """It stands still between the coordinator's answer and its request for the marker."""
+    """It is suspended between the coordinator's answer and its request for the marker."""
     frozen = scene.writer(1)
 
     def replaced() -> None:
@@ -324,7 +324,7 @@ def test_an_owner_that_is_replaced_before_it_reads_its_marker_cannot_write(scene
 
 
 def test_an_owner_that_is_replaced_in_its_transaction_adds_nothing(scene: Scene) -> None:
-    """It stands still between its last record and its commit. The next one finds no marker of the batch, and writes it."""
+    """It is suspended between its last record and its commit. The next owner finds no marker of the batch, and writes the batch."""
     frozen = scene.opened(1)
     found: list[bool] = []
 
@@ -343,7 +343,7 @@ def test_an_owner_that_is_replaced_in_its_transaction_adds_nothing(scene: Scene)
 
 
 def test_an_owner_that_is_replaced_after_its_commit_has_written_the_batch_once(scene: Scene) -> None:
-    """It stands still before Spark's commit log, and continues with the next batch when it wakes."""
+    """It is suspended before it writes Spark's commit log, and continues with the next batch when it resumes."""
     frozen = scene.opened(1)
     write(frozen, 0, numbered(range(10)))
     scene.current = 2

@@ -240,7 +240,7 @@ def test_readers_that_overlap_do_not_keep_the_write_ahead_log_from_being_emptied
     ended, open_ = Event(), [Semaphore(0), Semaphore(0)]
 
     def read(me: int) -> None:
-        """Begins before the other one ends, so that there is always a reader."""
+        """Begin before the other reader ends, so that there is always one."""
         while not ended.is_set():
             with closing(log.read("s", 0, 0, 1)) as rows:
                 next(rows)

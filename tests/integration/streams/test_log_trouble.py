@@ -1,4 +1,4 @@
-"""The log when processes die, race, or lose their disk."""
+"""The log when processes are killed, append at the same time, or lose their disk."""
 
 from __future__ import annotations
 
