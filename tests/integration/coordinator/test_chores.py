@@ -168,7 +168,7 @@ async def test_the_time_at_which_a_container_was_last_seen_is_written_once(calle
 
 @dataclass
 class FailingChore:
-    """A chore that fails at its first turns, each time in another way."""
+    """A chore that fails in its first runs, each time with another error."""
 
     name: str = "stumbling"
     every: timedelta = timedelta(0)

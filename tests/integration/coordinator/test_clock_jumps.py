@@ -24,7 +24,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 async def turn(caller: Caller, of: type[Chore]) -> None:
-    """Wait until the chore has run, either here or by itself."""
+    """Run the chore once, in addition to the runs that its schedule starts."""
     (chore,) = (each for each in caller.coordinator.api.state.parts.health.maintenance._chores if isinstance(each, of))
     await chore.run_once()
 

@@ -53,7 +53,7 @@ def serving(home: Path, timeouts: Timeouts, **settings: Any) -> Iterator[Address
 
 
 def register(address: Address) -> None:
-    """Make c1 a valid container, and the host of the requests one that was accepted before."""
+    """Register c1 as a valid container, with a Host header that later requests repeat."""
     url = f"http://{address.host}:{address.port}"
     run_id = httpx.post(f"{url}/runs", json=run_body(), timeout=GENEROUS).raise_for_status().json()["runId"]
     body = {"executionContainerId": "c1", "processorId": "0", "host": "h"}

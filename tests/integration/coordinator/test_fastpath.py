@@ -77,7 +77,7 @@ def parsed(head: bytes, body: bytes) -> Answer:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compared]:
-    """A run with containers c1, an odd one, a bare one, and an exited one of an ended run."""
+    """A run with three containers: c1, one whose id must be escaped, and a bare one. An ended run with an exited container."""
     home: Path = tmp_path_factory.mktemp("home")
     loop = asyncio.new_event_loop()
     context = calling(home, FakeClock())

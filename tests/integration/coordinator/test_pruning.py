@@ -32,7 +32,7 @@ def chore(caller: Caller) -> PruneHistory:
 
 
 async def replaced(caller: Caller, run_id: str, times: int, slot: str = "0") -> None:
-    """So many containers, each of which ends."""
+    """Register that many containers, each of which ends before the next one."""
     for number in range(times):
         await caller.registered(run_id, f"{run_id}-{slot}-{number}", slot)
         await caller.exited(f"{run_id}-{slot}-{number}")
@@ -116,7 +116,7 @@ async def test_a_live_run_of_a_year_keeps_its_versions_in_force_and_its_newest_n
 
 
 async def cancelled(caller: Caller, clock: FakeClock) -> Json:
-    """A drain of a run of its own."""
+    """A cancelled drain of a new run."""
     run_id = str((await caller.deploy())["runId"])
     drain = (await caller.http.post("/drain", json={"runId": run_id})).json()
     answer = await caller.http.delete(f"/drain/{drain['uuid']}")

@@ -1,7 +1,7 @@
-"""docker-compose.yml as Compose itself reads it: by `docker compose` where that is, else by compose-spec, the loader it is made of.
+"""docker-compose.yml as Compose reads it: with `docker compose` if it is installed, otherwise with compose-spec, the loader of Compose.
 
-The loader alone (go install github.com/compose-spec/compose-go/v2/cmd) checks the schema and the variables; what it leaves out,
-neighbours and volumes that are not declared, tests/unit/deploy/test_deploy_files.py checks.
+The loader (go install github.com/compose-spec/compose-go/v2/cmd) checks only the schema and the variables. References to services and
+volumes that are not declared are checked by tests/unit/deploy/test_deploy_files.py.
 """
 
 from __future__ import annotations

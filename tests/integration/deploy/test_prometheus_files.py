@@ -1,4 +1,4 @@
-"""The files in deploy/prometheus and deploy/grafana by themselves: what a real Prometheus finds with them is tested with processes."""
+"""The files in deploy/prometheus and deploy/grafana, without servers. tests/processes has the tests with a real Prometheus."""
 
 from __future__ import annotations
 

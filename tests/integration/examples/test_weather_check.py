@@ -141,7 +141,7 @@ Spoil = Callable[[list[Departed]], list[Record]]
 
 
 def spoilt(id_: int, change: Callable[[Departed], Departed]) -> Spoil:
-    """The right output but for one departure."""
+    """The correct output, except for one departure."""
     return lambda rows: [joined_record(change(each) if each[0].id == id_ else each) for each in rows]
 
 

@@ -1,4 +1,4 @@
-"""The process that keeps the lease of an attached script. Here the driver is a shell, and this test its end of the connection."""
+"""The process that keeps the lease of an attached script. Here the driver is a shell, and the test uses its end of the connection."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def short_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 class Attended:
-    """A driver with a child, its JVM, which has another parent as under spark-submit, and its attendant."""
+    """A driver with a child process, a JVM, which has another parent as under spark-submit, and an attendant."""
 
     def __init__(
         self, coordinator: Running, root: Path, *, observed: bool = False, wait: bool = True, replace: bool = False, job: str = ""
@@ -72,7 +72,7 @@ class Attended:
         return dict(found)
 
     def die(self) -> None:
-        """The driver and its JVM are killed."""
+        """Kill the driver and its JVM."""
         os.kill(self.child, signal.SIGKILL)
         for each in (self.jvm, self.driver):
             each.kill()

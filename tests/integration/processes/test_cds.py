@@ -130,7 +130,7 @@ def test_a_process_that_is_killed_leaves_a_jar_without_an_archive_and_the_next_o
 
 
 def test_an_archive_is_deleted_before_its_jar(environment: Mapping[str, str]) -> None:
-    """The place of a file that belongs to the archive is taken by a directory."""
+    """The jar is replaced by a directory, which cannot be deleted like a file."""
     before = ensure_archive(environment, Training())
     (Path(environment["JAVA_HOME"]) / "bin" / "java").write_text("#!/bin/sh\n# an upgrade\n")
     jar = Path(before.class_path)
@@ -195,7 +195,7 @@ def test_a_partly_written_archive_is_not_used_and_is_deleted(environment: Mappin
 
 
 def test_a_jvm_that_writes_after_the_creation_was_given_up_leaves_nothing(environment: Mapping[str, str]) -> None:
-    """As after Ctrl-C: it ends, and writes afterwards, when the lock is free again."""
+    """As after Ctrl-C: Sluice has ended, and the JVM writes later, when the lock is free again."""
     interrupted = Training(1, writes=False)
     with pytest.raises(ClassArchiveUnavailable):
         ensure_archive(environment, interrupted)

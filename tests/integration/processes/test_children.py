@@ -13,7 +13,7 @@ OURS = [Path(str(package.__file__)).parent for package in (containers, coordinat
 
 
 def first_words(file: Path) -> list[str]:
-    """What follows `sys.executable` in each command that is written out in the file."""
+    """The argument after `sys.executable` in each command in the source file."""
     commands = [node.elts for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.List | ast.Tuple)]
     return [ast.unparse(after) for words in commands for word, after in pairwise(words) if _is_python(word)]
 

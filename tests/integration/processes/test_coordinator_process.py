@@ -37,7 +37,7 @@ def test_a_poll_for_notices_does_not_prevent_the_coordinator_from_ending(tmp_pat
         run_id = coordinator.http.post("/runs", json=run_body()).json()["runId"]
         with socket.create_connection(("127.0.0.1", coordinator.port or 0), GENEROUS) as poll:
             poll.sendall(f"GET /runs/{run_id}/notices?wait=300 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            assert coordinator.http.get("/readyz").status_code == 200  # comes after the poll, which has been read then
+            assert coordinator.http.get("/readyz").status_code == 200  # is sent after the poll, which has been read by then
             coordinator.process.terminate()
             coordinator.process.wait(GENEROUS)
             answer = poll.makefile("rb").read()

@@ -1,7 +1,7 @@
 """`sluice exec`: a command runs at most once at a time, whatever is killed, frozen or started twice.
 
 The commands are shell scripts. Each writes a line to a file when it starts, and its processes write to another one as long as they live, so
-that two that ran at the same time are seen.
+that two that run at the same time are found.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def test_a_signal_reaches_the_command(executions: Executions) -> None:
 
 @pytest.mark.parametrize("attempt", range(5))
 def test_a_signal_that_arrives_while_the_command_is_started_reaches_it(executions: Executions, attempt: int) -> None:
-    """The command sends it at once: the supervisor may not have heard yet that the command runs."""
+    """The command sends it at once, perhaps before the supervisor has been notified that the command runs."""
     done = executions.run("trap 'exit 5' TERM; kill -TERM $PPID; while true; do sleep 0.1; done")
     assert done.returncode == 5
 

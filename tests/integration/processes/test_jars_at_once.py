@@ -30,7 +30,7 @@ while [ ! -e "$ROOM/go" ]; do sleep 0.05; done
 
 
 class Room:
-    """Processes that fetch jars with a Java that waits until it is let `go`."""
+    """Processes that fetch jars with a Java that waits until `go` is called."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -188,7 +188,7 @@ def mode(file: Path) -> int:
 
 
 def expire(file: Path) -> None:
-    """Let all logins of the file have expired."""
+    """Set all logins in the file to expired."""
     kept = json.loads(file.read_text())
     file.write_text(json.dumps({url: {**login, "expires_at": 0} for url, login in kept.items()}))
 
