@@ -93,7 +93,7 @@ def test_a_replay_that_was_killed_between_the_two_streams_of_a_day_continues_the
 
 @pytest.mark.parametrize("slow", [DEPARTURES, WEATHER])
 def test_the_slower_reader_of_the_two_holds_both_streams_back(log: Log, slow: str) -> None:
-    """After every poll the lead is measured in the streams: the time of the newest row in any, minus that of the oldest unread row in any."""
+    """After every poll the lead is measured in both streams: the time of the newest row minus that of the oldest unread row."""
     leads, steps = list[int](), [0]
 
     def consumed() -> Mapping[str, Mapping[int, int]]:
