@@ -16,7 +16,7 @@ from tests.contracts.rows import (
 
 
 class CleanupContract:
-    async def test_due_tasks_come_in_the_order_of_their_due_times(self, store: Store) -> None:
+    async def test_due_tasks_are_ordered_by_their_due_times(self, store: Store) -> None:
         async with store.begin() as tx:
             for number, minutes in ((1, 3), (2, 1), (3, 2), (4, 9)):
                 await tx.cleanup.put(cleanup_row(number, due=NOON + timedelta(minutes=minutes)))

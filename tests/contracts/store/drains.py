@@ -83,7 +83,7 @@ class DrainsContract:
             assert await tx.drains.stage(full.drain_id, full.task, full.stage) == full
             assert list(await tx.drains.stages(full.drain_id)) == [full]
 
-    async def test_drains_come_newest_first_in_pages_of_a_job(self, store: Store) -> None:
+    async def test_drains_of_a_job_are_listed_newest_first_in_pages(self, store: Store) -> None:
         over: dict[str, Any] = {"phase": Phase.CANCELLED, "ended_at": NOON}
         async with store.begin() as tx:
             for seq in (2, 1, 3):

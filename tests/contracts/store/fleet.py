@@ -128,7 +128,7 @@ class FleetContract:
             assert list(await tx.fleet.stage_states(JOB)) == [stage_state_row("a", "y"), full, stage_state_row("b", "s")]
             assert list(await tx.fleet.stage_states(JOB, TaskName("a"))) == [stage_state_row("a", "y"), full]
 
-    async def test_dropping_the_states_of_the_stages_of_a_job_leaves_other_jobs_alone(self, store: Store) -> None:
+    async def test_dropping_the_states_of_the_stages_of_a_job_does_not_affect_other_jobs(self, store: Store) -> None:
         async with store.begin() as tx:
             await tx.fleet.put_stage_state(stage_state_row())
             await tx.fleet.put_stage_state(stage_state_row(job=OTHER))

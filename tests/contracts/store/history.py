@@ -32,7 +32,7 @@ STOPPED = run_row("r1", state=RunState.STOPPED, ended_at=LATER)
 
 
 class HistoryContract:
-    async def test_past_runs_come_newest_first_with_whether_a_container_may_still_act(self, store: Store) -> None:
+    async def test_past_runs_are_listed_newest_first_and_show_whether_a_container_may_still_act(self, store: Store) -> None:
         async with store.begin() as tx:
             await tx.runs.put(STOPPED)
             await tx.runs.put(run_row("r2", created_at=LATER, first_run=R1, model_version=3))
@@ -44,7 +44,7 @@ class HistoryContract:
                 PastRun(R1, NOON, LATER, R1, 1, active=True),
             ]
 
-    async def test_past_drains_come_newest_first_with_whether_they_had_begun_to_empty_state(self, store: Store) -> None:
+    async def test_past_drains_are_listed_newest_first_and_show_whether_they_had_begun_to_empty_state(self, store: Store) -> None:
         async with store.begin() as tx:
             flushed = replace(drain_row(1, "r1"), phase=Phase.FAILED, flushing_at=NOON, ended_at=LATER)
             for row in (flushed, drain_row(2, "r1")):

@@ -47,7 +47,7 @@ class JobModelsContract:
             assert await tx.jobmodels.former_hosts(JOB) == {"0": "a", "1": "c"}
             assert await tx.jobmodels.former_hosts(OTHER) == {}
 
-    async def test_the_model_is_the_newest_or_the_one_asked_for(self, store: Store) -> None:
+    async def test_the_newest_model_or_a_requested_one_is_read(self, store: Store) -> None:
         async with store.begin() as tx:
             for version in (1, 2, 10):
                 await tx.jobmodels.add(model_row(version))
@@ -57,7 +57,7 @@ class JobModelsContract:
             assert await tx.jobmodels.get(JOB, 3) is None
             assert await tx.jobmodels.get(OTHER) is None
 
-    async def test_versions_come_newest_first_in_pages_without_their_models(self, store: Store) -> None:
+    async def test_versions_are_listed_newest_first_in_pages_without_their_models(self, store: Store) -> None:
         async with store.begin() as tx:
             for version in (1, 2, 10):
                 await tx.jobmodels.add(model_row(version))

@@ -83,7 +83,7 @@ class RunsContract:
             assert [run.run_id for run in await tx.runs.page(None, None, 10)] == ["z", "a", "d", "c", "b"]
             assert list(await tx.runs.page(JobName("nowhere"), None, 10)) == []
 
-    async def test_runs_come_in_pages_that_neither_repeat_nor_leave_out_any(self, store: Store) -> None:
+    async def test_pages_of_runs_have_every_run_once(self, store: Store) -> None:
         async with store.begin() as tx:
             for n in range(7):
                 await tx.runs.put(run_row(f"r{n}", created_at=NOON + timedelta(seconds=n // 3)))

@@ -60,7 +60,7 @@ class SnapshotsContract:
             assert await tx.snapshots.runs(JOB) == {"r1", "r2", "r3"}
             assert await tx.snapshots.runs(OTHER) == {"other"}
 
-    async def test_snapshots_come_newest_first_in_pages_of_a_job_a_task_or_a_stage(self, store: Store) -> None:
+    async def test_snapshots_of_a_job_a_task_or_a_stage_are_listed_newest_first_in_pages(self, store: Store) -> None:
         async with store.begin() as tx:
             for seq in range(1, 9):
                 await tx.snapshots.put(snapshot_row(seq, "a" if seq % 2 else "b", "s" if seq < 5 else "t"))

@@ -106,7 +106,7 @@ class TransactionsContract:
 
         assert sorted(await asyncio.gather(*(add() for _ in range(20)))) == list(range(1, 21))
 
-    async def test_a_reader_sees_nothing_of_a_transaction_that_has_not_ended(self, store: Store) -> None:
+    async def test_a_reader_does_not_see_writes_of_a_transaction_that_has_not_ended(self, store: Store) -> None:
         written, seen = asyncio.Event(), asyncio.Event()
 
         async def write() -> None:

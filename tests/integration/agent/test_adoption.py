@@ -145,7 +145,7 @@ async def test_a_version_without_a_notice_is_noticed_by_heartbeats(there: Place)
     assert reads((await acting(container.engine, 2))["Partition 0/hourly"]) == {"in": [0, 2]}
 
 
-async def test_a_version_that_comes_while_another_is_adopted_is_adopted_next(there: Place) -> None:
+async def test_a_version_that_is_created_while_another_one_is_adopted_is_adopted_next(there: Place) -> None:
     run_id = await there.deploy(job=counting())
     container = start(there, run_id, "c1")
     await acting(container.engine, 2)
@@ -440,7 +440,7 @@ async def test_a_version_is_adopted_when_the_drain_that_delayed_it_is_cancelled(
     assert len(zero.engine.acting) == 1
 
 
-async def test_a_stop_in_the_middle_of_an_adoption_ends_the_container_in_order(there: Place) -> None:
+async def test_a_stop_in_the_middle_of_an_adoption_ends_the_container_normally(there: Place) -> None:
     run_id = await there.deploy(job=counting())
     zero = start(there, run_id, "c0")
     await acting(zero.engine, 2)

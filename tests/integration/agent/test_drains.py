@@ -129,7 +129,7 @@ async def test_a_container_killed_in_a_drain_restarts_on_an_empty_disk_and_compl
     assert await there.state(run_id) == "DRAINED"
 
 
-async def test_a_drain_that_is_cancelled_in_time_lets_the_queries_continue(there: Place) -> None:
+async def test_queries_continue_when_a_drain_is_cancelled_in_time(there: Place) -> None:
     run_id = await there.deploy(job=one_stage(), containers=1)
     first = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(first)
@@ -184,7 +184,7 @@ async def test_a_task_whose_batch_ends_after_the_drain_was_cancelled_continues(t
 # --- unexpected states of a drain -------------------------------------------------------------------------------------
 
 
-async def test_a_drain_that_fails_before_anything_was_flushed_lets_the_queries_continue(there: Place) -> None:
+async def test_queries_continue_when_a_drain_fails_before_anything_was_flushed(there: Place) -> None:
     run_id = await there.deploy(job=one_stage(), containers=1)
     container = start(there, run_id, "c1", "disk1", **NEVER)
     stopping, go = threading.Event(), threading.Event()

@@ -152,7 +152,7 @@ async def test_a_container_whose_run_was_replaced_before_it_started_ends_normall
     assert container.engine.opened == 0
 
 
-async def test_a_deployment_with_a_start_of_its_own_begins_a_new_history(there: Place) -> None:
+async def test_a_deployment_with_an_explicit_start_begins_a_new_history(there: Place) -> None:
     old_run = await there.deploy()
     old = there.start(old_run, "old")
     before = {query.start.lineage for query in (await old.engine.all_started(4)).values()}

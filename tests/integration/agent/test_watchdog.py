@@ -228,7 +228,7 @@ async def test_an_exit_that_cannot_be_reported_keeps_its_exit_code(kennel: Kenne
     assert await exit_code(process) == 3
 
 
-async def test_the_driver_knows_its_container_s_id(kennel: Kennel) -> None:
+async def test_the_driver_gets_the_id_of_its_container(kennel: Kennel) -> None:
     process = await kennel.start("print(os.environ['EXECUTION_ENV_CONTAINER_ID'], os.getsid(0) == os.getpid(), flush=True)")
     assert await line(process) == "c/1 True"
 

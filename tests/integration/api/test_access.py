@@ -106,7 +106,7 @@ def test_the_page_about_roles_agrees_with_the_table() -> None:
 LOGIN_CALLBACK = "GET /ui/login/{provider}/callback"
 
 
-async def test_each_role_may_send_what_the_table_says_and_nothing_else(guarded: Guarded) -> None:
+async def test_each_role_may_send_the_requests_in_the_table_and_no_others(guarded: Guarded) -> None:
     tokens = {role: await guarded.token(role) for role in Role}
     for request, rule in RULES.items():
         if not rule.is_open:
@@ -129,7 +129,7 @@ BODIES: dict[str, Any] = {
 }
 
 
-async def test_a_deployer_sets_a_spark_setting_that_names_code_only_after_an_administrator_has_set_it(guarded: Guarded) -> None:
+async def test_a_deployer_sets_a_spark_setting_that_names_code_only_to_the_value_that_an_administrator_set(guarded: Guarded) -> None:
     deployer, admin = [await guarded.token(role) for role in (Role.DEPLOYER, Role.ADMIN)]
 
     async def status(request: str, token: str, **config: str) -> int:

@@ -113,7 +113,7 @@ async def test_the_model_of_a_slot_has_no_other_slots(caller: Caller) -> None:
     assert (await caller.http.get("/jobModel?job=flight-delays&processorId=7%0d%0a")).json()["containers"] == {}
 
 
-async def test_the_model_of_a_slot_has_an_etag_of_its_own(caller: Caller) -> None:
+async def test_the_model_of_a_slot_has_its_own_etag(caller: Caller) -> None:
     run_id = await deployed(caller)
     urls = ["/jobModel?job=flight-delays", *(f"/jobModel?job=flight-delays&processorId={slot}" for slot in ("0", "1"))]
     etags = [(await caller.http.get(url)).headers["etag"] for url in urls]

@@ -221,7 +221,7 @@ async def test_after_the_soft_deadline_late_stages_are_named_and_the_drain_conti
     assert not (await run.drain_status())["late"]
 
 
-async def test_each_phase_has_a_budget_of_its_own(caller: Caller, clock: FakeClock) -> None:
+async def test_each_phase_has_its_own_time_budget(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
     await run.requested(softDeadlineSeconds=1000, hardDeadlineSeconds=2000, budgetSeconds={"stopping": 5, "flushing": 100})
     clock.advance(12)

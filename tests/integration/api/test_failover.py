@@ -141,7 +141,7 @@ async def test_tasks_of_a_slot_that_never_had_a_container_are_reassigned_after_t
     assert list(await slots_of(caller)) == ["0", "2"]
 
 
-async def test_no_task_is_reassigned_while_no_other_container_lives(caller: Caller, clock: FakeClock) -> None:
+async def test_no_task_is_reassigned_while_there_is_no_other_live_container(caller: Caller, clock: FakeClock) -> None:
     run_id = await running(caller, 2)
     await caller.exited("c0", 1)
     await caller.exited("c1", 1)

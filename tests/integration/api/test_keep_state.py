@@ -208,7 +208,7 @@ async def test_without_a_backup_a_roll_back_is_refused_after_a_batch_and_accepte
 # --- the plan ----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_plan_says_what_a_drain_does_to_each_operator(caller: Caller) -> None:
+async def test_the_plan_shows_what_a_drain_does_to_each_operator(caller: Caller) -> None:
     run = await keeping(caller)
     lineage = (await caller.run(run.run_id))["tasks"][0]["stages"][0]["lineage"]
     operators = [{"operator": "aggregation", "effect": "emits"}, {"operator": "dropDuplicates", "effect": "forgets"}]

@@ -44,7 +44,7 @@ async def test_snapshots_are_listed_in_pages_newest_first(caller: Caller) -> Non
     assert len((await listed(caller, **STORE))["snapshots"]) == 5
 
 
-async def test_a_snapshot_shows_all_that_was_reported(caller: Caller) -> None:
+async def test_a_snapshot_shows_everything_that_was_reported(caller: Caller) -> None:
     run_id, lineage = await reported(caller, 1)
     found = (await caller.http.get(f"{JOB}/snapshots/{checkpoint_id(1)}", params=STORE)).json()
     assert (found["runId"], found["lineage"], found["batchId"], found["head"], found["chosen"]) == (run_id, lineage, 10, True, False)

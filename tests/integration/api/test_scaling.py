@@ -109,7 +109,7 @@ async def test_a_plan_for_an_intermediate_stream_is_refused(caller: Caller) -> N
     assert problem_slug(answer) == (422, "unknown-stream")
 
 
-async def test_a_stateful_run_that_is_not_backed_up_is_not_scaled_away_from_its_state_and_the_plan_says_so(caller: Caller) -> None:
+async def test_scaling_that_would_separate_tasks_from_state_without_a_backup_is_refused_and_the_plan_shows_that(caller: Caller) -> None:
     run_id = str((await caller.deploy(run_body(containers=2, **UNSAVED)))["runId"])
     before = await slots_of(caller)
     reply = await plan(caller, containers=1)

@@ -32,7 +32,7 @@ async def test_acquiring_again_gives_the_same_answer(caller: Caller, run_id: str
     assert await caller.acquired(run_id, "c1") == await caller.acquired(run_id, "c1")
 
 
-async def test_every_task_and_stage_has_a_lineage_of_its_own(caller: Caller) -> None:
+async def test_every_task_and_stage_has_its_own_lineage(caller: Caller) -> None:
     run = await caller.deploy(chained_body(partitions=2))
     await caller.registered(run["runId"], "c1")
     reply = [await caller.acquired(run["runId"], "c1", task=f"Partition {p}") for p in (0, 1)]

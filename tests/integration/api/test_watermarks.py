@@ -177,7 +177,7 @@ async def test_the_progress_of_a_task_that_does_not_read_its_new_partitions_yet_
     assert await fleet.at(1, 35, partitions=2) == ([("35", {1: 0})], [])
 
 
-async def test_the_cap_stays_when_a_container_dies_until_its_successor_reports(fleet: Fleet) -> None:
+async def test_the_cap_does_not_change_when_a_container_ends_until_its_successor_reports(fleet: Fleet) -> None:
     await fleet.start(1)
     await fleet.at(0, 30)
     await fleet.at(1, 10)

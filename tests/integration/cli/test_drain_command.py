@@ -94,7 +94,7 @@ def test_a_drain_is_requested_and_requested_again(job: Job) -> None:
     assert json.loads(job.sluice("--json").stdout)["uuid"] == job.uuid
 
 
-def test_the_last_line_says_that_the_drain_is_over(job: Job) -> None:
+def test_the_last_line_reports_the_end_of_the_drain(job: Job) -> None:
     job.sluice()
     job.all_take("stopped", "flushed", "committed")
     done = job.sluice("--wait")

@@ -157,7 +157,7 @@ def test_a_port_that_another_program_uses_is_refused_in_one_line(home: Home) -> 
     assert home.broker.running() is None
 
 
-def test_another_process_with_the_pid_of_a_former_broker_is_left_alone(home: Home) -> None:
+def test_another_process_with_the_pid_of_a_former_broker_is_not_stopped(home: Home) -> None:
     with subprocess.Popen(["sleep", "600"]) as sleeper:
         try:
             began = psutil.Process(sleeper.pid).create_time() - psutil.boot_time()

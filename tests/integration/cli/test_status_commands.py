@@ -117,7 +117,7 @@ def test_a_status_is_one_page(coordinator: Coordinator) -> None:
     assert (stage, rate, took, lag, backup, batches, delivery) == ("hourly", "5.0", "800ms", "-", "-", "14", "-")
 
 
-def test_ids_are_whole_where_there_is_no_terminal(coordinator: Coordinator) -> None:
+def test_ids_are_not_shortened_without_a_terminal(coordinator: Coordinator) -> None:
     run_id = coordinator.working()
     assert f" {run_id}-c " in coordinator.sluice("containers")
     assert coordinator.sluice("tasks").count(f" {run_id}-c ") == 2

@@ -303,7 +303,7 @@ def test_a_failing_version_is_not_rolled_back_if_that_is_switched_off(there: Wor
     assert (there.current, there.run(run_id)["state"]) == (run_id, "CREATED")
 
 
-def test_a_new_version_that_another_client_drains_is_left_alone(there: World, new: Path) -> None:
+def test_a_new_version_that_another_client_drains_is_not_rolled_back(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new)
     there.post("/drain", {"runId": run_id})
     code, last = command.ends()

@@ -75,7 +75,7 @@ async def test_records_that_a_retained_snapshot_needs_are_kept_regardless_of_its
     assert await trimming(caller, clock).run_once() == {"trimmed": 4}
 
 
-async def test_no_record_of_a_backed_up_stage_is_trimmed_before_its_first_snapshot(caller: Caller, clock: FakeClock) -> None:
+async def test_no_record_that_a_backed_up_stage_has_read_is_trimmed_before_its_first_snapshot(caller: Caller, clock: FakeClock) -> None:
     run_id = await deployed(caller, clock, chained_body(2))
     held = await caller.acquired(run_id, "c1")
     await report(caller, run_id, {"route": ("flights", 10), "hourly": ("by-carrier", 7)})

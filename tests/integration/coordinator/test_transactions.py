@@ -53,7 +53,7 @@ def chore(caller: Caller, clock: FakeClock, system: Held) -> AbortTransactions:
     return AbortTransactions(caller.coordinator.api.state.parts.health.store, {"log": system}, clock)
 
 
-async def test_transactions_of_tasks_that_have_an_owner_are_left_alone(caller: Caller, clock: FakeClock, run_id: str) -> None:
+async def test_transactions_of_tasks_that_have_an_owner_are_not_aborted(caller: Caller, clock: FakeClock, run_id: str) -> None:
     system = Held()
     made = chore(caller, clock, system)
     for _ in range(3):

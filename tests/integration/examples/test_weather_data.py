@@ -54,7 +54,7 @@ def test_all_departures_have_the_instants_of_their_local_time_in_new_york(depart
     assert {hours_behind[flight.id] for flight in summer} == {4}
 
 
-def test_every_hour_of_weather_is_there_once_in_order(weather: list[Weather]) -> None:
+def test_every_hour_of_weather_is_in_the_data_once_in_order(weather: list[Weather]) -> None:
     assert len(weather) == ALL_HOURS == len({(each.origin, each.hour) for each in weather})
     assert all((a.hour, a.origin) < (b.hour, b.origin) for a, b in pairwise(weather))
     assert all(each.hour % HOUR == 0 for each in weather)

@@ -300,7 +300,7 @@ def test_a_job_of_a_job_file_is_not_run_as_a_command(executions: Executions) -> 
     assert "is run from a job file" in done.stderr
 
 
-def test_without_a_coordinator_the_command_runs_only_if_that_is_asked_for(tmp_path: Path) -> None:
+def test_without_a_coordinator_the_command_runs_only_if_an_option_allows_it(tmp_path: Path) -> None:
     environment = {**os.environ, "SLUICE_COORDINATOR_URL": "http://127.0.0.1:9"}
     command = [*SLUICE, "exec", "--job", "orders", "--without-coordinator", "--", "echo", "started"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
