@@ -165,7 +165,5 @@ def adopting(home: Path) -> Adopted:
         run_id, _ = deploy(server.url, CONTAINERS)
         Log(read_settings(home=home).log_directory).grow(STREAM, 2 * CONTAINERS)
         found = asyncio.run(adopted(server.url, run_id, CONTAINERS))
-    note(
-        f"{CONTAINERS} containers adopted a version in {found.everywhere:.2f} s, of which it took {found.answered:.2f} s to make it"
-    )
+    note(f"{CONTAINERS} containers adopted a version in {found.everywhere:.2f} s, of which it took {found.answered:.2f} s to make it")
     return found
