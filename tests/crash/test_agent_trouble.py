@@ -46,10 +46,10 @@ def blocking(gate: threading.Event, stage: str, reached: threading.Event) -> Cal
     return function
 
 
-# --- the coordinator is away -----------------------------------------------------------------------------------------
+# --- the coordinator is unreachable ----------------------------------------------------------------------------------
 
 
-async def test_a_coordinator_that_comes_up_late_is_waited_for(there: Place) -> None:
+async def test_a_container_waits_for_a_coordinator_that_starts_late(there: Place) -> None:
     run_id = await there.deploy()
     way = there.new_wire()
     way.cut = True
@@ -59,7 +59,7 @@ async def test_a_coordinator_that_comes_up_late_is_waited_for(there: Place) -> N
     await container.engine.all_started(4)
 
 
-async def test_a_coordinator_that_does_not_come_up_in_time_is_a_failure_that_says_so(there: Place) -> None:
+async def test_a_container_fails_when_the_coordinator_does_not_start_in_time(there: Place) -> None:
     run_id = await there.deploy()
     clock, way = FakeClock(), there.new_wire()
     way.cut, way.on_cut = True, lambda: clock.advance(100)
@@ -69,7 +69,7 @@ async def test_a_coordinator_that_does_not_come_up_in_time_is_a_failure_that_say
     assert way.answered["unreachable"] == 2
 
 
-async def test_a_stop_while_the_coordinator_is_waited_for_is_a_stop_and_no_failure(there: Place) -> None:
+async def test_a_stop_while_a_container_waits_for_the_coordinator_is_not_a_failure(there: Place) -> None:
     run_id = await there.deploy()
     way = there.new_wire()
     way.cut = True
@@ -80,7 +80,7 @@ async def test_a_stop_while_the_coordinator_is_waited_for_is_a_stop_and_no_failu
     assert (ending.exit_code, ending.reason) == (EXIT_OK, "stop requested")
 
 
-async def test_queries_continue_while_the_coordinator_is_away_and_the_newest_progress_is_reported_afterwards(there: Place) -> None:
+async def test_queries_continue_while_the_coordinator_is_unreachable_and_the_newest_progress_is_reported_afterwards(there: Place) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1")
     queries = await container.engine.all_started(4)
@@ -128,7 +128,7 @@ async def test_a_query_that_fails_every_time_ends_the_container_and_the_reason_i
     assert run.state == "RUNNING"
 
 
-async def test_a_stage_that_fails_is_in_the_status_from_its_first_failure_to_its_next_batch(there: Place) -> None:
+async def test_the_status_shows_a_failing_stage_from_its_first_failure_to_its_next_batch(there: Place) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1", log_file="/logs/c1.log", restart_delay_seconds=60)
     queries = await container.engine.all_started(4)
@@ -149,7 +149,7 @@ async def test_a_stage_that_fails_is_in_the_status_from_its_first_failure_to_its
     assert (status.problems, [each.error for each in status.restarted]) == ((), ["KeyError: 'carrier'"])
 
 
-async def test_a_coordinator_that_does_not_know_reports_of_failures_does_not_disturb_its_containers(there: Place) -> None:
+async def test_a_container_continues_when_the_coordinator_has_no_route_for_reports_of_failures(there: Place) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1")
     container.wire.foreign["failure"] = [httpx.Response(404, json={"detail": "Not Found"})]
@@ -161,7 +161,7 @@ async def test_a_coordinator_that_does_not_know_reports_of_failures_does_not_dis
     assert not container.life.done()
 
 
-async def test_a_stage_without_room_on_a_disk_is_tried_until_there_is_room_and_ends_no_container(there: Place) -> None:
+async def test_a_stage_on_a_full_disk_is_retried_until_there_is_room_and_its_container_continues(there: Place) -> None:
     failures = 8
 
     def fails(start: StageStart) -> None:
@@ -183,7 +183,7 @@ async def test_a_stage_without_room_on_a_disk_is_tried_until_there_is_room_and_e
     assert not container.life.done()
 
 
-async def test_a_container_without_room_for_spark_waits_for_it(there: Place) -> None:
+async def test_a_container_waits_until_the_disk_has_room_for_spark(there: Place) -> None:
     failures = 2
 
     def fails() -> None:
@@ -210,7 +210,9 @@ async def test_the_reason_of_a_failed_container_names_its_log(there: Place) -> N
 
 
 @pytest.mark.parametrize("error", [StateNotLocal, BadJobFile])
-async def test_what_no_restart_can_mend_ends_the_container_at_the_first_time(there: Place, error: type[SluiceError]) -> None:
+async def test_an_error_that_a_restart_cannot_fix_ends_the_container_at_its_first_occurrence(
+    there: Place, error: type[SluiceError]
+) -> None:
     def refuses(start: StageStart) -> None:
         if start.query == "Partition 0/first":
             raise error("do this")
@@ -222,7 +224,7 @@ async def test_what_no_restart_can_mend_ends_the_container_at_the_first_time(the
     assert [start.query for start in container.engine.tries].count("Partition 0/first") == 1
 
 
-async def test_a_session_that_does_not_open_is_a_failure_with_its_reason(there: Place) -> None:
+async def test_a_container_whose_session_does_not_open_fails_with_the_reason(there: Place) -> None:
     def no_java() -> None:
         raise RuntimeError("JAVA_HOME is not set")
 
@@ -233,7 +235,7 @@ async def test_a_session_that_does_not_open_is_a_failure_with_its_reason(there: 
 
 
 @pytest.mark.parametrize("ends", [SystemExit("enough"), KeyboardInterrupt(), StopIteration(), GeneratorExit()])
-async def test_a_stage_function_that_ends_more_than_itself_is_one_that_fails(there: Place, ends: BaseException) -> None:
+async def test_a_stage_function_that_raises_an_exit_or_an_interrupt_counts_as_failed(there: Place, ends: BaseException) -> None:
     def exits(start: StageStart) -> None:
         if start.query == "Partition 1/second":
             raise ends
@@ -249,7 +251,7 @@ async def test_a_stage_function_that_ends_more_than_itself_is_one_that_fails(the
 # --- Spark fails -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_spark_that_is_gone_ends_the_container_and_leaves_its_tasks_to_the_watchdog(there: Place, gate: threading.Event) -> None:
+async def test_a_container_whose_jvm_was_killed_ends_and_leaves_its_tasks_to_the_watchdog(there: Place, gate: threading.Event) -> None:
     def dies() -> None:
         gate.wait(60)
         raise SparkStopped("Spark's JVM was ended by SIGKILL")
@@ -265,14 +267,14 @@ async def test_a_spark_that_is_gone_ends_the_container_and_leaves_its_tasks_to_t
     assert (await there.run(run_id)).incarnations[0].state == "LIVE"
 
 
-async def test_a_spark_that_hangs_ends_the_container(there: Place, gate: threading.Event) -> None:
+async def test_a_container_whose_jvm_hangs_ends(there: Place, gate: threading.Event) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1", engine=FakeEngine(on_check=lambda: (gate.wait(60), None)[1]), spark_timeout_seconds=0.2)
     ending = await container.ending()
     assert (ending.exit_code, ending.reason) == (EXIT_FAILED, "Spark's JVM has not answered for 0.2 s")
 
 
-async def test_a_spark_that_is_gone_in_the_middle_of_a_stop_does_not_hold_it_up(there: Place, gate: threading.Event) -> None:
+async def test_a_stop_does_not_wait_for_a_jvm_that_was_killed_meanwhile(there: Place, gate: threading.Event) -> None:
     stopping = threading.Event()
 
     def never_stops(query: FakeQuery, forced: threading.Event) -> bool:
@@ -292,7 +294,7 @@ async def test_a_spark_that_is_gone_in_the_middle_of_a_stop_does_not_hold_it_up(
     assert await there.holders(run_id) == {"Partition 0": "c1", "Partition 1": "c1"}
 
 
-async def test_a_task_of_which_a_query_could_not_be_stopped_is_not_given_back(there: Place) -> None:
+async def test_a_task_is_not_released_if_one_of_its_queries_could_not_be_stopped(there: Place) -> None:
     def fails(query: FakeQuery, forced: threading.Event) -> bool:
         if query.start.query == "Partition 1/first":
             raise ConnectionError("the JVM hung up")
@@ -307,7 +309,7 @@ async def test_a_task_of_which_a_query_could_not_be_stopped_is_not_given_back(th
     assert (await there.run(run_id)).incarnations[0].state == "LIVE"
 
 
-# --- stops that meet something slow ----------------------------------------------------------------------------------
+# --- stops while something is slow -----------------------------------------------------------------------------------
 
 
 async def test_a_stop_while_the_session_opens_does_not_wait_for_it(there: Place, gate: threading.Event) -> None:
@@ -325,7 +327,7 @@ async def test_a_stop_while_the_session_opens_does_not_wait_for_it(there: Place,
     assert container.engine.tries == []
 
 
-async def test_a_stop_waits_for_a_function_that_is_just_starting_and_stops_its_query(there: Place, gate: threading.Event) -> None:
+async def test_a_stop_waits_for_a_running_stage_function_and_stops_its_query(there: Place, gate: threading.Event) -> None:
     reached = threading.Event()
     run_id = await there.deploy()
     container = there.start(run_id, "c1", engine=FakeEngine(on_start=blocking(gate, "Partition 0/first", reached)))
@@ -337,7 +339,7 @@ async def test_a_stop_waits_for_a_function_that_is_just_starting_and_stops_its_q
     assert container.engine.acting == []
 
 
-async def test_a_second_stop_does_not_wait_for_a_function_that_blocks_and_leaves_its_task_to_the_watchdog(
+async def test_a_second_stop_does_not_wait_for_a_blocked_function_and_leaves_its_task_to_the_watchdog(
     there: Place, gate: threading.Event
 ) -> None:
     reached = threading.Event()
@@ -369,7 +371,7 @@ async def test_a_second_stop_interrupts_running_batches(there: Place) -> None:
     assert await there.holders(run_id) == {"Partition 0": None, "Partition 1": None}
 
 
-async def test_a_task_that_was_granted_after_the_stop_is_given_back_and_not_started(there: Place, gate: threading.Event) -> None:
+async def test_a_task_that_was_granted_after_the_stop_is_released_and_not_started(there: Place, gate: threading.Event) -> None:
     stopping = threading.Event()
 
     def stops_late(query: FakeQuery, forced: threading.Event) -> bool:

@@ -76,7 +76,7 @@ async def operations() -> int:
     return len((await tidied_until_killed(await lived(), healthy)).operations)
 
 
-async def test_what_is_killed_nowhere_leaves_the_retained_snapshots_and_no_garbage() -> None:
+async def test_without_a_kill_the_retained_snapshots_remain_and_no_garbage() -> None:
     world = await lived()
     before = await world.listed()
     await tidied_until_killed(world, healthy)
@@ -85,7 +85,7 @@ async def test_what_is_killed_nowhere_leaves_the_retained_snapshots_and_no_garba
 
 
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.KILL_AFTER, Fault.KILL_PART])
-async def test_a_kill_at_any_operation_costs_nothing(fault: Fault) -> None:
+async def test_a_kill_at_any_operation_loses_no_snapshot_and_leaves_no_garbage(fault: Fault) -> None:
     total = await operations()
     assert total > 20
     killed = 0
@@ -97,7 +97,7 @@ async def test_a_kill_at_any_operation_costs_nothing(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOST, Fault.PART])
-async def test_a_failure_of_any_operation_is_got_over_without_a_restart(fault: Fault) -> None:
+async def test_clean_up_recovers_from_a_failure_of_any_operation_without_a_restart(fault: Fault) -> None:
     total = await operations()
     for number in range(1, total + 1):
         world = await lived()
@@ -121,7 +121,7 @@ async def test_while_ttls_cannot_be_removed_nothing_is_swept_and_a_warning_is_lo
     await check_settled(world)
 
 
-async def test_an_item_that_fails_is_tried_again_ever_later_and_counted() -> None:
+async def test_an_item_that_fails_is_counted_and_retried_after_growing_pauses() -> None:
     world = await lived()
     inner: BlobStore = world.blobs
     faulty = FaultyBlobs(inner, every("remove_ttl", Fault.FAIL))
@@ -136,7 +136,7 @@ async def test_an_item_that_fails_is_tried_again_ever_later_and_counted() -> Non
     assert queue[CleanupKind.KEEP] == QueueCounts(CleanupKind.KEEP, 2, queue[CleanupKind.KEEP].oldest, 2)
 
 
-async def test_what_a_commit_shares_with_the_one_before_is_not_read_again() -> None:
+async def test_blobs_that_a_commit_shares_with_the_one_before_are_not_read_again() -> None:
     world = new_world()
     await world.begin()
     agent = await world.acquired()
@@ -151,7 +151,7 @@ async def test_what_a_commit_shares_with_the_one_before_is_not_read_again() -> N
     assert len([each for each in faulty.operations if each.name == "remove_ttl"]) == 2
 
 
-async def test_the_older_of_two_holders_of_a_task_touches_nothing_of_the_newer() -> None:
+async def test_a_former_owner_of_a_task_changes_nothing_of_the_present_one() -> None:
     world = new_world()
     await world.begin()
     old = await world.acquired()
@@ -171,7 +171,7 @@ async def test_the_older_of_two_holders_of_a_task_touches_nothing_of_the_newer()
     assert left_over[0] not in await world.listed()
 
 
-async def test_two_commits_of_one_holder_that_follow_the_same_one_do_not_both_count() -> None:
+async def test_of_two_commits_with_the_same_predecessor_the_second_is_refused() -> None:
     world = new_world()
     await world.begin()
     agent = await world.acquired()
@@ -187,7 +187,7 @@ async def test_two_commits_of_one_holder_that_follow_the_same_one_do_not_both_co
 
 
 @pytest.mark.parametrize("skew_hours", [-9.0, 9.0, -24 * 400, 24 * 400])
-async def test_an_agents_clock_that_is_off_changes_nothing(skew_hours: float) -> None:
+async def test_a_wrong_clock_of_an_agent_loses_no_snapshot_and_leaves_no_garbage(skew_hours: float) -> None:
     world = new_world()
     await world.begin()
     for hours in (0.0, skew_hours, 0.0):
@@ -201,7 +201,7 @@ async def test_an_agents_clock_that_is_off_changes_nothing(skew_hours: float) ->
     assert await garbage(world) == []
 
 
-async def test_an_upload_that_is_older_than_one_pass_is_not_lost_to_the_next() -> None:
+async def test_an_upload_that_was_marked_by_one_pass_and_then_reported_is_kept_by_the_next() -> None:
     world = new_world()
     await world.begin()
     agent = await world.acquired()
@@ -217,7 +217,7 @@ async def test_an_upload_that_is_older_than_one_pass_is_not_lost_to_the_next() -
     await world.check_retained()
 
 
-async def test_a_dry_run_writes_nothing_and_says_what_would_be_done() -> None:
+async def test_a_dry_run_writes_nothing_and_reports_what_would_be_deleted() -> None:
     world = await lived()
     for _ in range(3):
         await world.clean_up.run_once()
@@ -233,7 +233,7 @@ async def test_a_dry_run_writes_nothing_and_says_what_would_be_done() -> None:
     assert (await world.collection.run_once())["deleted"] == 6
 
 
-async def test_nothing_is_collected_of_which_the_catalog_knows_too_little() -> None:
+async def test_nothing_is_collected_under_unknown_names_or_with_an_unreadable_index() -> None:
     world = await lived()
     await world.tidy()
     strange = BlobId("jobs/without_root_rights-job/Partition_0/s/data/0000000000001-0000000000000001")
@@ -248,7 +248,7 @@ async def test_nothing_is_collected_of_which_the_catalog_knows_too_little() -> N
     assert await world.listed() == before
 
 
-async def test_a_catalog_that_was_created_again_collects_nothing_of_the_old_one() -> None:
+async def test_a_new_catalog_collects_no_blobs_of_the_old_one() -> None:
     old = await lived()
     new = World(old.blobs, old.clock, new_world().store, Retention(2))
     new.number = count(1000)
@@ -262,7 +262,7 @@ async def test_a_catalog_that_was_created_again_collects_nothing_of_the_old_one(
     await old.check_retained()
 
 
-async def test_stages_that_a_job_has_not_any_more_are_retired_after_a_while() -> None:
+async def test_stages_that_a_job_no_longer_has_are_retired_after_a_while() -> None:
     world = await lived()
     await world.tidy()
     async with world.store.begin() as tx:
@@ -278,7 +278,7 @@ async def test_stages_that_a_job_has_not_any_more_are_retired_after_a_while() ->
     assert await world.listed() == set()
 
 
-async def test_deleting_keeps_below_its_rate() -> None:
+async def test_deletions_stay_below_their_rate_limit() -> None:
     world = await lived()
     pauses: list[float] = []
 
@@ -295,7 +295,7 @@ async def test_deleting_keeps_below_its_rate() -> None:
     assert slow.totals[LOCAL].deleted == deleted
 
 
-async def test_an_index_that_replaces_another_keeps_its_blobs_and_the_former_one_is_collected() -> None:
+async def test_the_blobs_of_a_replacing_index_are_kept_and_the_former_index_is_collected() -> None:
     world = new_world(Retention(2))
     await world.begin()
     agent = await world.acquired()

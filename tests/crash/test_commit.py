@@ -86,7 +86,7 @@ class Scene:
         self.coordinator = Coordinator()
 
     async def start(self) -> CommitState:
-        """Start the process. It has only what the coordinator has recorded."""
+        """Start the process. It knows only what the coordinator has recorded."""
         settings = ContainerSettings(
             coordinator_url="http://c",
             run_id="r",
@@ -144,9 +144,7 @@ async def goes_on(scene: Scene, stage: CommitState) -> None:
 
 @pytest.mark.parametrize("process_dies", [False, True])
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.KILL_AFTER])
-async def test_a_commit_interrupted_at_any_request_to_the_blob_store_is_made_again(
-    tmp_path: Path, fault: Fault, process_dies: bool
-) -> None:
+async def test_a_commit_interrupted_at_any_request_to_the_blob_store_is_repeated(tmp_path: Path, fault: Fault, process_dies: bool) -> None:
     scene, stage = await scene_at(tmp_path / "whole")
     await commit(stage, scene.state)
     count = len(scene.blobs.operations)
@@ -163,7 +161,7 @@ async def test_a_commit_interrupted_at_any_request_to_the_blob_store_is_made_aga
 
 @pytest.mark.parametrize("process_dies", [False, True])
 @pytest.mark.parametrize("recorded", [False, True])
-async def test_a_report_without_an_answer_is_settled_before_anything_else(tmp_path: Path, recorded: bool, process_dies: bool) -> None:
+async def test_a_report_without_an_answer_is_repeated_before_anything_else(tmp_path: Path, recorded: bool, process_dies: bool) -> None:
     scene, stage = await scene_at(tmp_path)
     scene.coordinator.fails_before, scene.coordinator.fails_after = not recorded, recorded
     with pytest.raises(Killed):
@@ -177,7 +175,7 @@ async def test_a_report_without_an_answer_is_settled_before_anything_else(tmp_pa
     assert scene.coordinator.reports[1] == scene.coordinator.reports[2]
 
 
-async def test_a_commit_that_is_cancelled_at_its_report_settles_it_next_and_then_takes_what_came_since(tmp_path: Path) -> None:
+async def test_after_a_commit_cancelled_at_its_report_the_next_one_includes_later_batches(tmp_path: Path) -> None:
     scene, stage = await scene_at(tmp_path)
     scene.coordinator.fails_after = True
     with pytest.raises(Killed):

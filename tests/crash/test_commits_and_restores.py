@@ -65,7 +65,7 @@ def dead_and_again(place: Place, blobs: FaultyBlobs) -> None:
 
 
 async def commit_again_and_check(place: Place, inner: MemoryBlobs) -> None:
-    """What was durable before still is, and the next commit makes the rest durable; everything else is garbage with a TTL."""
+    """The former snapshot is still durable, and the next commit makes the rest durable. All other blobs are garbage with a TTL."""
     before = place.newest
     assert before is not None
     assert await restored(place, before, "before") == with_parents(FIRST)
@@ -80,7 +80,7 @@ async def commit_again_and_check(place: Place, inner: MemoryBlobs) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.KILL_AFTER])
-async def test_a_commit_killed_at_any_request_leaves_the_snapshot_before_and_garbage_with_a_ttl(tmp_path: Path, fault: Fault) -> None:
+async def test_a_commit_killed_at_any_request_leaves_the_former_snapshot_and_garbage_with_a_ttl(tmp_path: Path, fault: Fault) -> None:
     place, blobs = await committed(tmp_path / "whole")
     await place.upload()
     count = len(blobs.operations)
@@ -95,7 +95,7 @@ async def test_a_commit_killed_at_any_request_leaves_the_snapshot_before_and_gar
         await commit_again_and_check(place, blobs.inner)
 
 
-async def test_a_commit_killed_at_any_read_of_the_disk_leaves_the_snapshot_before(tmp_path: Path) -> None:
+async def test_a_commit_killed_at_any_read_of_the_disk_leaves_the_former_snapshot(tmp_path: Path) -> None:
     place, _ = await committed(tmp_path / "whole")
     place.files = FaultyFiles()
     place.uploader = place.new_uploader()
@@ -123,7 +123,7 @@ async def restorable(root: Path) -> tuple[Place, FaultyBlobs]:
 
 
 async def restore_again_and_check(place: Place, blobs: FaultyBlobs) -> None:
-    """The disk has the old directory or the new one, complete; or neither, between the two renames of the swap. Then it is restored."""
+    """The disk has the whole old directory or the whole new one, or neither between the two renames of the swap. Then restore again."""
     if place.store.exists():
         assert read(place.store) in (with_parents(SECOND), with_parents(FIRST))
     else:

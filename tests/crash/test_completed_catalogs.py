@@ -36,7 +36,7 @@ async def committing(*bodies: bytes, world: World | None = None) -> tuple[World,
 
 
 async def restore(world: World, snapshots: int) -> None:
-    """The database is as after so many snapshots, and the task's first owner."""
+    """Set the database back to the state after so many snapshots, with the task's first owner."""
     async with world.store.begin() as tx:
         rows = sorted(await tx.snapshots.of_stage(KEY), key=lambda row: row.seq)
         for row in rows[snapshots:]:
@@ -69,7 +69,7 @@ async def test_a_catalog_is_completed_once() -> None:
     assert sum((await complete(world.store, world.blob_stores, world.clock)).values()) == 0
 
 
-async def test_the_owner_that_the_restored_database_names_is_no_owner_if_a_later_one_has_committed() -> None:
+async def test_the_owner_in_a_restored_database_is_fenced_if_a_later_one_has_committed() -> None:
     world, first = await committing(b"one")
     second = await world.acquired()
     await world.run_batch(second, {"state": b"two"})
@@ -111,7 +111,7 @@ class Killed(BaseException):
 
 
 class Statements:
-    """Ends the process at a statement; counted from 1."""
+    """Ends the process at the statement with this number, counted from 1."""
 
     def __init__(self, last: float) -> None:
         self.sent = 0
@@ -152,7 +152,7 @@ async def empty(world: World) -> None:
 
 
 @pytest.mark.parametrize("put_back", [older, empty])
-async def test_a_completion_that_ends_at_any_statement_is_completed_by_the_next(put_back: Callable[[World], Awaitable[None]]) -> None:
+async def test_a_completion_that_is_killed_at_any_statement_is_finished_by_the_next(put_back: Callable[[World], Awaitable[None]]) -> None:
     async def behind() -> World:
         world, _ = await committing(b"one", b"two")
         await world.run_batch(later := await world.acquired(), {"state": b"three"})
@@ -190,7 +190,7 @@ class BlobByBlob(MemoryBlobs):
                     await between()
 
 
-async def test_a_pass_that_began_before_the_catalog_was_complete_deletes_nothing_that_it_has_got_since() -> None:
+async def test_a_pass_that_began_before_the_catalog_was_complete_deletes_nothing_that_was_added_since() -> None:
     clock = FakeClock(start=NOON)
     blobs = BlobByBlob(clock)
     world, _ = await committing(b"one", b"two", world=World(blobs, clock, temporary_store(Store), Retention(5)))

@@ -1,5 +1,5 @@
-"""A coordinator that is cut off from PostgreSQL alone, while containers still reach it, and its successor: a task never has two owners that
-can act. Leases are measured on a clock that the test advances; the database and its network are real.
+"""A coordinator loses its connection to PostgreSQL while containers still reach it, and a second coordinator takes over: a task never has
+two owners that can act. Leases are measured on a clock that the test advances; the database and its network are real.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def network(tmp_path: Path) -> Iterator[Toxiproxy]:
 
 
 class Link:
-    """The way of one coordinator to the database."""
+    """The network connection of one coordinator to the database."""
 
     def __init__(self, network: Toxiproxy, url: str) -> None:
         target = make_url(url)
@@ -64,7 +64,7 @@ class Link:
 
 @pytest.fixture
 def start(home: Path, clock: FakeClock) -> Start:
-    """Starts a coordinator with default settings, whose claim runs out after a second."""
+    """Starts a coordinator with default settings, whose claim expires after a second."""
 
     @asynccontextmanager
     async def started(url: str) -> AsyncIterator[Caller]:
@@ -83,7 +83,7 @@ def start(home: Path, clock: FakeClock) -> Start:
 
 
 class Container:
-    """The lease of an agent, with the real client. `coordinator`: the one that it reaches."""
+    """The lease of an agent, with the real client. `coordinator` is the one that it reaches."""
 
     def __init__(self, execution_id: str, coordinator: Caller, clock: FakeClock) -> None:
         self.execution_id = ExecutionContainerId(execution_id)
@@ -103,7 +103,7 @@ class Container:
 
     @property
     def may_write(self) -> bool:
-        """Until its watchdog has ended the last process."""
+        """Whether a process of the container may still run: its watchdog has not ended the last one."""
         return self.holds and self._trust is not None and self._clock.elapsed() < self._trust.ends_at + KILL_TIME.total_seconds()
 
     async def register(self, run_id: str) -> None:
@@ -152,7 +152,7 @@ async def seconds_until_given_away(run_id: str, former: Container, successor: Co
     raise AssertionError("the task is not given away")
 
 
-async def test_a_task_whose_holder_reaches_only_the_former_coordinator_is_given_away_when_that_one_renews_no_more(
+async def test_a_task_whose_owner_reaches_only_the_former_coordinator_is_reassigned_when_that_one_stops_renewing_leases(
     url: str, network: Toxiproxy, start: Start, clock: FakeClock
 ) -> None:
     link = Link(network, url)
@@ -186,7 +186,7 @@ async def test_a_container_that_has_acknowledged_the_successor_ignores_the_forme
             assert LEASE + GRACE <= waited <= LEASE + GRACE + 4
 
 
-async def test_after_an_orderly_end_nothing_is_waited_for_but_the_lease(url: str, start: Start, clock: FakeClock) -> None:
+async def test_after_an_orderly_end_the_successor_waits_only_for_the_lease(url: str, start: Start, clock: FakeClock) -> None:
     async with start(url) as first:
         run_id, former = await holding(first, clock)
     async with start(url) as second:
@@ -196,7 +196,7 @@ async def test_after_an_orderly_end_nothing_is_waited_for_but_the_lease(url: str
         assert LEASE + GRACE <= waited <= LEASE + GRACE + 4
 
 
-async def test_ninety_seconds_without_the_database_end_no_container_and_let_no_other_coordinator_in(
+async def test_ninety_seconds_without_the_database_end_no_container_and_release_no_claim(
     url: str, network: Toxiproxy, start: Start, clock: FakeClock
 ) -> None:
     link = Link(network, url)

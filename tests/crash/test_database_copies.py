@@ -1,4 +1,4 @@
-"""`sluice db backup` and `sluice db restore`: whole copies, also beside a coordinator that writes, and after a kill at each step."""
+"""`sluice db backup` and `sluice db restore`: copies are complete, also while a coordinator writes and after a kill at any step."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def left_in(directory: Path) -> set[str]:
     return {each.name for each in directory.iterdir()}
 
 
-async def test_a_copy_made_while_a_coordinator_writes_is_the_database_at_one_moment(tmp_path: Path) -> None:
+async def test_a_copy_made_while_a_coordinator_writes_is_consistent(tmp_path: Path) -> None:
     store = open_store(f"sqlite+aiosqlite:///{tmp_path / 'coordinator.db'}")
     await upgrade(store)
     copied: list[int] = []
@@ -115,7 +115,7 @@ async def test_a_database_that_a_coordinator_uses_is_not_replaced(tmp_path: Path
     restore(tmp_path / "copy", database, force=True)
 
 
-async def test_what_is_not_a_whole_copy_of_this_schema_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_complete_copy_of_this_schema_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     database = await made(tmp_path / "coordinator.db", "r1")
     good = backup(database, tmp_path / "good", force=False).file.read_bytes()
     (tmp_path / "text").write_text("not a database" * 1000)
@@ -153,12 +153,12 @@ def test_a_kill_after_any_step_of_a_restore_leaves_the_former_database_or_the_co
     assert (runs_of(database), user_version(database)) == (["r1"], RESTORED)
 
 
-def test_postgresql_is_referred_to_its_own_tools() -> None:
+def test_for_postgresql_the_commands_name_its_own_tools() -> None:
     with pytest.raises(NotASqliteDatabase, match="pg_dump"):
         database_file("postgresql+asyncpg://sluice:s3cret@db/sluice")
 
 
-def test_the_commands_say_what_they_did_in_one_line(tmp_path: Path) -> None:
+def test_the_commands_print_what_they_did_in_one_line(tmp_path: Path) -> None:
     def sluice(*arguments: str, code: int = 0) -> str:
         done = subprocess.run([*SLUICE, "db", *arguments], capture_output=True, text=True, check=False, timeout=60)
         assert (done.returncode, done.stderr.count("Traceback")) == (code, 0), done.stderr

@@ -51,7 +51,7 @@ async def ready(caller: Caller) -> tuple[int, str]:
     return answer.status_code, answer.text
 
 
-async def test_while_the_server_is_away_heartbeats_continue_and_afterwards_everything_does(
+async def test_heartbeats_continue_while_the_server_is_down_and_all_requests_do_afterwards(
     url: str, server: Postgres, home: Path, clock: FakeClock
 ) -> None:
     async with calling(home, clock, database_url=url) as caller:
@@ -79,7 +79,7 @@ async def test_while_the_server_is_away_heartbeats_continue_and_afterwards_every
         assert (await caller.run(run_id))["tasks"][0]["stages"][0]["batchId"] == 7
 
 
-async def test_without_the_database_leases_are_renewed_for_two_minutes_and_no_container_is_invalid_then(
+async def test_without_the_database_leases_are_renewed_for_two_minutes_and_heartbeats_then_get_503(
     url: str, server: Postgres, home: Path, clock: FakeClock
 ) -> None:
     async with calling(home, clock, database_url=url) as caller:
@@ -99,13 +99,13 @@ async def test_without_the_database_leases_are_renewed_for_two_minutes_and_no_co
         assert await caller.alive("c1", 1)
 
 
-async def test_a_coordinator_that_starts_while_the_server_is_away_says_so(url: str, server: Postgres, tmp_path: Path) -> None:
+async def test_a_coordinator_that_starts_while_the_server_is_down_ends_with_the_reason(url: str, server: Postgres, tmp_path: Path) -> None:
     server.stop()
     output = refused("--home", str(tmp_path), "--port", "0", "--database-url", url)
     assert "The coordinator's database cannot be read or written." in output
 
 
-async def test_a_database_that_became_another_coordinators_is_written_no_more(url: str, home: Path, clock: FakeClock) -> None:
+async def test_a_coordinator_writes_nothing_while_another_one_has_the_claim(url: str, home: Path, clock: FakeClock) -> None:
     async with calling(home, clock, database_url=url) as caller, another_client(url) as other:
         caller.log.create("flights", 2)
         run_id = (await caller.deploy())["runId"]
@@ -138,7 +138,7 @@ def test_a_second_coordinator_is_refused_until_the_first_is_killed(url: str, tmp
             assert second.http.get(f"/runs/{run_id}").json()["state"] == "CREATED"
 
 
-async def test_a_coordinator_whose_database_became_anothers_ends_and_says_why(url: str, tmp_path: Path) -> None:
+async def test_a_coordinator_whose_claim_was_taken_ends_with_the_reason(url: str, tmp_path: Path) -> None:
     with running(tmp_path, "--database-url", url) as coordinator:
         async with another_client(url) as other:
             await other.take_over()
@@ -149,7 +149,7 @@ async def test_a_coordinator_whose_database_became_anothers_ends_and_says_why(ur
             coordinator.http.get("/livez")
 
 
-def test_a_coordinator_outlives_its_server(url: str, server: Postgres, tmp_path: Path) -> None:
+def test_a_coordinator_survives_a_restart_of_its_database_server(url: str, server: Postgres, tmp_path: Path) -> None:
     with running(tmp_path, "--database-url", url) as coordinator:
         run_id = deployed(coordinator, tmp_path)
         server.stop()

@@ -45,7 +45,7 @@ def url(postgres_server: Postgres) -> str:
 
 @pytest.fixture
 async def new_store() -> AsyncIterator[Claimants]:
-    """Stores whose claims run out after a second, and are renewed only by what they write: a coordinator that does nothing is frozen."""
+    """Stores whose claims expire after a second and are renewed only by writes, so that a coordinator that does nothing looks frozen."""
     async with AsyncExitStack() as stack:
 
         def opened(url: str) -> Store:
@@ -75,7 +75,7 @@ async def runs_of(store: Store) -> list[RunId]:
         return [run.run_id for run in await tx.runs.active()]
 
 
-async def test_the_claim_of_a_coordinator_that_does_nothing_runs_out_and_is_taken(url: str, new_store: Claimants) -> None:
+async def test_the_claim_of_a_coordinator_that_does_nothing_expires_and_is_taken(url: str, new_store: Claimants) -> None:
     frozen = await claimed(new_store(url))
     other = new_store(url)
     await other.claim()
@@ -112,7 +112,9 @@ async def test_a_coordinator_that_freezes_inside_a_transaction_is_replaced_and_h
     assert await runs_of(other) == ["r2"]
 
 
-async def test_a_coordinator_that_freezes_inside_commit_is_replaced_and_what_it_wrote_is_known(url: str, new_store: Claimants) -> None:
+async def test_a_coordinator_that_freezes_inside_commit_is_replaced_and_its_successor_sees_what_it_wrote(
+    url: str, new_store: Claimants
+) -> None:
     async with postgres_proxy(url) as proxy:
         frozen, other = await claimed(new_store(proxy.url)), new_store(url)
         proxy.hold_commit_of = "runs"
@@ -140,15 +142,13 @@ async def test_a_replaced_coordinator_does_not_take_the_claim_from_its_frozen_su
     await write(second, "r2")
 
 
-async def test_terms_grow_with_each_holder(url: str, new_store: Claimants) -> None:
+async def test_each_coordinator_that_takes_the_claim_has_a_higher_term(url: str, new_store: Claimants) -> None:
     first, second, third = [(await claimed(new_store(url))).term for _ in range(3)]
     assert 0 < first < second < third
 
 
 @pytest.mark.parametrize(("stored", "grows"), [("2", False), ("term + 1000", True)])
-async def test_a_restored_database_has_higher_terms_than_before_and_a_clock_that_went_back_lowers_none(
-    url: str, new_store: Claimants, stored: str, grows: bool
-) -> None:
+async def test_terms_rise_after_a_restore_and_when_the_clock_was_set_back(url: str, new_store: Claimants, stored: str, grows: bool) -> None:
     before = (await claimed(new_store(url))).term
     async with new_store(url).engine.begin() as connection:
         await connection.execute(text(f"UPDATE claims SET term = {stored}"))
@@ -164,7 +164,7 @@ REPLACED_WITHIN_SECONDS = 15
 
 
 async def claim_of(url: str) -> tuple[str, int, float]:
-    """Holder, term, and the seconds by the database's time until the claim runs out."""
+    """Holder, term, and the seconds until the claim expires by the database's clock."""
     async with another_client(url) as other:
         row = str(
             await other.request("SELECT concat_ws('|', holder, term, extract(epoch FROM expires_at - clock_timestamp())) FROM claims")
@@ -182,8 +182,8 @@ async def deployed(address: Front, **changes: Any) -> str:
 
 @pytest.mark.parametrize("frozen", ["at rest", "inside a transaction", "inside COMMIT"])
 async def test_a_replacement_that_starts_while_a_coordinator_is_frozen_serves_its_containers(url: str, tmp_path: Path, frozen: str) -> None:
-    """It holds the claim within 15 s, in the database's time and in its own looks at the claim: so the test depends on no machine's speed,
-    and containers get longer leases than usual."""
+    """The replacement has the claim within 15 s. This time is measured by the database's clock and by how often the replacement reads the
+    claim, and leases are longer than usual, so that the test does not depend on the speed of the machine."""
     one, two = tmp_path / "one", tmp_path / "two"
     job = Job("flight-delays", max_tasks=1)
     job.stage(reads=job.input("flights"), writes=job.output("delays"), name="hourly")(lambda task: None)  # type: ignore[arg-type, return-value]

@@ -1,4 +1,4 @@
-"""Full disks, at every write: incomplete files are not taken for complete ones, and work continues when there is room again."""
+"""The disk is full at each write in turn: incomplete files are not read as complete ones, and work continues when there is room again."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def refusal(call: Callable[[], object], kind: type[Exception]) -> str:
     return ""
 
 
-def test_a_batch_is_in_the_log_whole_or_not_at_all_wherever_the_room_ends(disk: SmallDisk) -> None:
+def test_a_batch_is_in_the_log_completely_or_not_at_all_when_the_disk_becomes_full(disk: SmallDisk) -> None:
     log = Log(disk.root / "log", wal_bytes=PAGE * 8)
     log.create("s", 1)
     writer, refused = Writer(Lineage("l"), "o", Generation(1)), 0
@@ -66,7 +66,7 @@ def test_a_batch_is_in_the_log_whole_or_not_at_all_wherever_the_room_ends(disk: 
     assert found == [bytes([batch]) * 1000 for batch in range(24) for _ in range(20)]
 
 
-def test_a_stream_that_has_no_room_does_not_exist(disk: SmallDisk) -> None:
+def test_a_stream_for_which_there_is_no_room_is_not_created(disk: SmallDisk) -> None:
     log = Log(disk.root / "log")
     log.create("first", 1)
     for pages in range(0, 12, 2):
@@ -80,7 +80,7 @@ def test_a_stream_that_has_no_room_does_not_exist(disk: SmallDisk) -> None:
         assert log.partitions(f"s{pages}") == 2
 
 
-def test_a_blob_is_there_whole_or_not_at_all_and_the_error_names_the_disk(disk: SmallDisk) -> None:
+def test_a_blob_is_stored_completely_or_not_at_all_and_the_error_names_the_disk(disk: SmallDisk) -> None:
     blobs = FilesystemBlobs(disk.root / "blobs", SystemClock())
     asyncio.run(blobs.open(create=True))
     body, refused = bytes(5 * PAGE), 0
@@ -99,7 +99,7 @@ def test_a_blob_is_there_whole_or_not_at_all_and_the_error_names_the_disk(disk: 
     assert 3 <= refused < 8
 
 
-def test_a_checkpoint_begins_whole_or_not_at_all(disk: SmallDisk) -> None:
+def test_a_checkpoint_is_created_completely_or_not_at_all(disk: SmallDisk) -> None:
     checkpoints = Checkpoints(disk.root / "state", "job")
     disk.fill()
     with pytest.raises(DiskFull, match=str(disk.root)):
@@ -114,14 +114,14 @@ def test_a_checkpoint_begins_whole_or_not_at_all(disk: SmallDisk) -> None:
     assert found.lineage == "l"
 
 
-def test_a_full_disk_does_not_keep_a_checkpoint_from_being_frozen(disk: SmallDisk) -> None:
+def test_a_checkpoint_on_a_full_disk_can_be_frozen(disk: SmallDisk) -> None:
     checkpoints = Checkpoints(disk.root / "state", "job")
     made = checkpoints.prepare("Partition 0", "first", Lineage("l"), None)
     disk.fill()
     assert freeze(made, checkpoints.frozen("Partition 0", "first") / "c").lineage == "l"
 
 
-async def test_a_coordinator_whose_disk_is_full_says_so_keeps_leases_and_continues_when_there_is_room(
+async def test_a_coordinator_on_a_full_disk_reports_it_renews_leases_and_continues_when_there_is_room(
     disk: SmallDisk, clock: FakeClock
 ) -> None:
     limits = {"disk_low_bytes": 2 << 20, "disk_full_bytes": 64 << 10, "log_dir": disk.root / "log"}

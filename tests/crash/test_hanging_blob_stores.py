@@ -1,4 +1,4 @@
-"""A blob store hangs at the start of a coordinator, or while it reserves numbers: neither the start nor a container waits for it."""
+"""A blob store hangs when a coordinator starts or reserves numbers: neither the start nor a container waits for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def call(there: Place, method: str, path: str, **body: Any) -> httpx.Respo
 
 
 async def acquire(there: Place, run_id: RunId, number: int) -> httpx.Response:
-    """By a container that replaces the one before."""
+    """Acquire the task by a container that replaces the former one."""
     name = f"c{number}"
     registered = await call(there, "POST", f"/runs/{run_id}/containers", processorId="0", executionContainerId=name)
     assert registered.status_code == 201, registered.text
@@ -58,7 +58,7 @@ def hanging(tmp_path: Path) -> Any:
 
 
 def hang(proxy: Toxiproxy, s3: S3Server) -> None:
-    """Connections stay open, and nothing comes through."""
+    """Connections stay open, and no data passes."""
     proxy.poison(urlsplit(s3.endpoint).netloc, "timeout", "upstream", timeout=0)
 
 
@@ -66,7 +66,7 @@ def heal(proxy: Toxiproxy, s3: S3Server) -> None:
     proxy.heal(urlsplit(s3.endpoint).netloc, "timeout")
 
 
-async def test_containers_get_their_tasks_while_the_blob_store_hangs_and_numbers_are_to_be_reserved(
+async def test_containers_get_their_tasks_while_the_reservation_of_numbers_hangs(
     home: Path, settings: dict[str, Any], hanging: Toxiproxy, s3: S3Server
 ) -> None:
     async with place(home, **settings) as there:
@@ -82,7 +82,7 @@ async def test_containers_get_their_tasks_while_the_blob_store_hangs_and_numbers
         assert await granted(there, run_id, BATCH) == BATCH + 1
 
 
-async def test_a_start_while_the_only_blob_store_hangs_ends_and_says_what_is_missing_and_goes_on_when_it_answers(
+async def test_a_coordinator_starts_while_its_only_blob_store_hangs_and_reports_what_is_missing_until_it_answers(
     home: Path, settings: dict[str, Any], hanging: Toxiproxy, s3: S3Server
 ) -> None:
     async with place(home, **settings) as there:

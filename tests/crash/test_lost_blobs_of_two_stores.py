@@ -1,5 +1,5 @@
-"""Two blob stores, of which one or both have lost blobs, and a process that dies before each of its writes: to the disk, to either blob
-store, to the coordinator. The next process always ends where the first would have, and a crash costs no snapshot.
+"""One or both of two blob stores have lost blobs, and the process dies before each of its writes in turn: to the disk, to either blob
+store, to the coordinator. The next process always reaches the state that the first would have reached, and a crash loses no snapshot.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Machine:
             self.steps.step(f"{operation.name} {operation.blob}")
 
     async def process(self) -> None:
-        """A process starts: it knows what the coordinator knows and what is on the disk."""
+        """Start a process. It knows what the coordinator has recorded and what is on the disk."""
         settings = ContainerSettings(
             coordinator_url="http://c", run_id="r", processor_id="0", home=self.disk, execution_container_id="c1", backup_packing=False
         )
@@ -159,8 +159,8 @@ class Machine:
             (self.checkpoint / name).write_text(text)
 
     async def acquires(self, lost: Iterable[BlobStoreName] = ()) -> None:
-        """A process acquires the task, makes the checkpoint ready and commits. `lost`: the blob stores that the coordinator has found to
-        have lost something."""
+        """A process acquires the task, prepares the checkpoint and commits. `lost`: the blob stores in which the coordinator has found
+        missing blobs."""
         await self.process()
         reported = None if self.catalog.batch < 0 else self.catalog.batch
         prepared = await prepare_checkpoint(self.state, self.start_of(reported), self.catalog.head)
@@ -175,7 +175,7 @@ class Machine:
         return replace(START, lineage=self.catalog.lineage, reported=reported)
 
     async def has(self, name: BlobStoreName) -> set[int | None]:
-        """The batches of the retained snapshots that the blob store has whole."""
+        """The batches of the retained snapshots that are complete in the blob store."""
         found: set[int | None] = set()
         there = self.held[name]._held.keys()
         for each in self.catalog.recorded:
@@ -185,7 +185,7 @@ class Machine:
         return found
 
     async def files_in(self, name: BlobStoreName) -> Mapping[str, bytes]:
-        """The files of the newest snapshot in the blob store, put together from blobs. Raises BlobMissing."""
+        """The files of the newest snapshot in the blob store, assembled from blobs. Raises BlobMissing."""
         head, found = self.catalog.head, dict[str, bytes]()
         assert head is not None
         for path, file in walk((await read_index(self.held[name], head.markers[name], ABOUT)).root):
@@ -238,8 +238,8 @@ async def killed_everywhere(
     check: Callable[[Machine], Awaitable[None]],
     lost: Iterable[BlobStoreName] = (),
 ) -> Sequence[str]:
-    """Run the scene without a crash, then with one before each step; the steps. The next process ends in the same state, when it gets the
-    notice of lost blobs, as each hour."""
+    """Run the scene without a crash, then with a crash before each step, and return the steps. The next process reaches the same state
+    after the hourly notice of lost blobs."""
     whole = await scene(root / "whole")
     with changes_of_files(whole.disk, whole.steps):
         await whole.acquires(lost)
@@ -301,7 +301,7 @@ async def test_a_process_killed_at_any_write_after_an_index_is_lost_is_followed_
 async def test_a_process_killed_at_any_write_while_an_older_snapshot_is_restored_is_followed_by_one_that_restores_it(
     tmp_path: Path, entries: bool
 ) -> None:
-    """With the offset-log entry of the batch after it, that batch runs again. Otherwise a lineage begins."""
+    """If the offset-log entry of the next batch exists, that batch runs again. Otherwise a new lineage begins."""
 
     async def scene(root: Path) -> Machine:
         machine = await ran(root)
@@ -325,7 +325,7 @@ async def test_a_process_killed_at_any_write_while_an_older_snapshot_is_restored
 
 
 @pytest.mark.parametrize("lost", ["the index", "data of each"])
-async def test_a_process_killed_at_any_write_while_blob_stores_stand_in_for_each_other_is_followed_by_one_that_repairs_both(
+async def test_a_process_killed_at_any_write_of_a_restore_from_both_blob_stores_is_followed_by_one_that_repairs_both(
     tmp_path: Path, lost: str
 ) -> None:
     async def scene(root: Path) -> Machine:

@@ -1,5 +1,5 @@
-"""A COMMIT was executed and its answer lost, as when PostgreSQL fails over: the coordinator finds out, and its memory agrees with the
-database.
+"""A COMMIT is executed and its answer is lost, as when PostgreSQL fails over: the coordinator detects this, and its memory then agrees with
+the database.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def cut(proxy: PostgresProxy, home: Path, clock: FakeClock) -> AsyncIterat
 
 
 async def resynchronised(caller: Caller) -> None:
-    """What the chore does every second while nothing is written."""
+    """Run the chore that runs every second while nothing is written."""
     parts = caller.coordinator.api.state.parts
     await KeepClaim(parts.health.store, lambda _: None, SystemClock(), lambda _: None).run_once()
 
@@ -77,7 +77,7 @@ async def test_a_registration_whose_commit_was_not_answered_replaces_its_predece
     assert (await cut.acquired(run_id, "c2", 2))["generation"] == 2
 
 
-async def test_the_repetition_of_a_registration_is_enough(cut: Caller, proxy: PostgresProxy) -> None:
+async def test_a_repeated_registration_succeeds_without_the_chore(cut: Caller, proxy: PostgresProxy) -> None:
     run_id = (await cut.deploy())["runId"]
     await cut.registered(run_id, "c1")
     proxy.cut_commit_of = "containers"
@@ -86,7 +86,7 @@ async def test_the_repetition_of_a_registration_is_enough(cut: Caller, proxy: Po
     assert (await cut.alive("c1", 1), await cut.alive("c2", 2)) == (False, True)
 
 
-async def test_a_container_that_dies_after_such_a_registration_expires(cut: Caller, proxy: PostgresProxy, clock: FakeClock) -> None:
+async def test_a_container_that_dies_after_an_unanswered_registration_expires(cut: Caller, proxy: PostgresProxy, clock: FakeClock) -> None:
     run_id = (await cut.deploy())["runId"]
     proxy.cut_commit_of = "containers"
     assert (await cut.register(run_id, "c1")).status_code == 503
@@ -107,7 +107,9 @@ async def test_an_exit_whose_commit_was_not_answered_ends_the_lease(cut: Caller,
     assert not await cut.alive("c1", 1)
 
 
-async def test_leases_of_containers_are_not_longer_afterwards(cut: Caller, proxy: PostgresProxy, clock: FakeClock) -> None:
+async def test_leases_of_other_containers_are_not_extended_by_an_unanswered_commit(
+    cut: Caller, proxy: PostgresProxy, clock: FakeClock
+) -> None:
     run_id = (await cut.deploy(run_body(containers=2)))["runId"]
     await cut.registered(run_id, "c1", "0")
     clock.advance(20)
@@ -118,7 +120,9 @@ async def test_leases_of_containers_are_not_longer_afterwards(cut: Caller, proxy
     assert (leases.free_at("c1"), leases.free_at("c2")) == (clock.elapsed() + 15, clock.elapsed() + 35)
 
 
-async def test_a_registration_that_the_database_has_lost_is_still_waited_for(cut: Caller, proxy: PostgresProxy, clock: FakeClock) -> None:
+async def test_the_lease_of_a_registration_that_the_database_has_lost_is_still_waited_for(
+    cut: Caller, proxy: PostgresProxy, clock: FakeClock
+) -> None:
     """As after a fail-over to a replica that had not received the last commits."""
     run_id = (await cut.deploy())["runId"]
     await cut.registered(run_id, "c1")
@@ -149,7 +153,7 @@ class FailsAfterCommit(Connection):
             raise sqlite3.OperationalError("disk I/O error")
 
 
-async def test_an_error_of_sqlites_commit_is_found_out_too(caller: Caller) -> None:
+async def test_a_commit_on_sqlite_that_reports_an_error_and_was_executed_is_detected(caller: Caller) -> None:
     def connect(_dialect: object, _record: object, _arguments: object, parameters: dict[str, Any]) -> None:
         parameters["async_creator_fn"] = lambda *arguments, **named: FailsAfterCommit(partial(sqlite3.connect, *arguments, **named), 64)
 

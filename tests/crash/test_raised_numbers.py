@@ -1,4 +1,4 @@
-"""A coordinator ends between any two writes with which it raises the numbers of a restored database, or its blob store does not answer."""
+"""A coordinator dies between any two of the writes that raise the numbers of a restored database, or its blob store does not answer."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class MortalStore(Store):
 
 
 class MortalBlobs(MemoryBlobs):
-    """`hangs`: it does not answer. `accepts`: writes wait until this is set; `asked`: set when one waits."""
+    """`hangs`: requests are not answered. `accepts`: writes wait until this is set. `asked`: set when a write waits."""
 
     writes = Writes()
     hangs = False
@@ -121,7 +121,7 @@ class World:
         return {}
 
     async def issue(self) -> int:
-        """As the first generation of a task that the database does not know."""
+        """Issue a number as the first generation of a task that the database does not know."""
         self.strangers.check_catalog()
         async with self.store.begin() as tx:
             number = await tx.origin.next_number(max(self.issued, default=0) if not self.numbers.restored else 0)
@@ -130,7 +130,7 @@ class World:
         return number
 
     async def restore_what_it_was_before(self) -> None:
-        """A database of the same origin that has issued nothing."""
+        """Replace the database by one of the same origin that has issued nothing."""
         async with self.store.begin() as tx:
             issued = await tx.origin.issued()
             assert issued is not None
@@ -153,7 +153,7 @@ async def behind() -> World:
 
 
 @pytest.mark.parametrize("writes", range(6))
-async def test_a_start_that_ends_between_two_writes_leaves_garbage_and_no_hole(writes: int) -> None:
+async def test_after_a_start_that_died_between_two_writes_the_ledger_covers_all_issued_numbers(writes: int) -> None:
     world = await behind()
     world.new_process(dies_after=writes)
     try:
@@ -178,7 +178,7 @@ async def test_a_start_that_ends_between_two_writes_leaves_garbage_and_no_hole(w
 
 
 @pytest.mark.parametrize("writes", range(4))
-async def test_a_process_that_ends_while_it_completes_the_catalog_is_followed_by_one_that_completes_it(writes: int) -> None:
+async def test_a_process_killed_while_it_completes_the_catalog_is_followed_by_one_that_completes_it(writes: int) -> None:
     world = await behind()
     world.new_process()
     await world.numbers.start()
@@ -195,7 +195,7 @@ async def test_a_process_that_ends_while_it_completes_the_catalog_is_followed_by
     assert await world.issue() > BLOCK
 
 
-async def test_a_catalog_that_cannot_be_completed_names_the_blob_store_and_what_to_do() -> None:
+async def test_the_problem_of_a_catalog_that_cannot_be_completed_names_the_blob_store_and_the_remedy() -> None:
     world = await behind()
     world.new_process()
     await world.numbers.start()
@@ -210,7 +210,7 @@ async def test_a_catalog_that_cannot_be_completed_names_the_blob_store_and_what_
     assert "containers that it does not know may act" in " ".join(world.numbers.sentences())
 
 
-async def test_numbers_are_issued_while_a_write_to_the_ledger_does_not_end() -> None:
+async def test_numbers_are_issued_while_a_write_to_the_ledger_hangs() -> None:
     world = World()
     await world.numbers.start()
     world.blobs.accepts.clear()
@@ -224,7 +224,7 @@ async def test_numbers_are_issued_while_a_write_to_the_ledger_does_not_end() -> 
     assert await asyncio.wait_for(reserving, 60) == {"published": 1}
 
 
-async def test_a_restored_database_stays_one_until_no_stranger_may_act() -> None:
+async def test_a_database_counts_as_restored_until_no_unknown_container_may_act() -> None:
     world = await behind()
     world.new_process()
     await world.numbers.start()
@@ -237,7 +237,7 @@ async def test_a_restored_database_stays_one_until_no_stranger_may_act() -> None
 
 
 async def issued_at_last(world: World) -> int:
-    """The chore runs until a number is issued: on a busy machine the blob store may seem to hang a little longer."""
+    """Run the chore until a number is issued: on a busy machine the blob store may appear to hang a little longer."""
     while True:
         await world.numbers.run_once()
         try:
@@ -246,7 +246,7 @@ async def issued_at_last(world: World) -> int:
             await asyncio.sleep(0)
 
 
-async def test_a_blob_store_that_hangs_does_not_hang_the_start_and_nothing_is_granted_until_it_answers() -> None:
+async def test_the_start_does_not_wait_for_a_hanging_blob_store_and_nothing_is_granted_until_it_answers() -> None:
     world = await behind()
     world.blobs.hangs = True
     world.new_process()
@@ -273,7 +273,7 @@ async def test_commits_that_the_database_has_lost_are_noticed_while_the_coordina
     assert await world.issue() > max(before, BLOCK)
 
 
-async def test_a_ledger_takes_an_entry_once_and_repeats_its_answer() -> None:
+async def test_appending_the_same_entry_to_a_ledger_again_succeeds_and_a_different_one_is_refused() -> None:
     world = World()
     await world.numbers.start()
     (entry,) = await read_ledgers(world.blobs)

@@ -33,10 +33,10 @@ class Database(Protocol):
     def url(self) -> str | None: ...
 
     def back_up(self) -> None:
-        """While the coordinator runs."""
+        """Called while the coordinator runs."""
 
     def restore(self) -> None:
-        """While it does not."""
+        """Called while the coordinator does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ async def batches(there: Place) -> list[int]:
 
 
 async def run_batches(container: Incarnation, disk: DiskEngine, query: FakeQuery, numbers: range) -> None:
-    """Each with a snapshot of its own."""
+    """Run these batches, each with its own snapshot."""
     for batch in numbers:
         before = container.wire.answered["snapshots"]
         await disk.runs(query, batch, {0: batch + 1, 1: 0})
@@ -105,7 +105,7 @@ async def run_batches(container: Incarnation, disk: DiskEngine, query: FakeQuery
 
 
 async def acquire(there: Place, run_id: RunId, execution_id: str) -> httpx.Response:
-    """By a container that has just registered."""
+    """Acquire the task by a container that has just registered."""
     registered = await call(there, "POST", f"/runs/{run_id}/containers", processorId="0", executionContainerId=execution_id)
     assert registered.status_code == 201, registered.text
     body = {"executionContainerId": execution_id, "epoch": registered.json()["epoch"]}
@@ -121,7 +121,7 @@ async def catalog_check(there: Place) -> str:
 IN_ORDER = "[+] catalog: as new as the blob stores"
 
 
-async def test_a_restored_copy_issues_no_generation_twice_and_keeps_the_snapshots_that_it_lacks(
+async def test_after_a_restore_no_generation_is_issued_twice_and_snapshots_newer_than_the_copy_are_kept(
     home: Path, database: Database, settings: dict[str, Any]
 ) -> None:
     async with place(home, **settings) as there:
@@ -177,10 +177,10 @@ async def retained(there: Place, *numbers: int) -> None:
             pass
 
 
-async def test_a_day_old_copy_that_is_restored_under_a_living_system_loses_nothing(
+async def test_restoring_a_day_old_copy_while_containers_run_loses_no_snapshot(
     home: Path, database: Database, settings: dict[str, Any]
 ) -> None:
-    """Since the copy was made, all snapshots that it lists were deleted, and the container that it knows has never stopped."""
+    """Since the copy was made, all snapshots in it were deleted, and the container in it has never stopped."""
     lease = 30 * 3600
     settings, clock = {**settings, "lease_seconds": lease, "grace_seconds": lease / 50, "keep_last": 2}, FakeClock()
     async with place(home, clock, **settings) as there:
@@ -231,7 +231,7 @@ def lose(home: Path, *patterns: str) -> None:
             rmtree(each) if each.is_dir() else each.unlink()
 
 
-async def test_a_lost_database_with_a_kept_log_passes_its_fences_at_once(home: Path) -> None:
+async def test_after_the_loss_of_the_database_the_first_generation_is_above_the_fences_of_the_log(home: Path) -> None:
     async with place(home) as there:
         there.log.create("out", 2)
         there.log.fence("out", f"delays/{TASK}", Generation(24))
@@ -290,7 +290,7 @@ async def test_while_the_catalog_may_be_incomplete_no_job_is_deployed_removed_or
 
 
 async def shown(there: Place, run_id: RunId) -> list[str]:
-    """Where people look: the problems of `sluice status`, `/readyz?verbose`, and the page of the job."""
+    """What users see: the problems of `sluice status`, `/readyz?verbose`, and the page of the job."""
     found = overview(await there.run(run_id), there.clock.now())
     (page,) = [await call(there, "GET", "/ui/jobs/delays")]
     assert page.status_code == 200
@@ -302,7 +302,7 @@ async def metric(there: Place, series: str) -> float:
     return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{series} "))
 
 
-async def test_until_each_blob_store_was_read_a_restored_database_says_which_one_is_missing_and_deletes_nothing(
+async def test_until_each_blob_store_was_read_a_restored_database_reports_the_missing_one_and_deletes_nothing(
     home: Path, tmp_path: Path
 ) -> None:
     far = tmp_path / "far"
