@@ -75,7 +75,7 @@ class History:
             self.there.clock.advance(60)
 
     async def lose_an_answer(self) -> None:
-        """The answer to a commit's report; it may arrive after the next one has been answered."""
+        """Lose the answer to a commit's report. In most cases, wait until the next report has been answered."""
         assert self.container is not None
         wire = self.container.wire
         wire.held.clear()
@@ -94,7 +94,7 @@ class History:
 
 @pytest.mark.parametrize("interval", [0, 0.02, 3600])
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_history_of_kills_stops_and_lost_disks_writes_every_batch_in_one_way(tmp_path: Path, seed: int, interval: float) -> None:
+async def test_all_outputs_of_a_batch_are_equal_over_kills_stops_and_lost_disks(tmp_path: Path, seed: int, interval: float) -> None:
     chance = random.Random(f"{seed} {interval}")
     async with place(tmp_path / "home", **BACKED_UP) as there:
         history = History(there, await there.deploy(job=one_stage()), chance, interval)
@@ -112,8 +112,8 @@ async def test_a_history_of_kills_stops_and_lost_disks_writes_every_batch_in_one
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_history_in_which_answers_to_reports_get_lost_too_writes_every_batch_in_one_way(tmp_path: Path, seed: int) -> None:
-    """A commit is abandoned after 0.2 s; the next one must find out what the coordinator has recorded."""
+async def test_all_outputs_of_a_batch_are_equal_when_answers_to_reports_are_lost_too(tmp_path: Path, seed: int) -> None:
+    """A commit is abandoned after 0.2 s. The next one must then find out what the coordinator has recorded."""
     chance = random.Random(f"{seed} lost answers")
     async with place(tmp_path / "home", **BACKED_UP) as there:
         run_id, quick = await there.deploy(job=one_stage()), {"commit_max_delay_seconds": 0.1, "commit_timeout_seconds": 0.1}

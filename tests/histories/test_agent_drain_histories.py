@@ -1,5 +1,5 @@
 """Random histories of records, batches, kills, lost disks, drains, failed and cancelled drains, and deployments, on the real log and
-real blob stores. Invariant: for each key, the output sums up to the input, without the records of failed drains.
+real blob stores. Invariant: for each key, the sum of the output equals the sum of the input, without the output of failed drains.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class History:
         return trap.sprung.is_set()
 
     def next_trouble(self) -> tuple[str, str, Trap]:
-        """The place of a fault, its kind, and the trap that stops the container in the middle of a step. All kinds occur in turn."""
+        """Where the next fault happens, its kind, and the trap that stops the container within a step. All kinds occur in turn."""
         slot, (what, steps) = self.chance.choice(sorted(self.containers)), next(self.to_come)
         return slot, what, self.set_trap(slot, self.chance.randrange(*steps))
 
@@ -283,7 +283,7 @@ class History:
                     phase = str(notice.detail["phase"])
 
     async def after(self, uuid: str) -> None:
-        """What operators do then: deploy another version, or again the one that could not be drained, or nothing."""
+        """Act as operators do after a drain: deploy another version, or the one that could not be drained again, or nothing."""
         reply = (await self.request("GET", f"/drain/{uuid}")).json()
         keeps = reply["drainMode"] == "KEEP_STATE"
         flushed = any(each["phase"] == "FLUSHING" for each in reply["phases"]) and not keeps
@@ -308,7 +308,7 @@ class History:
         await self.deploy()
 
     def check(self, drained: Mapping[tuple[str, int], int]) -> None:
-        """All records that were read from the input are in the output, and intermediate streams are read to their ends."""
+        """Check that all records read from the input are in the output, and that intermediate streams are read to their ends."""
         log, (first, mid, out) = self.there.log, self.streams
         read, read_between = ({partition: drained[stream, partition] for partition in (0, 1)} for stream in (first, mid))
         went_in = summed(log, first, {}, read, lambda headers: True)
@@ -321,16 +321,14 @@ class History:
         self.drained = read
 
     def check_repeats(self, topics: TopicLog, went_in: Counter[str], read: Mapping[int, int]) -> None:
-        """On Kafka a repeated batch is in the topic twice, for every reader. Any unread record of an intermediate stream must be a
-        repetition.
-        """
+        """On Kafka a repeated batch is in the topic twice. Any unread record of an intermediate stream must therefore be a repetition."""
         _, mid, out = self.streams
         assert summed(topics, mid, {}, read, once(self.counts)) == went_in, f"{mid}: {self.happened}"
         came = summed(topics, out, {}, topics.latest(out), once(self.counts))
         assert went_in <= came <= summed(topics, mid, {}, topics.latest(mid), self.counts), f"{out}: {self.happened}"
 
     def counts(self, headers: Headers) -> bool:
-        """The records of failed drains do not count."""
+        """Whether a record counts: the records of failed drains do not."""
         return headers.get(DRAIN_RECORD_HEADER) not in self.failed
 
     # --- whole histories -------------------------------------------------------------------------------------------
@@ -362,7 +360,7 @@ class History:
         assert not self.ledger.faults, self.ledger.faults
 
     async def ends(self) -> None:
-        """Everything is read, and drained."""
+        """Read everything, and drain the job."""
         await self.all_acting()
         while any([await self.batch(self.engine(slot), query, 100) for slot in self.containers for query in self.engine(slot).running]):
             await self.all_acting()

@@ -157,7 +157,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(hours=st.integers(1, 60))
     def time_goes_by(self, hours: int) -> None:
-        """Not while a commit is in progress: it takes less than a grace period, or is abandoned."""
+        """A commit takes less than a grace period, or is abandoned."""
         self.world.clock.advance(hours * 3600)
         if self.uploaded_at + GRACE <= self.world.clock.now():
             self.uploaded = None
@@ -204,7 +204,7 @@ TestHistories = Histories.TestCase
 TestHistories.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
 
 
-async def test_in_the_end_only_what_is_retained_is_there() -> None:
+async def test_after_clean_up_only_the_retained_snapshots_are_left() -> None:
     world = new_world(Retention(1))
     await world.begin()
     for number in range(5):

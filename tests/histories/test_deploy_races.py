@@ -88,7 +88,7 @@ def world() -> World:
     return World()
 
 
-async def test_a_container_that_registers_meanwhile_is_waited_for(world: World) -> None:
+async def test_a_replaced_run_whose_container_registers_meanwhile_ends_with_that_container(world: World) -> None:
     first = await world.deploy()
     world.system.meanwhile = lambda: world.register(first, "c1")
     await world.deploy()
@@ -98,7 +98,7 @@ async def test_a_container_that_registers_meanwhile_is_waited_for(world: World) 
     assert (await world.row(first)).state is RunState.STOPPED
 
 
-async def test_a_run_that_ends_meanwhile_ends_once(world: World) -> None:
+async def test_a_run_that_ends_meanwhile_is_not_ended_again(world: World) -> None:
     first = await world.deploy()
     world.system.meanwhile = lambda: world.runs.stop(first.run_id, "by hand", failed=True)
     await world.deploy()
@@ -108,7 +108,7 @@ async def test_a_run_that_ends_meanwhile_ends_once(world: World) -> None:
         assert [row.kind for row in await tx.runs.notices(first.run_id, 0)] == ["STOP", "ENDED"]
 
 
-async def test_a_drain_that_begins_meanwhile_is_not_cut_short(world: World) -> None:
+async def test_a_deployment_is_refused_if_a_drain_begins_meanwhile(world: World) -> None:
     first = await world.deploy()
     await world.register(first, "c1")
 
@@ -128,7 +128,7 @@ async def test_a_drain_that_begins_meanwhile_is_not_cut_short(world: World) -> N
     assert current.stop_requested_at is None
 
 
-async def test_no_run_continues_from_one_that_is_drained_meanwhile(world: World) -> None:
+async def test_a_deployment_is_refused_if_the_former_run_is_drained_meanwhile(world: World) -> None:
     first = await world.deploy()
 
     async def drained() -> None:
@@ -149,7 +149,7 @@ async def test_a_container_of_the_replaced_run_that_registers_afterwards_is_refu
     assert len(world.leases) == 0
 
 
-async def test_after_a_restart_a_large_fleet_gets_its_own_terms_at_once() -> None:
+async def test_after_a_restart_a_large_fleet_gets_its_longer_leases_at_once() -> None:
     world = World(LeasePolicy(lease=timedelta(seconds=30), max_rate=0.2))
     run = await world.deploy(containers=2)
     for slot in ("0", "1"):

@@ -1,4 +1,4 @@
-"""Generated requests to every operation as each role: what the table does not allow is refused, in whatever form it is sent."""
+"""Generated requests to every operation as each role: every request that the table does not allow is refused, also malformed ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SENDERS = [*Role, CONTAINER, NOBODY]
 
 @dataclass(frozen=True)
 class Guarded:
-    """A coordinator that needs tokens, with one run and one container. `tokens`: by sender; "" for nobody."""
+    """A coordinator that needs tokens, with one run and one container. `tokens`: by sender; "" for a sender without a token."""
 
     url: str
     tokens: Mapping[str, str]

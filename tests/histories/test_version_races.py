@@ -156,7 +156,7 @@ def world() -> World:
     return World()
 
 
-async def test_wherever_the_coordinator_dies_the_old_version_or_the_new_one_is_left_whole(world: World) -> None:
+async def test_a_coordinator_that_dies_at_any_call_leaves_the_complete_old_version_or_the_complete_new_one(world: World) -> None:
     run = await world.deploy()
     old = await world.everything(run)
     for calls in count():
@@ -181,7 +181,7 @@ async def test_wherever_the_coordinator_dies_the_old_version_or_the_new_one_is_l
     assert again.served(run.job).headers["sluice-job-model-version"] == "2"
 
 
-async def test_wherever_the_coordinator_dies_a_roll_back_is_done_or_not(world: World) -> None:
+async def test_a_coordinator_that_dies_at_any_call_of_a_roll_back_has_changed_nothing(world: World) -> None:
     run = await world.deploy()
     world.clock.advance(1)
     await world.grow(run)
@@ -233,7 +233,7 @@ async def test_a_run_that_begins_to_drain_meanwhile_does_not_grow(world: World) 
     assert (await world.row(run)).model_version == 1
 
 
-async def test_a_run_that_is_replaced_meanwhile_does_not_grow_and_the_next_one_has_all(world: World) -> None:
+async def test_a_run_that_is_replaced_meanwhile_does_not_grow_and_the_next_one_has_all_partitions(world: World) -> None:
     run = await world.deploy()
     world.system.meanwhile = world.deploy
     with pytest.raises(StaleRun):
@@ -275,7 +275,7 @@ async def test_a_system_that_fails_before_the_store_is_read_changes_nothing(worl
     assert await world.watch.run_once() == {"changed": 1, "grown": 1}
 
 
-async def test_a_roll_back_while_the_monitor_looks_is_not_forgotten(world: World) -> None:
+async def test_a_roll_back_while_the_monitor_counts_partitions_stays_in_force(world: World) -> None:
     run = await world.deploy()
     world.clock.advance(1)
     await world.grow(run)
