@@ -24,7 +24,7 @@ def by_hour(task):
 
 
 def counted(scene: Stage) -> Counter[int]:
-    """Rows by hour over the whole output. A window that was drained in the middle occurs twice, with parts of its count."""
+    """Rows by hour over the whole output. A window that was open during a drain occurs twice, with a part of its count each time."""
     found: Counter[int] = Counter()
     for rows in scene.log.read("out", 0, 0, 10**9):
         for row in rows:

@@ -94,7 +94,7 @@ def held(scene: Stage) -> wire_runs.StageAlignment | None:
     )
 
 
-def test_nothing_is_lost_as_late_though_one_container_starts_when_the_other_waits_for_it_and_is_killed(scene: Stage) -> None:
+def test_no_row_is_late_when_one_container_starts_late_and_is_killed_once(scene: Stage) -> None:
     scene.start_coordinator()
     scene.deploy(containers=2, start="earliest")
     expected = feed_events(scene)

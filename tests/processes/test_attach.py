@@ -136,7 +136,7 @@ def is_gone(process: psutil.Process) -> bool:
         return True
 
 
-def test_the_script_of_the_readme_under_spark_submit_is_seen_and_stopped_between_batches(orders: Script) -> None:
+def test_the_script_of_the_readme_under_spark_submit_is_reported_and_stopped_between_batches(orders: Script) -> None:
     orders.feed("one", "book", "book", "pen")
     process, log = orders.start(*orders.under_exec(orders.submit()))
     stage = orders.await_batches(process, log, "counts", 0)

@@ -1,4 +1,4 @@
-"""A secret text is planted wherever a coordinator and commands read secrets. It turns up in no log, answer, page or process list."""
+"""A secret text is planted wherever a coordinator and commands read secrets. It appears in no log, answer, page or process list."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def run(*command: str, **variables: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_a_planted_secret_turns_up_nowhere(tmp_path: Path, postgres_server: Postgres) -> None:
+def test_a_planted_secret_appears_in_no_output(tmp_path: Path, postgres_server: Postgres) -> None:
     home, port = tmp_path / "home", free_port()
     Log(home / "log").create("flights", 2)
     planted_in = environment(home, postgres_server.new_database(), port)

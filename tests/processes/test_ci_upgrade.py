@@ -1,4 +1,4 @@
-"""deploy/ci/upgrade.sh against a job under load: with a token of its own, an id of its own for the drain, and a new version that fails."""
+"""deploy/ci/upgrade.sh against a job under load: with its own token, its own id for the drain, and a new version that fails."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_drain_that_is_refused_changes_nothing(scene: Stage) -> None:
     assert "there is no job toy" in pipeline.text()
 
 
-def test_the_workflow_calls_the_script_with_all_that_it_needs() -> None:
+def test_the_workflow_passes_all_required_variables_to_the_script() -> None:
     workflow = yaml.safe_load(WORKFLOW.read_text())
     (job,) = workflow["jobs"].values()
     assert workflow["concurrency"]["cancel-in-progress"] is False

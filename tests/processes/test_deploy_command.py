@@ -30,7 +30,7 @@ def deploy(scene: Stage, *words: str, port: int = 0) -> subprocess.CompletedProc
     return subprocess.run(command, env=given, capture_output=True, text=True, timeout=GENEROUS, check=False, stdin=subprocess.DEVNULL)
 
 
-def test_it_prints_the_run_s_id_and_nothing_else(scene: Stage) -> None:
+def test_deploy_prints_only_the_id_of_the_run(scene: Stage) -> None:
     scene.log.create("numbers", 4)
     done = deploy(scene, "--containers", "2", "--config", "a=b")
     assert done.returncode == 0, done.stderr
@@ -40,7 +40,7 @@ def test_it_prints_the_run_s_id_and_nothing_else(scene: Stage) -> None:
     assert (detail.job, detail.state, detail.containers, detail.config) == ("toy", "CREATED", 2, {"a": "b"})
 
 
-def test_deployed_again_it_ends_the_run_before(scene: Stage) -> None:
+def test_a_second_deployment_ends_the_former_run(scene: Stage) -> None:
     scene.log.create("numbers", 4)
     first, second = (deploy(scene).stdout.strip() for _ in range(2))
     assert first != second
@@ -57,7 +57,7 @@ def test_a_refusal_is_printed_and_the_exit_code_is_1(scene: Stage) -> None:
     assert "numbers" in done.stderr
 
 
-def test_a_coordinator_that_is_not_there_is_named(scene: Stage) -> None:
+def test_the_error_names_a_coordinator_that_is_unreachable(scene: Stage) -> None:
     port = free_port()
     done = deploy(scene, port=port)
     assert done.returncode == 1
@@ -65,7 +65,7 @@ def test_a_coordinator_that_is_not_there_is_named(scene: Stage) -> None:
     assert f"http://127.0.0.1:{port}" in done.stderr
 
 
-def test_a_file_that_is_no_job_is_refused_without_a_request_to_the_coordinator(scene: Stage) -> None:
+def test_a_file_without_a_job_is_refused_before_any_request_to_the_coordinator(scene: Stage) -> None:
     scene.job_file.write_text("x = 1\n")
     done = deploy(scene, port=free_port())
     assert done.returncode == 1

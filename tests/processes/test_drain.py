@@ -144,7 +144,7 @@ def test_a_cancelled_drain_lets_the_queries_that_it_held_continue(tmp_path_facto
 
 
 @pytest.mark.parametrize("job", [WINDOWS, TIMERS], ids=["held", "restarted"])
-def test_a_container_killed_in_the_middle_of_a_drain_comes_back_without_its_disk_and_completes_it(
+def test_a_container_killed_in_the_middle_of_a_drain_is_restarted_without_its_disk_and_completes_it(
     tmp_path_factory: pytest.TempPathFactory, job: str
 ) -> None:
     with played(tmp_path_factory.mktemp("drain"), job) as scene:
@@ -163,7 +163,7 @@ def test_a_container_killed_in_the_middle_of_a_drain_comes_back_without_its_disk
         assert counted(scene) == by_hour(500)
 
 
-def test_a_stream_that_two_stages_of_two_tasks_feed_and_a_stage_with_two_inputs_are_drained_exactly(
+def test_a_drain_is_exact_with_a_stream_that_two_stages_write_and_a_stage_with_two_inputs(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with played(tmp_path_factory.mktemp("drain"), JOINED) as scene:

@@ -91,8 +91,8 @@ AT_LEAST_ONCE = HALVES.replace('value="v")', 'value="v", delivery="at-least-once
 )
 
 
-def test_under_load_versions_that_write_in_other_ways_follow_each_other_and_each_record_counts_once(scene: KafkaScene) -> None:
-    """Exactly-once, after a drain at-least-once, and after an upgrade exactly-once again."""
+def test_under_load_upgrades_that_change_the_delivery_count_each_record_once(scene: KafkaScene) -> None:
+    """The job is exactly-once at first, at-least-once after a drain, and exactly-once again after an upgrade."""
     made = scene.stage
     made.start_coordinator()
     made.deploy(start="earliest")
@@ -142,5 +142,5 @@ def upgrade(scene: KafkaScene, text: str, watchdog: subprocess.Popen[bytes]) -> 
 
 
 def grow(scene: KafkaScene) -> None:
-    """Between drain and next run the input gets two more partitions, which are read from their beginning."""
+    """Between the drain and the next run, the input grows by two partitions, which are read from their beginning."""
     scene.topics.grow("numbers", 4)

@@ -69,7 +69,7 @@ class MixedReleases(Stage):
         return answer.json()
 
     def feed_and_await(self, count: int) -> None:
-        """Until the container's first stage has written all numbers that were fed, each once."""
+        """Feed numbers, and wait until the container's first stage has written all that were fed, each once."""
         self.feed(count)
         fed = sum(self.log.latest("numbers").values())
         wait_for(f"{fed} records in the middle", lambda: sum(self.log.latest("middle").values()) == fed, 180)
@@ -123,7 +123,7 @@ def former(tmp_path_factory: pytest.TempPathFactory) -> Release:
     return release_0_1(tmp_path_factory.mktemp("release-0.1"))
 
 
-def test_a_job_of_the_former_release_lives_on_when_its_coordinator_is_upgraded_in_place_and_containers_of_both_releases_take_turns(
+def test_a_job_of_the_former_release_continues_when_its_coordinator_is_upgraded_and_containers_of_both_releases_alternate(
     tmp_path_factory: pytest.TempPathFactory, former: Release
 ) -> None:
     with mixed(tmp_path_factory.mktemp("upgraded")) as scene:

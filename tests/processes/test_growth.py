@@ -138,7 +138,7 @@ class Output:
             assert first_told == sorted(set(counts)), key
 
     def more(self) -> None:
-        """Each task has counted something."""
+        """Wait until each task has counted more."""
         before, tasks = Counter(self.by_task()), [task.task for task in self._scene.detail().tasks]
         wait_for("more from each task", lambda: all(self.by_task()[task] > before[task] for task in tasks), 240)
 
@@ -160,7 +160,7 @@ def reported_partitions(scene: Stage) -> set[int]:
 
 
 def await_adopted(scene: Stage, version: int, containers: int = 1) -> None:
-    """The run has that many containers, which own all tasks, and no others."""
+    """Wait until the run has that many containers, and these own all tasks."""
 
     def everywhere() -> bool:
         run = scene.detail()
@@ -217,7 +217,7 @@ def test_a_stateful_job_that_is_scaled_up_and_down_under_load_while_a_container_
         assert (zero.wait(120), one.wait(120)) == (0, 0)
 
 
-def test_a_container_that_stands_still_until_others_have_its_tasks_wakes_writes_nothing_more_that_counts_and_exits_3(
+def test_a_container_that_is_suspended_until_its_tasks_have_moved_adds_nothing_and_exits_with_code_3(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with played(tmp_path_factory.mktemp("still"), 4, 2, failover_after=5, lease_seconds=20) as scene:

@@ -1,5 +1,5 @@
-"""An installation like the image's: made by scripts/install-image, started by the entry point of the Dockerfile. CI makes one
-(SLUICE_INSTALLED names it); `scripts/install-image PREFIX` does it too.
+"""An installation like that of the image: scripts/install-image creates it, and the entry point of the Dockerfile starts it. CI creates one
+and names it in SLUICE_INSTALLED; locally, `scripts/install-image PREFIX` creates one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Installed:
             process = subprocess.Popen(
                 [*entrypoint(), *words],
                 cwd=self.home,
-                env={**self.environment, **environment, "TINI_SUBREAPER": "1"},  # there it is process 1
+                env={**self.environment, **environment, "TINI_SUBREAPER": "1"},  # in the image tini is process 1
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -83,7 +83,7 @@ def installed(tmp_path: Path) -> Installed:
     )
 
 
-def test_a_job_runs_from_it_and_stops_in_order(installed: Installed) -> None:
+def test_a_job_runs_from_the_installation_and_stops_cleanly(installed: Installed) -> None:
     job = installed.home / "job.py"
     job.write_text(TOY)
     assert not installed.is_healthy()
@@ -102,13 +102,13 @@ def test_a_job_runs_from_it_and_stops_in_order(installed: Installed) -> None:
         assert coordinator.wait(GENEROUS) == 0
 
 
-def test_it_brings_what_would_else_be_fetched(installed: Installed) -> None:
+def test_the_installation_contains_the_jars_of_the_kafka_connector(installed: Installed) -> None:
     reported = Path(installed.run("kafka", "jars", "--connector").strip())
     assert reported.parent == installed.prefix / "jars"
     assert any(each.name.startswith("spark-sql-kafka") for each in reported.glob("*.jar"))
 
 
-def test_it_brings_an_archive_of_spark_s_classes_that_fits_its_java_and_its_spark(installed: Installed) -> None:
+def test_the_installation_contains_a_class_archive_for_its_java_and_its_spark(installed: Installed) -> None:
     (there,) = (installed.prefix / "jars").glob("classes-*.jsa")
     before = there.stat()
     assert Path(installed.run("class-archive").strip()) == there
@@ -129,13 +129,13 @@ def test_a_job_file_in_an_empty_directory_runs_with_one_command(installed: Insta
     assert sorted(installed.run("log", "cat", "out").split()) == ["one", "three", "two"]
 
 
-def test_it_is_the_three_packages_alone(installed: Installed) -> None:
+def test_the_installation_contains_only_the_three_packages_of_sluice(installed: Installed) -> None:
     code = "import importlib.metadata as m; print(*sorted({each.parts[0] for each in m.files('sluice-spark')}))"
     output = installed.call(["python", "-P", "-c", code]).stdout.split()
     assert [each for each in output if each != ".." and not each.endswith(".dist-info")] == ["containers", "coordinator", "sluice"]
 
 
-def test_the_replay_of_the_example_runs_beside_it(installed: Installed) -> None:
+def test_the_replay_of_the_example_runs_with_the_installation(installed: Installed) -> None:
     shutil.copytree(ROOT / "examples", installed.home / "demo" / "examples")  # as docker-compose.yml mounts it
     installed.environment["PYTHONPATH"] = str(installed.home / "demo")
     done = installed.call(["python", "-P", "-m", "examples.flights.replay", "--help"])

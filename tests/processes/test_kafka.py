@@ -106,7 +106,7 @@ class TestAJobOnKafka:
 
     container: tuple[str, subprocess.Popen[bytes]]
 
-    def test_it_reads_and_writes_every_record_through_tls_and_a_password(self, scene: KafkaScene) -> None:
+    def test_it_reads_and_writes_every_record_over_tls_with_a_password(self, scene: KafkaScene) -> None:
         scene.create("numbers", 2)
         scene.stage.start_coordinator()
         scene.stage.deploy(start="earliest")
@@ -115,7 +115,7 @@ class TestAJobOnKafka:
         scene.await_all()
         assert scene.out() == list(range(500))
 
-    def test_what_the_api_and_the_logs_say_holds_no_password(self, scene: KafkaScene) -> None:
+    def test_the_api_and_the_logs_show_no_password(self, scene: KafkaScene) -> None:
         http = scene.stage.http
         said = [
             http.get(path).text for path in (f"/runs/{scene.stage.run_id}", "/jobs", "/jobModel?job=toy", "/readyz?verbose", "/metrics")
@@ -124,7 +124,7 @@ class TestAJobOnKafka:
         assert scene.secured in said[0]
         assert not [text for text in said if PASSWORD in text]
 
-    def test_the_broker_is_away_for_a_minute_and_nothing_ends_and_nothing_is_lost(self, scene: KafkaScene) -> None:
+    def test_an_outage_of_the_broker_for_a_minute_ends_no_container_and_loses_no_record(self, scene: KafkaScene) -> None:
         os.kill(scene.process.pid, signal.SIGSTOP)
         try:
             time.sleep(AWAY_SECONDS)  # the outage itself
@@ -137,7 +137,7 @@ class TestAJobOnKafka:
         assert watchdog.poll() is None
         assert scene.stage.incarnation(execution_id).state == "LIVE"
 
-    def test_it_stops_in_order_and_the_next_run_continues_from_the_checkpoint(self, scene: KafkaScene) -> None:
+    def test_it_stops_cleanly_and_the_next_run_continues_from_the_checkpoint(self, scene: KafkaScene) -> None:
         before = len(scene.out())
         scene.stage.http.post(f"/runs/{scene.stage.run_id}/stop")
         assert self.container[1].wait(90) == 0
@@ -147,7 +147,7 @@ class TestAJobOnKafka:
         scene.await_all()
         assert len(scene.out()) == before + 100
 
-    def test_a_wrong_password_is_told_as_trouble_with_kafka_and_not_shown(self, scene: KafkaScene, tmp_path: Path) -> None:
+    def test_the_error_for_a_wrong_password_names_kafka_and_does_not_show_the_password(self, scene: KafkaScene, tmp_path: Path) -> None:
         wrong = KafkaProperties.read(properties_file(tmp_path / "wrong.properties", scene.broker, "wrong-4712"))
 
         async def request() -> str:

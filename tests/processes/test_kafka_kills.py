@@ -120,7 +120,7 @@ def test_containers_that_are_suspended_or_killed_in_a_batch_add_nothing_when_the
             hold.drop()
         scene.await_owners(dict.fromkeys((TASK, "Partition 1"), one.execution_id))
         scene.check()
-        hold.release()  # what was on its way arrives now
+        hold.release()  # the held request arrives now
         if how == "suspended":
             resume(zero.process, driver)
             assert zero.process.wait(120) == 3

@@ -57,7 +57,7 @@ class Numbers:
 
 
 def written(topics: Topics) -> int:
-    """The end of the output. The marks of transactions have offsets, too; `Topics.confirmed` counts records."""
+    """The end of the output, which also counts the markers of transactions; `Topics.confirmed` counts records."""
     return sum(topics.latest("out").values())
 
 
@@ -75,7 +75,7 @@ def drain_under_load(scene: Stage, topics: Topics, numbers: Numbers) -> Counter[
     return found
 
 
-def test_what_is_sent_again_after_a_drain_that_keeps_the_state_passes_once_whatever_happens_between(
+def test_records_that_are_sent_again_after_drains_that_keep_the_state_are_written_once(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with stage_on_kafka(tmp_path_factory.mktemp("keep"), ONCE) as (scene, topics):

@@ -74,8 +74,8 @@ BETWEEN, OUTPUTS = ("middle", "untimed"), ("out", "untimed-out")
 
 
 def feed_orders(topics: Topics) -> Counter[tuple[int, str]]:
-    """Orders of two hours, in the order of their times but for two minutes, and then one of each customer an hour later, which closes the
-    windows of the others. How many there are of a minute and a customer, without the last."""
+    """Append orders of two hours, up to two minutes out of order, and then one order of each customer an hour later, which closes the
+    windows of the others. Returns the number of orders by minute and customer, without the later ones."""
     generator = random.Random(18)
     backlog: list[tuple[datetime, datetime, str, int]] = []
     for n in range(ORDERS):
@@ -112,7 +112,7 @@ def test_a_container_that_starts_late_loses_no_order_whether_the_event_time_is_n
         half = (ORDERS + CUSTOMERS * PARTITIONS) // 2
         scene.start_container(0)
         wait_for("the first container's half", lambda: all(sum(topics.latest(stream).values()) >= half for stream in BETWEEN), 120)
-        time.sleep(LATE_SECONDS)  # the lateness itself: the first container's readers advance as far as they may
+        time.sleep(LATE_SECONDS)  # meanwhile the readers of the first container advance as far as they may
         scene.start_container(1)
         for output in OUTPUTS:
             with_all = lambda output=output: (found := counted(topics, output)).total() >= ORDERS and found  # noqa: E731

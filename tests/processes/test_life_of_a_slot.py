@@ -28,7 +28,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 class TestLifeOfASlot:
-    """Shorter than the default lease."""
+    """The outage of the coordinator is shorter than the default lease."""
 
     first: tuple[str, subprocess.Popen[bytes]]
     second: tuple[str, subprocess.Popen[bytes]]
@@ -40,7 +40,7 @@ class TestLifeOfASlot:
         scene.await_all_written()
         assert scene.holds_all(self.first[0])
 
-    def test_no_container_dies_while_the_coordinator_is_down_for_twenty_seconds(self, scene: Stage) -> None:
+    def test_no_container_ends_while_the_coordinator_is_down_for_twenty_seconds(self, scene: Stage) -> None:
         assert scene.coordinator is not None
         scene.coordinator.kill()
         scene.coordinator.wait()

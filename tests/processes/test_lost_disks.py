@@ -93,7 +93,7 @@ def test_killed_containers_whose_disks_are_wiped_write_everything_exactly_once(s
         kill_and_wipe(scene, watchdog)
         _, watchdog = scene.start_container(**settings)
     scene.await_all_written()
-    scene.feed_again(0, 200)  # a stage that had lost its state would take these for new
+    scene.feed_again(0, 200)  # a stage that had lost its state would write these again
     scene.feed(50)
     scene.await_all_written()
     numbers = list(range(ROUNDS * 300 + 50))

@@ -108,29 +108,29 @@ def heartbeats(scene: Stage) -> float:
     return float(line.split()[-1])
 
 
-def test_a_jvm_without_memory_ends_with_its_container_and_the_reason_says_so(scene: Stage) -> None:
+def test_a_jvm_that_is_out_of_memory_ends_its_container_and_the_reason_names_the_heap(scene: Stage) -> None:
     conf = {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": "-Downer=me"}
     reason = reason_of(scene, "takes_the_heap", SLUICE_SPARK_CONF=json.dumps(conf))
     assert reason.splitlines()[0] == "Spark's JVM ended with exit code 3: it was out of memory (spark.driver.memory is its heap)"
 
 
-def test_a_driver_without_memory_is_a_query_that_fails_and_then_a_container_that_does(scene: Stage) -> None:
+def test_a_memory_error_in_the_driver_fails_the_query_and_then_the_container(scene: Stage) -> None:
     reason = reason_of(scene, "takes_the_memory", 4)
     assert reason.startswith(f"{scene.job_file}:{line('bytearray(2_000_000_000)')} in takes_the_memory: MemoryError")
     assert "only failed 2 times in a row with this error" in reason
 
 
-def test_user_code_that_ends_the_process_is_a_failure_whatever_exit_code_it_chose(scene: Stage) -> None:
+def test_user_code_that_ends_the_process_is_a_failure_even_with_exit_code_0(scene: Stage) -> None:
     assert reason_of(scene, "ends_the_process").startswith("its driver exited with code 0 without a reason: user code ended the process")
 
 
-def test_the_error_of_a_stage_that_does_not_start_has_the_line_of_the_job_file(scene: Stage) -> None:
+def test_the_error_of_a_stage_that_does_not_start_names_the_line_of_the_job_file(scene: Stage) -> None:
     reason = reason_of(scene, "does_not_begin", 4)
     begin = line('raise LookupError("nothing to begin with")')
     assert reason.startswith(f"{scene.job_file}:{begin} in only: LookupError: nothing to begin with\n")
 
 
-def test_a_batch_that_blocks_for_longer_than_a_lease_does_no_harm_and_is_interrupted_when_a_stop_has_waited_long_enough(
+def test_a_batch_may_block_for_longer_than_a_lease_and_a_stop_interrupts_it_after_its_timeout(
     scene: Stage,
 ) -> None:
     execution_id, watchdog = scene.start_container(CASE="blocks", SLUICE_STOP_TIMEOUT_SECONDS="2")
@@ -151,7 +151,7 @@ def test_a_batch_that_blocks_for_longer_than_a_lease_does_no_harm_and_is_interru
     assert (store.planned, store.committed) == (0, -1)
 
 
-def test_sluice_run_shows_the_users_line_of_an_error_at_once_and_ends_when_a_batch_has_failed_three_times_with_it(
+def test_sluice_run_shows_the_line_of_user_code_that_failed_and_ends_after_three_failures_with_the_same_error(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with stage(tmp_path_factory.mktemp("run"), JOB) as scene:

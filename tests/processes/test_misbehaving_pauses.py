@@ -20,7 +20,7 @@ SPARK_TIMEOUT_SECONDS = 10
 SUSPENDED_SECONDS = 12
 
 
-def test_a_container_that_slept_through_its_lease_wakes_to_exit_3_and_nothing_that_it_had_in_hand_counts(
+def test_a_container_that_is_suspended_for_longer_than_its_lease_exits_with_code_3_and_writes_nothing_more(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with stage(tmp_path_factory.mktemp("slept"), GATED) as scene:
@@ -54,7 +54,7 @@ def test_a_container_that_slept_through_its_lease_wakes_to_exit_3_and_nothing_th
             scene.log.append("out", [Record(b"0")], writer=late, batch=10_000, now_micros=1)
 
 
-def test_a_jvm_that_hangs_ends_its_container_and_neither_a_long_batch_nor_a_suspended_machine_looks_like_one(
+def test_a_hanging_jvm_ends_its_container_but_a_long_batch_or_a_suspended_machine_does_not(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with stage(tmp_path_factory.mktemp("hangs"), GATED) as scene:
@@ -67,7 +67,7 @@ def test_a_jvm_that_hangs_ends_its_container_and_neither_a_long_batch_nor_a_susp
         gate.await_batch()
         driver = scene.driver_of(watchdog)
         pause(watchdog, driver)
-        time.sleep(SUSPENDED_SECONDS)  # the machine's sleep itself, in the middle of a batch that is longer than the time-out
+        time.sleep(SUSPENDED_SECONDS)  # the machine is suspended in the middle of a batch that is longer than the time-out
         resume(watchdog, driver)
         gate.open()
         scene.await_all_written()

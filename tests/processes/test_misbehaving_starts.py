@@ -34,7 +34,7 @@ def log_of(scene: Stage, execution_id: str) -> str:
     return file.read_text(errors="replace")
 
 
-def test_containers_that_start_before_the_coordinator_and_long_after_each_other_come_to_work_together(
+def test_a_container_that_starts_before_the_coordinator_and_one_that_starts_much_later_share_the_tasks(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with stage(tmp_path_factory.mktemp("early"), JOB) as scene:
@@ -53,7 +53,7 @@ def test_containers_that_start_before_the_coordinator_and_long_after_each_other_
         assert {task.holder for task in scene.detail().tasks} == {early, late}
 
 
-def test_a_container_in_the_wrong_place_ends_at_once_and_says_what_is_wrong(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_container_with_a_wrong_slot_run_or_directory_ends_at_once_with_the_reason(tmp_path_factory: pytest.TempPathFactory) -> None:
     with stage(tmp_path_factory.mktemp("wrong"), JOB) as scene:
         scene.log.create("numbers", 2)
         scene.start_coordinator()
@@ -74,7 +74,7 @@ def test_a_container_in_the_wrong_place_ends_at_once_and_says_what_is_wrong(tmp_
         assert all(task.holder is None for task in scene.detail().tasks)
 
 
-def test_a_container_waits_while_its_disk_is_full_also_after_its_start_and_continues_when_there_is_room(
+def test_a_container_waits_while_its_disk_is_full_at_its_start_or_later_and_continues_when_there_is_room(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     root = tmp_path_factory.mktemp("full")

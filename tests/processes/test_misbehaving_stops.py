@@ -50,7 +50,7 @@ def test_a_second_stop_interrupts_the_batch(scene: Stage) -> None:
     assert [task.holder for task in scene.detail().tasks] == [None]
 
 
-def test_the_next_container_runs_it_again_and_a_stop_in_the_middle_lets_it_finish_and_commit(scene: Stage) -> None:
+def test_the_next_container_runs_the_batch_again_and_a_first_stop_lets_it_finish_and_commit(scene: Stage) -> None:
     scene.feed(50)
     execution_id, watchdog = scene.start_container()
     gate = Gate(scene, execution_id)

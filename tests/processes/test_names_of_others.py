@@ -73,9 +73,7 @@ def elsewhere(tmp_path: Path) -> Path:
     return tmp_path / "elsewhere"
 
 
-def test_a_job_runs_with_its_modules_despite_files_beside_it_and_in_the_working_directory(
-    tmp_path: Path, job_file: Path, elsewhere: Path
-) -> None:
+def test_a_job_and_its_modules_run_although_other_files_have_the_names_of_packages(tmp_path: Path, job_file: Path, elsewhere: Path) -> None:
     home = tmp_path / "home"
     log = Log(home / "log")
     log.create("numbers", 2)

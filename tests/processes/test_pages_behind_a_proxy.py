@@ -48,7 +48,7 @@ class PrefixProxy(BaseHTTPRequestHandler):
                 self.wfile.write(part)
                 self.wfile.flush()
         except OSError:
-            pass  # the browser has left
+            pass  # the browser has closed the connection
         finally:
             upstream.close()
 

@@ -111,7 +111,7 @@ class TestPagesOfASparkJob:
                 expect(page.locator(f"#task-Partition_20{partition}")).to_contain_text("lag 0", timeout=PATIENCE)
             expect(page.locator("#stages")).to_contain_text("totals")
 
-    def test_a_grown_input_brings_a_version_that_says_who_reads_it(self, scene: Scene) -> None:
+    def test_the_pages_of_a_version_for_a_grown_input_show_which_tasks_read_the_new_partitions(self, scene: Scene) -> None:
         scene.job.log.grow("numbers", 4)
         for page in scene.both():
             expect(page.locator("#timeline")).to_contain_text("version 2 of the job model came into force", timeout=PATIENCE)
@@ -122,7 +122,7 @@ class TestPagesOfASparkJob:
         expect(scene.viewer.locator("#version")).to_contain_text("log.numbers partition 3 is read by Partition 1")
         scene.viewer.go_back()
 
-    def test_a_kill_is_a_problem_with_a_remedy(self, scene: Scene) -> None:
+    def test_a_killed_container_is_shown_as_a_problem_with_a_remedy(self, scene: Scene) -> None:
         assert scene.container is not None
         scene.job.driver_of(scene.container[1]).kill()
         for page in scene.both():
@@ -131,7 +131,7 @@ class TestPagesOfASparkJob:
             expect(page.locator("#problems")).to_contain_text("Read the log of that container")
         assert scene.container[1].wait(120) == 1
 
-    def test_a_restore_is_refused_to_the_viewer_and_done_for_the_operator(self, scene: Scene) -> None:
+    def test_the_viewer_may_not_restore_a_snapshot_and_the_operator_may(self, scene: Scene) -> None:
         for page in scene.both():
             page.get_by_role("link", name="snapshots and pins").click()
             expect(page.get_by_role("heading", name="Retained snapshots")).to_be_visible()
@@ -153,7 +153,7 @@ class TestPagesOfASparkJob:
             expect(scene.viewer.locator(f"#task-Partition_20{partition} code")).to_be_visible(timeout=PATIENCE)
         expect(scene.viewer.locator("#problems")).to_contain_text("There are no problems", timeout=PATIENCE)
 
-    def test_a_drain_is_refused_to_the_viewer_and_watched_to_its_end(self, scene: Scene) -> None:
+    def test_the_viewer_may_not_drain_the_job_and_sees_the_drain_of_the_operator_end(self, scene: Scene) -> None:
         dialog = act(scene.viewer, scene.viewer.get_by_role("button", name="Drain…"), "Drain toy")
         expect(dialog).to_contain_text("one of the roles admin, deployer, operator is needed")
         scene.viewer.keyboard.press("Escape")

@@ -122,7 +122,7 @@ def panels() -> list[dict[str, Any]]:
     return [each for each in DASHBOARD["panels"] if each["type"] != "row"]
 
 
-def test_prometheus_finds_the_coordinator_and_the_container_with_whose_it_is(watched: Watched) -> None:
+def test_prometheus_finds_the_coordinator_and_the_container_with_labels_for_its_job_run_and_slot(watched: Watched) -> None:
     def up() -> bool:
         found = watched.request("targets", state="active")["activeTargets"]
         return sorted((each["labels"]["job"], each["health"]) for each in found) == [
@@ -182,7 +182,7 @@ def test_every_alert_is_evaluated_without_an_error(watched: Watched) -> None:
     assert {rule["name"]: rule.get("lastError") for rule in rules() if rule["health"] != "ok"} == {}
 
 
-def test_what_the_metrics_count_is_what_the_job_did(watched: Watched) -> None:
+def test_the_metrics_agree_with_what_the_job_has_read(watched: Watched) -> None:
     scene = watched.stage
     query = "sum by (stage) (sluice_stage_input_rows_total)"
     fed = float(sum(scene.log.latest("numbers").values()))
@@ -193,7 +193,7 @@ def test_what_the_metrics_count_is_what_the_job_did(watched: Watched) -> None:
     assert {s.metrics.lag for t in scene.detail().tasks for s in t.stages if s.metrics} == {0}
 
 
-def test_a_stopped_container_leaves_no_series_and_what_is_not_read_is_still_counted(watched: Watched) -> None:
+def test_the_series_of_a_stopped_container_end_and_the_lag_of_its_tasks_is_still_reported(watched: Watched) -> None:
     scene = watched.stage
     watched.container.terminate()
     assert watched.container.wait(120) == 0

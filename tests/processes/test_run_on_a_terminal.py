@@ -37,7 +37,7 @@ def command(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("columns", [80, 200])
-def test_a_terminal_has_a_table_in_place_until_ctrl_c(command: list[str], columns: int) -> None:
+def test_on_a_terminal_a_table_is_updated_in_place_until_ctrl_c(command: list[str], columns: int) -> None:
     with at_terminal(command, columns=columns) as terminal:
         terminal.until("container-1")
         terminal.until("2/2")
@@ -53,7 +53,7 @@ def test_a_terminal_has_a_table_in_place_until_ctrl_c(command: list[str], column
     assert "Traceback" not in terminal.text
 
 
-def test_elsewhere_there_are_plain_lines(command: list[str]) -> None:
+def test_without_a_terminal_plain_lines_are_printed(command: list[str]) -> None:
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         said = [next(process.stdout) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""A container started by spark-submit: it has the master that it was given, and the stop of the run ends it cleanly."""
+"""A container started by spark-submit: it has the master of that command, and it ends cleanly when its run is stopped."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class TestOnAStandaloneCluster:
 
     first: tuple[str, subprocess.Popen[bytes]]
 
-    def test_a_master_that_cannot_be_ends_the_container_with_the_reason_in_the_api(self, scene: Stage) -> None:
+    def test_an_invalid_master_ends_the_container_with_the_reason_in_the_api(self, scene: Stage) -> None:
         execution_id, watchdog = scene.start_container(SLUICE_SPARK_MASTER="sprak://127.0.0.1:7077")
         assert watchdog.wait(180) == 1
         reason = scene.incarnation(execution_id).reason
@@ -88,7 +88,7 @@ class TestOnAStandaloneCluster:
         _, alive = psutil.wait_procs(left, 60)
         assert alive == []
 
-    def test_the_next_container_continues_and_stops_in_order(self, scene: Stage, master: str) -> None:
+    def test_the_next_container_continues_and_stops_cleanly(self, scene: Stage, master: str) -> None:
         execution_id, watchdog = scene.start_container(SLUICE_SPARK_MASTER=master)
         scene.feed(200)
         scene.await_all_written(300)
@@ -97,7 +97,9 @@ class TestOnAStandaloneCluster:
         assert scene.incarnation(execution_id).exit_code == 0
         wait_for("the executors' end", lambda: not executors(master), 60)
 
-    def test_an_executor_that_does_not_see_the_state_is_refused_when_it_joins_and_at_the_start(self, scene: Stage, master: str) -> None:
+    def test_an_executor_without_the_state_directory_is_refused_when_it_joins_and_when_a_container_starts(
+        self, scene: Stage, master: str
+    ) -> None:
         scene.deploy()
         state = scene.root / "home" / "state"
         blind = f"on 127.0.0.1: {state} (SLUICE_STATE_DIR): it does not see what the driver wrote there"

@@ -27,7 +27,7 @@ def blocks(language: str) -> list[str]:
 
 
 class Reader:
-    """Who follows the tutorial, in the folder that its first commands make."""
+    """A reader who follows the tutorial, in the folder that its first commands create."""
 
     def __init__(self, root: Path, environment: Mapping[str, str], broker: str) -> None:
         self.root = root
@@ -86,7 +86,7 @@ def reader(root: Path, broker: str) -> Iterator[Reader]:
             end(process, waits=(30, 30))
 
 
-def test_its_commands_lead_from_nothing_to_a_drained_and_upgraded_job(tmp_path: Path, kafka_server: str) -> None:
+def test_the_commands_of_the_tutorial_start_drain_and_change_a_job(tmp_path: Path, kafka_server: str) -> None:
     begin, coordinator, container, look, drain, edit, again, more = blocks("sh")
     printed = [block for block in blocks("") if block.startswith("{")]
     expected = sorted(printed[0].splitlines())

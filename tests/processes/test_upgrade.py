@@ -1,4 +1,4 @@
-"""Upgrades with real processes and real Spark: to another pipeline with other state, and back from one that fails."""
+"""Upgrades with real processes and real Spark: to another pipeline with other state, and roll-backs from versions that fail."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def said(scene: Stage, name: str, pattern: str) -> str:
 
 
 def read(scene: Stage) -> int:
-    """The number of numbers that the run, and those before it, have read."""
+    """How many numbers this run and the runs before it have read."""
     return sum(each.offset for task in scene.detail().tasks for stage in task.stages for each in stage.offsets)
 
 
@@ -118,7 +118,7 @@ def by_key(count: int) -> Counter[int]:
     return Counter(number % 5 for number in range(count))
 
 
-def test_a_job_is_upgraded_to_another_pipeline_and_comes_back_from_one_that_fails_with_exact_totals(scene: Stage) -> None:
+def test_totals_are_exact_after_an_upgrade_to_another_pipeline_and_a_roll_back_from_one_that_fails(scene: Stage) -> None:
     first = run(scene)
     scene.feed(300)
     wait_for("all of them in the middle", lambda: sum(scene.log.latest("middle").values()) == 300, 180)
@@ -149,7 +149,7 @@ def test_a_job_is_upgraded_to_another_pipeline_and_comes_back_from_one_that_fail
     assert totals(scene) == by_key(650)
 
 
-def test_an_upgrade_that_keeps_the_state_comes_back_from_a_version_that_fails_to_the_state_of_the_drain(scene: Stage) -> None:
+def test_an_upgrade_that_keeps_the_state_is_rolled_back_from_a_version_that_fails_to_the_state_of_the_drain(scene: Stage) -> None:
     scene.job_file.write_text(ONCE)
     first = run(scene)
     scene.feed(300)

@@ -86,7 +86,7 @@ class Hours:
         wait_for("all rows routed", lambda: sum(self._scene.log.latest("middle").values()) >= all_of_them, 180)
 
     def counted(self) -> Counter[tuple[int, str]]:
-        """A window that is drained in the middle occurs twice, with parts of its count."""
+        """The counts in the output. A window that was open during a drain occurs twice, each time with a part of its count."""
         found: Counter[tuple[int, str]] = Counter()
         for rows in self._scene.log.read("out", 0, 0, self._scene.log.latest("out")[0]):
             for row in rows:

@@ -54,7 +54,7 @@ def opened(context: BrowserContext, path: str) -> Page:
     return page
 
 
-def test_a_page_shows_what_happens_without_being_loaded_again(context: BrowserContext, coordinator: Running, tmp_path: Path) -> None:
+def test_a_page_shows_changes_without_being_reloaded(context: BrowserContext, coordinator: Running, tmp_path: Path) -> None:
     page = opened(context, "")
     expect(page.get_by_text("There is no job yet")).to_be_visible()
     staged = Staged(coordinator.http, tmp_path / "home")
@@ -68,7 +68,7 @@ def test_a_page_shows_what_happens_without_being_loaded_again(context: BrowserCo
     expect(page.locator("#timeline")).to_contain_text("container c0 exited with code 0", timeout=30_000)
 
 
-def test_an_action_is_done_from_its_dialog_and_its_effect_is_shown(context: BrowserContext, staged: Staged) -> None:
+def test_an_action_is_performed_in_its_dialog_and_its_effect_is_shown(context: BrowserContext, staged: Staged) -> None:
     page = opened(context, f"jobs/{JOB}")
     page.get_by_role("button", name="Scale…").click()
     dialog = page.get_by_role("dialog")
@@ -99,13 +99,13 @@ def test_ten_tabs_stay_live_over_one_connection(context: BrowserContext, staged:
     staged.commit("Partition 0", "c0", batch=7)
     for page in (pages[1], pages[6]):
         expect(page.locator("#task-Partition_200")).to_contain_text("batch 7", timeout=30_000)
-    pages[0].close()  # it held the connection for all
+    pages[0].close()  # its connection was the one that all tabs share
     staged.commit("Partition 0", "c0", batch=8)
     for page in (pages[1], pages[6]):
         expect(page.locator("#task-Partition_200")).to_contain_text("batch 8", timeout=60_000)
 
 
-def test_text_of_users_cannot_act_on_the_page(context: BrowserContext, coordinator: Running, tmp_path: Path) -> None:
+def test_text_of_users_is_shown_as_text_and_does_not_widen_the_page(context: BrowserContext, coordinator: Running, tmp_path: Path) -> None:
     Staged(coordinator.http, tmp_path / "home", error=HOSTILE)
     page = opened(context, f"jobs/{JOB}")
     expect(page.locator("#problems")).to_contain_text("<script>document.title")
@@ -123,7 +123,7 @@ DESCRIBE = """(each => [each.tagName, each.name, each.getAttribute('href'), each
     each.parentElement?.id, each.tagName === 'SUMMARY' ? '' : each.textContent.slice(0, 20)].join('|'))"""
 
 
-def test_the_tab_key_reaches_everything_and_its_place_is_visible(context: BrowserContext, staged: Staged) -> None:
+def test_the_tab_key_reaches_every_control_and_the_focus_is_visible(context: BrowserContext, staged: Staged) -> None:
     drain = staged.drain()
     page = context.new_page()
     for name, path in PAGES.items():
@@ -141,7 +141,7 @@ def test_the_tab_key_reaches_everything_and_its_place_is_visible(context: Browse
         assert not invisible, name
 
 
-def test_an_action_is_done_with_the_keyboard_alone(context: BrowserContext, staged: Staged) -> None:
+def test_an_action_can_be_performed_with_the_keyboard_alone(context: BrowserContext, staged: Staged) -> None:
     page = opened(context, f"jobs/{JOB}")
     page.get_by_role("button", name="Scale…").focus()
     page.keyboard.press("Enter")
@@ -164,7 +164,7 @@ def test_an_action_is_done_with_the_keyboard_alone(context: BrowserContext, stag
     expect(page.get_by_role("button", name="Scale…")).to_be_focused()
 
 
-def test_a_change_of_the_page_leaves_the_focus_where_it_is(context: BrowserContext, staged: Staged) -> None:
+def test_an_update_of_the_page_does_not_move_the_focus(context: BrowserContext, staged: Staged) -> None:
     page = opened(context, f"jobs/{JOB}")
     parts = page.locator("#task-Partition_200 summary").first
     parts.focus()
