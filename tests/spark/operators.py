@@ -1,4 +1,4 @@
-"""What a flush does to each kind of stateful operator, and what is known about it before."""
+"""Stages with each kind of stateful operator, for tests of flushes."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def orders(spark: SparkSession, tmp_path: Path) -> Iterator[Script]:
 
 
 def found(queries: ActiveQueries, script: Script, *names: str) -> list[ActiveQuery]:
-    """The active queries of the script with these names of checkpoints, when all are active."""
+    """The active queries of the script with these checkpoint names, as soon as all are active."""
 
     def look() -> list[ActiveQuery] | None:
         active = {each.checkpoint.rpartition("/")[2]: each for each in queries.find() if str(script.root) in each.checkpoint}
@@ -92,7 +92,7 @@ def test_queries_of_another_session_are_found_and_their_batches_read_once(spark:
     wait_for("the end of the query", lambda: not [each for each in queries.find() if each.run_id == query.runId])
 
 
-def test_a_query_that_failed_tells_its_error(spark: SparkSession, orders: Script) -> None:
+def test_a_failed_query_has_its_error(spark: SparkSession, orders: Script) -> None:
     def fails(rows: DataFrame, batch: int) -> None:
         raise ValueError("no such currency")
 
@@ -113,7 +113,7 @@ def test_a_query_that_failed_tells_its_error(spark: SparkSession, orders: Script
 
 
 def test_all_queries_are_held_before_the_first_of_them_ends(spark: SparkSession, orders: Script) -> None:
-    """A script that waits for any query may end when one has ended. No batch of another query may run then."""
+    """A script that waits for any query may end when one of them has ended. No batch of another query may run at that time."""
     begun, go, events = Event(), Event(), list[str]()
 
     def slow(rows: DataFrame, batch: int) -> None:

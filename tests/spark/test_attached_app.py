@@ -1,4 +1,4 @@
-"""An attached script and its supervisor, which is this test: what the script reports, and what it does when it is told to stop."""
+"""An attached script and its supervisor, which is this test: what the script reports, and what it does after a request to stop."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_queries_are_reported_and_stopped_also_those_that_start_later(supervisor
     assert orders.batches("counts", "offsets") == orders.batches("counts", "commits")
 
 
-def test_a_query_whose_checkpoint_is_in_use_is_stopped(supervisor: Supervisor, orders: Script) -> None:
+def test_a_query_whose_checkpoint_another_job_uses_is_stopped(supervisor: Supervisor, orders: Script) -> None:
     supervisor.grant()
     orders.feed("one")
     query = orders.start("counts", nothing)
@@ -94,7 +94,7 @@ def test_a_query_whose_checkpoint_is_in_use_is_stopped(supervisor: Supervisor, o
 
 
 @pytest.mark.parametrize("answer", ["refused", "granted to another job", "the end"])
-def test_a_script_that_may_not_run_is_told_why(supervisor: Supervisor, answer: str) -> None:
+def test_a_script_that_may_not_run_gets_the_reason(supervisor: Supervisor, answer: str) -> None:
     if answer == "refused":
         supervisor.say("refused", why="job orders is running")
         expected = "job orders is running"
@@ -108,7 +108,7 @@ def test_a_script_that_may_not_run_is_told_why(supervisor: Supervisor, answer: s
         supervisor.app.start(supervisor.theirs, ends_script=False)
 
 
-def test_an_observed_script_lives_on_without_its_supervisor(supervisor: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_observed_script_continues_without_its_supervisor(supervisor: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
     supervisor.grant()
     supervisor.say("lost", why="another one has replaced it")
     supervisor.ours.shutdown(socket.SHUT_RDWR)

@@ -60,7 +60,7 @@ class Seen:
 
 
 def seen_with(archive: ClassArchive, root: Path) -> Seen:
-    """With a directory of settings, which the archive's JVM did not have."""
+    """Start a session with a directory of settings, which the JVM that wrote the archive did not have."""
     (root / "conf").mkdir()
     (root / "conf" / "spark-defaults.conf").write_text("spark.ui.enabled false\n")
     done = subprocess.run(
@@ -85,14 +85,14 @@ def archive() -> ClassArchive:
     return ensure_archive(os.environ)
 
 
-def test_a_session_has_most_of_spark_s_classes_from_the_archive_under_another_collector_too(archive: ClassArchive, tmp_path: Path) -> None:
+def test_a_session_loads_most_of_spark_s_classes_from_the_archive_with_another_collector_too(archive: ClassArchive, tmp_path: Path) -> None:
     (tmp_path / "a b.jsa").symlink_to(archive.file)
     seen = seen_with(ClassArchive(tmp_path / "a b.jsa", archive.class_path), tmp_path)
     assert seen.archived > 5000
     assert seen.archived > seen.others
 
 
-def test_the_command_line_of_an_archive_s_jvm_is_short_and_each_jar_is_once_on_its_class_path(
+def test_the_command_line_of_a_jvm_with_an_archive_is_short_and_each_jar_is_on_its_class_path_once(
     archive: ClassArchive, tmp_path: Path
 ) -> None:
     seen = seen_with(archive, tmp_path)
@@ -103,7 +103,7 @@ def test_the_command_line_of_an_archive_s_jvm_is_short_and_each_jar_is_once_on_i
     assert seen.core.rpartition("/")[2] in seen.jars
 
 
-def test_an_archive_fits_in_a_directory_of_any_name_and_after_the_dates_of_files_were_lost(tmp_path: Path) -> None:
+def test_an_archive_is_used_in_a_directory_of_any_name_and_with_other_modification_times(tmp_path: Path) -> None:
     archive = ensure_archive({**os.environ, "SLUICE_JARS_DIR": str(tmp_path / "spä ce" / "jars")})
     for file in (archive.file, Path(archive.class_path)):
         file.touch()
@@ -112,12 +112,12 @@ def test_an_archive_fits_in_a_directory_of_any_name_and_after_the_dates_of_files
     assert seen.command_line < SHORT
 
 
-def test_an_archive_of_another_kind_is_done_without(archive: ClassArchive, tmp_path: Path) -> None:
+def test_a_session_starts_without_an_archive_that_cannot_be_read(archive: ClassArchive, tmp_path: Path) -> None:
     (tmp_path / "none.jsa").write_bytes(b"not an archive")
     assert seen_with(ClassArchive(tmp_path / "none.jsa", archive.class_path), tmp_path).archived == 0
 
 
-def test_a_session_starts_where_the_jar_went_after_it_was_looked_at(archive: ClassArchive, tmp_path: Path) -> None:
+def test_a_session_starts_without_its_archive_when_the_jar_has_been_deleted(archive: ClassArchive, tmp_path: Path) -> None:
     seen = seen_with(ClassArchive(archive.file, str(tmp_path / "gone.jar")), tmp_path)
     assert seen.archived == 0
     assert len(seen.jars) > 200

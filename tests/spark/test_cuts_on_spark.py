@@ -92,7 +92,7 @@ def small(bench: Bench) -> object:
 
 
 def copies_of_a_running_query(bench: Bench, into: Path) -> list[FrozenCheckpoint]:
-    """One frozen copy after about each batch while the query runs; the first may be from before any state."""
+    """About one frozen copy after each batch while the query runs. The first one may have been made before there was any state."""
     bench.max_rows = 10
     totals, grant = Totals(), bench.grant("in")
     bench.feed(range(10), batch=0)
@@ -128,7 +128,7 @@ def continues_from(bench: Bench, directory: Path, name: str) -> Totals:
     return totals
 
 
-def test_every_cut_of_a_running_query_starts_and_continues_exactly(bench: Bench, tmp_path: Path, small: object) -> None:
+def test_a_query_continues_exactly_from_every_frozen_copy_of_a_running_query(bench: Bench, tmp_path: Path, small: object) -> None:
     (tmp_path / "cuts").mkdir()
     cuts = copies_of_a_running_query(bench, tmp_path / "cuts")
     assert len(cuts) > BATCHES / 2
@@ -143,7 +143,9 @@ def test_every_cut_of_a_running_query_starts_and_continues_exactly(bench: Bench,
         assert len(totals.seen) == KEYS or read_until(cut) == BATCHES * 10
 
 
-async def test_a_cut_that_went_through_a_blob_store_starts_and_continues_exactly(bench: Bench, tmp_path: Path, small: object) -> None:
+async def test_a_query_continues_exactly_from_a_frozen_copy_that_was_backed_up_and_restored(
+    bench: Bench, tmp_path: Path, small: object
+) -> None:
     (tmp_path / "cuts").mkdir()
     cuts = copies_of_a_running_query(bench, tmp_path / "cuts")
     clock = FakeClock()
@@ -160,7 +162,7 @@ async def test_a_cut_that_went_through_a_blob_store_starts_and_continues_exactly
         assert len(totals.seen) == KEYS or read_until(cut) == BATCHES * 10
 
 
-def test_the_changelogs_of_spark_say_what_they_build_upon(bench: Bench) -> None:
+def test_the_changelogs_of_spark_name_the_versions_they_build_upon(bench: Bench) -> None:
     totals, grant = Totals(), bench.grant("in")
     bench.max_rows = 10
     bench.feed(range(40), batch=0)

@@ -15,7 +15,7 @@ from sluice.clock import SystemClock
 pytestmark = pytest.mark.spark
 
 
-def test_a_session_that_gets_no_executor_says_what_may_be_missing(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_error_of_a_session_without_executors_names_possible_causes(spark: SparkSession, tmp_path: Path) -> None:
     paths = SharedPaths(spark, [SharedPath(tmp_path, "SLUICE_STATE_DIR")], SystemClock(), timedelta(seconds=0.3))
     with pytest.raises(ExecutorsMissing, match=r"local\[2\] gave no executor within 0\.3 s .*spark\.cores\.max"):
         paths.check(1)

@@ -74,7 +74,7 @@ def error_of(ends: Queue[QueryEnded]) -> str:
     return error
 
 
-def test_an_error_of_a_batch_function_begins_with_the_line_that_raised_it_and_is_the_same_the_next_time(
+def test_an_error_of_a_batch_function_begins_with_the_line_that_raised_it_and_is_the_same_at_each_attempt(
     bench: Bench, ends: Queue[QueryEnded], job: ModuleType
 ) -> None:
     def stage(task: StageTask) -> DataStreamWriter:
@@ -111,7 +111,7 @@ def counting(key: str) -> Callable[[StageTask], DataStreamWriter]:
     return stage
 
 
-def test_state_with_another_schema_is_answered_with_sluice_upgrade(bench: Bench, ends: Queue[QueryEnded]) -> None:
+def test_the_error_for_state_with_another_schema_names_sluice_upgrade(bench: Bench, ends: Queue[QueryEnded]) -> None:
     bench.feed(range(10), batch=0)
     bench.run_until_read(bench.grant("in"), counting("partition"))
     ends.get(timeout=60)
@@ -121,7 +121,7 @@ def test_state_with_another_schema_is_answered_with_sluice_upgrade(bench: Bench,
         check_state_fits(error_of(ends))
 
 
-def test_a_stage_that_is_declared_to_have_no_state_and_has_some_is_refused(bench: Bench) -> None:
+def test_a_stage_that_is_declared_stateless_and_keeps_state_is_refused(bench: Bench) -> None:
     task = bench.task(bench.grant("in"))
     counts, plain = operators_of(counting("partition")(task)), operators_of(task.read(IN).writeStream)
     declared = Stage(StageName("count"), ("in",), stateful=False)

@@ -42,7 +42,7 @@ def test_a_flush_may_be_run_again(either: Bench) -> None:
     assert drained.counted() == 25
 
 
-def test_a_flush_that_was_planned_and_not_run_is_an_interrupted_batch(either: Bench) -> None:
+def test_a_flush_that_was_planned_and_not_run_is_finished_as_an_interrupted_batch(either: Bench) -> None:
     either.feed(some_events(25), batch=0)
     drained = Drained(either, windowed).runs()
     batch = drained.committed
@@ -55,7 +55,7 @@ def test_a_flush_that_was_planned_and_not_run_is_an_interrupted_batch(either: Be
     assert drained.writers == 1
 
 
-def test_the_rest_is_read_in_bounded_batches_under_the_watermark_of_the_last_batch(either: Bench) -> None:
+def test_the_rest_of_the_input_is_read_in_bounded_batches_with_the_watermark_of_the_last_batch(either: Bench) -> None:
     either.feed(some_events(4), batch=0)
     drained = Drained(either, windowed, max_rows=10).runs()
     before = drained.committed
@@ -73,7 +73,7 @@ def test_the_rest_is_read_in_bounded_batches_under_the_watermark_of_the_last_bat
     assert drained.counted() == 44
 
 
-def test_a_store_that_never_ran_a_batch_reads_the_rest_too(either: Bench) -> None:
+def test_a_stage_that_never_ran_a_batch_reads_the_rest_of_the_input_too(either: Bench) -> None:
     drained = Drained(either, windowed)
     either.stores.prepare(drained.grant.task, drained.grant.stage, drained.grant.lineage, None)
     either.feed(some_events(25), batch=0)
@@ -96,7 +96,7 @@ def test_a_stage_without_state_has_nothing_to_flush(either: Bench) -> None:
     assert drained.committed == before
 
 
-def test_what_spark_writes_for_a_first_batch_is_what_we_plan(either: Bench, tmp_path: Path) -> None:
+def test_the_planned_first_batch_equals_the_one_that_spark_writes(either: Bench, tmp_path: Path) -> None:
     either.feed(some_events(4), batch=0)
     by_spark = Drained(either, windowed).runs()
     by_us = Drained(Bench(either.spark, tmp_path / "other", either.topics), windowed)
@@ -108,5 +108,5 @@ def test_what_spark_writes_for_a_first_batch_is_what_we_plan(either: Bench, tmp_
 
 
 def sources(drained: Drained) -> list[object]:
-    """Of the first batch, with the job's names for them. Whitespace is Spark's."""
+    """The sources in the plan of the first batch, with the job's names of streams. They are parsed, because Spark's whitespace differs."""
     return [json.loads(source.replace(drained.bench.prefix, "")) for source in drained.plan(0).sources]

@@ -1,4 +1,4 @@
-"""What a flush does to each kind of stateful operator, and what is known about it before."""
+"""The effect of a flush on each kind of stateful operator, and how it is predicted."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_timer_fires_before_the_state_of_another_key_expires(either: Bench) ->
     assert (flushed.rounds, flushed.rows_left) == (3, 0)
 
 
-def test_timers_that_never_end_are_given_up_and_reported(either: Bench) -> None:
+def test_timers_that_are_set_again_without_end_are_given_up_and_reported(either: Bench) -> None:
     pytest.importorskip("google.protobuf.descriptor", reason="Spark's transformWithState needs protobuf")
     either.feed(EVENTS, batch=0)
     drained = Drained(either, transformed(Counting(every=600, again=1_000_000), "ProcessingTime")).runs_once()
@@ -166,10 +166,10 @@ def test_timers_that_never_end_are_given_up_and_reported(either: Bench) -> None:
     assert flushed.operators_left == ("transformWithState (2 rows)",)
 
 
-def test_state_that_only_expires_is_let_expire(either: Bench) -> None:
+def test_state_without_output_expires_in_a_flush(either: Bench) -> None:
     pytest.importorskip("google.protobuf.descriptor", reason="Spark's transformWithState needs protobuf")
     either.feed(EVENTS, batch=0)
-    processor = Counting(every=7200, to_live=3600)  # its timers find no state, in the flush as always
+    processor = Counting(every=7200, to_live=3600)  # its timers find no state, as also without a flush
     drained = Drained(either, transformed(processor, "ProcessingTime")).runs_once()
     flushed = drained.flusher().flush()
     assert flushed.rows_left == 0

@@ -74,9 +74,9 @@ def test_a_query_that_has_not_run_a_batch_since_its_start_is_flushed_in_place(ei
     assert drained.counted() == 25
 
 
-def test_a_query_that_never_ran_a_batch_reads_the_rest_in_place(either: Bench) -> None:
+def test_a_query_that_never_ran_a_batch_reads_the_rest_of_the_input_in_place(either: Bench) -> None:
     drained = Drained(either, windowed)
-    held = drained.pauses()  # with nothing to read it has planned nothing
+    held = drained.pauses()  # without input no batch is planned
     either.feed(EVENTS, batch=0)
     flusher = drained.flusher(paused=held)
     assert flusher.advance(drained.ends()) == 1
@@ -85,7 +85,7 @@ def test_a_query_that_never_ran_a_batch_reads_the_rest_in_place(either: Bench) -
     assert drained.counted() == 25
 
 
-def test_a_store_that_was_flushed_in_place_is_one_that_spark_continues_from(either: Bench) -> None:
+def test_a_query_can_continue_from_state_that_was_flushed_in_place(either: Bench) -> None:
     either.feed(EVENTS, batch=0)
     drained = Drained(either, windowed)
     held = drained.pauses()
@@ -109,7 +109,7 @@ def test_a_query_with_two_sources_is_held_at_both(either: Bench) -> None:
     assert len(drained.output()) == 15
 
 
-def test_timeouts_of_processing_time_end_the_held_query_and_fire_in_its_store(either: Bench) -> None:
+def test_to_fire_timeouts_of_processing_time_a_flush_ends_the_held_query_and_starts_others(either: Bench) -> None:
     either.feed(EVENTS, batch=0)
     drained = Drained(either, grouped(GroupStateTimeout.ProcessingTimeTimeout)).runs_once()
     query = either.start(drained.grant, drained.stage)
@@ -169,7 +169,7 @@ def test_a_query_that_cannot_be_held_in_time_continues(either: Bench, interrupt_
     assert either.stop(query)
 
 
-def test_a_batch_that_fails_in_the_held_query_is_an_interrupted_one(either: Bench) -> None:
+def test_a_batch_that_fails_in_the_held_query_is_finished_as_an_interrupted_batch(either: Bench) -> None:
     sink = Sink()
     sink.go.set()
     drained = Drained(either, sink.stage)

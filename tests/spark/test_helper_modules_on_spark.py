@@ -130,7 +130,7 @@ spark.stop()
 """
 
 
-def test_every_kind_of_python_process_of_spark_finds_them_and_nothing_else(tmp_path: Path) -> None:
+def test_every_kind_of_python_process_of_spark_imports_the_helper_modules_and_none_of_the_traps(tmp_path: Path) -> None:
     pytest.importorskip("google.protobuf.descriptor", reason="Spark's transformWithState needs protobuf")
     job, elsewhere = tmp_path / "a job's", tmp_path / "elsewhere"
     set_traps(job)

@@ -69,7 +69,7 @@ class Gated:
 
     @property
     def rows(self) -> int:
-        """How many rows were read."""
+        """The number of rows that were read."""
         return sum(each.rows for each in self.done)
 
     def await_rows(self, rows: int) -> None:
@@ -125,7 +125,7 @@ def test_a_query_waits_until_records_arrive_and_reads_them(either_gated: Gated) 
     assert gated.bench.stop(query)
 
 
-def test_a_batch_without_data_follows_at_once_and_closes_windows(gated: Gated) -> None:
+def test_a_batch_without_data_runs_at_once_and_closes_windows(gated: Gated) -> None:
     gated.bench.feed(EVENTS, batch=0)
     drained = Drained(gated.bench, windowed)
     query = gated.start(drained, Waits(timedelta(0), longest=NEVER))
@@ -133,7 +133,7 @@ def test_a_batch_without_data_follows_at_once_and_closes_windows(gated: Gated) -
     assert gated.bench.stop(query)
 
 
-def test_a_query_that_waits_is_interrupted_by_spark(gated: Gated) -> None:
+def test_a_waiting_query_can_be_stopped_by_spark(gated: Gated) -> None:
     query = gated.start(Drained(gated.bench, windowed), Waits(timedelta(0), longest=NEVER))
     gated.await_waiting(query)
     query.stop()
@@ -141,7 +141,7 @@ def test_a_query_that_waits_is_interrupted_by_spark(gated: Gated) -> None:
     assert query.exception() is None
 
 
-def test_a_query_that_waits_is_paused_and_resumed_and_drained(either_gated: Gated) -> None:
+def test_a_waiting_query_can_be_paused_resumed_and_drained(either_gated: Gated) -> None:
     gated = either_gated
     drained = Drained(gated.bench, windowed)
     query = gated.start(drained, Waits(timedelta(0), longest=NEVER))
@@ -162,7 +162,7 @@ def test_a_query_that_waits_is_paused_and_resumed_and_drained(either_gated: Gate
     assert drained.counted() == len(EVENTS)
 
 
-def test_an_opened_gate_lets_a_watermark_rise_that_was_capped(gated: Gated) -> None:
+def test_opening_the_gate_lets_a_capped_watermark_rise(gated: Gated) -> None:
     gated.bench.feed(EVENTS, batch=0)
     gated.cap = from_millis(1_000_000)
     drained = Drained(gated.bench, windowed)
@@ -176,7 +176,7 @@ def test_an_opened_gate_lets_a_watermark_rise_that_was_capped(gated: Gated) -> N
     assert gated.bench.stop(query)
 
 
-def test_a_query_with_timers_of_processing_time_is_asked_without_new_records(gated: Gated) -> None:
+def test_a_query_with_timers_of_processing_time_runs_batches_without_new_records(gated: Gated) -> None:
     gated.bench.feed(EVENTS, batch=0)
     stage = grouped(GroupStateTimeout.ProcessingTimeTimeout)
     query = gated.start(Drained(gated.bench, stage), Waits(timedelta(milliseconds=50), timed=True, longest=NEVER))
@@ -185,7 +185,7 @@ def test_a_query_with_timers_of_processing_time_is_asked_without_new_records(gat
     assert gated.bench.stop(query)
 
 
-def test_a_query_with_an_interval_does_not_begin_a_batch_before_its_end_and_stops_at_once(gated: Gated) -> None:
+def test_a_query_with_an_interval_begins_no_batch_before_the_interval_ends_and_stops_at_once(gated: Gated) -> None:
     gated.bench.feed(EVENTS, batch=0)
     query = gated.start(Drained(gated.bench, windowed), Waits(NEVER, longest=NEVER))
     gated.await_rows(len(EVENTS))
@@ -196,7 +196,7 @@ def test_a_query_with_an_interval_does_not_begin_a_batch_before_its_end_and_stop
     assert query.exception() is None
 
 
-def test_the_time_of_a_wait_does_not_count_as_time_of_the_batch(gated: Gated) -> None:
+def test_the_duration_of_a_batch_does_not_include_the_wait_for_input(gated: Gated) -> None:
     query = gated.start(Drained(gated.bench, windowed), Waits(timedelta(0), longest=NEVER))
     gated.await_waiting(query)
     began = monotonic()
@@ -213,7 +213,7 @@ def test_the_time_of_a_wait_does_not_count_as_time_of_the_batch(gated: Gated) ->
     assert 0 <= progress["durationMs"]["latestOffset"] <= progress["durationMs"]["triggerExecution"]
 
 
-def test_a_query_that_waits_reports_that_it_is_idle(gated: Gated) -> None:
+def test_a_waiting_query_reports_that_it_is_idle(gated: Gated) -> None:
     interval = "spark.sql.streaming.noDataProgressEventInterval"
     gated.bench.spark.conf.set(interval, "100")
     try:

@@ -142,7 +142,7 @@ def test_a_task_reads_its_own_partitions_from_their_starts(bench: KafkaBench) ->
     assert bench.numbers("out") == list(range(21, 100, 2))
 
 
-def test_a_topic_that_grew_is_read_from_the_beginning_of_its_new_partitions(bench: KafkaBench) -> None:
+def test_new_partitions_of_a_topic_are_read_from_their_beginning(bench: KafkaBench) -> None:
     bench.feed(range(100))
     bench.run_until_read(bench.grant("in", partitions=[0]), copy)
     bench.run_until_read(bench.grant("in", partitions=[0, 1]), copy)
@@ -163,7 +163,7 @@ def test_a_new_partition_that_has_lost_its_first_records_is_read_from_its_start(
     assert bench.numbers("out") == sorted([*range(0, 100, 2), *range(21, 100, 2)])
 
 
-def test_a_batch_that_made_partitions_known_and_was_interrupted_is_run_again(bench: KafkaBench) -> None:
+def test_an_interrupted_batch_that_first_read_new_partitions_is_run_again(bench: KafkaBench) -> None:
     bench.feed(range(100))
     bench.run_until_read(bench.grant("in", partitions=[0]), copy)
     bench.topics._run(bench.topics._system.trim(bench.topic("in"), {1: 10}))
@@ -185,14 +185,14 @@ def test_no_batch_reads_more_than_max_rows(bench: KafkaBench) -> None:
     assert max(sizes) <= 100
 
 
-def test_the_columns_are_those_that_every_system_has(bench: KafkaBench) -> None:
+def test_the_columns_are_the_same_in_every_system(bench: KafkaBench) -> None:
     rows = bench.task(bench.grant("in")).read(IN)
     assert rows.columns == ["key", "value", "stream", "partition", "offset", "timestamp", "headers"]
     assert dict(rows.dtypes)["headers"] == "array<struct<key:string,value:binary>>"
     assert rows.isStreaming
 
 
-def test_records_with_one_key_share_the_partition_that_any_kafka_producer_chooses(bench: KafkaBench) -> None:
+def test_records_with_the_same_key_are_in_the_partition_that_any_kafka_producer_chooses(bench: KafkaBench) -> None:
     bench.feed(range(70))
     bench.run_until_read(bench.grant("in"), route)
     rows = bench.rows("mid")
@@ -216,7 +216,7 @@ def test_records_of_other_runs_and_control_records_never_reach_user_code(bench: 
     assert bench.numbers("out") == list(range(10))
 
 
-def test_progress_has_what_there_was_beyond_each_batch_as_with_the_log(bench: KafkaBench) -> None:
+def test_progress_has_the_ends_of_the_input_at_each_batch_as_with_the_log(bench: KafkaBench) -> None:
     bench.max_rows = 100
     bench.feed(range(250))
     query = bench.run_until_read(bench.grant("in"), copy)
@@ -248,7 +248,7 @@ def test_deleted_records_fail_the_query_and_are_not_skipped(bench: KafkaBench) -
     assert max(bench.numbers("out")) < 100
 
 
-def test_an_error_of_spark_that_shows_the_plan_does_not_show_how_to_log_in(bench: KafkaBench) -> None:
+def test_an_error_of_spark_that_shows_the_plan_does_not_show_the_password(bench: KafkaBench) -> None:
     login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="sluice" password="open-sesame";'
     properties = KafkaProperties({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": login})
     rows = KafkaTaskSystem(bench.spark, bench.topics.bootstrap, properties).read(bench.grant("in"), bench.topic("in"), {0: 0}, 10)
@@ -328,8 +328,8 @@ def test_a_batch_that_runs_again_is_not_sent_again_and_its_state_continues(bench
     assert bench.numbers("out") == [10] * 5 + [20] * 5
 
 
-def test_a_batch_whose_marker_is_deleted_is_found_and_not_sent_again(bench: KafkaBench) -> None:
-    """As after a kill between the transaction and the commit log, and a standstill of `offsets.retention.minutes`."""
+def test_a_batch_whose_marker_was_deleted_is_found_in_the_topic_and_not_sent_again(bench: KafkaBench) -> None:
+    """As after a kill between the transaction and the commit log, when the stage then did not run for `offsets.retention.minutes`."""
     grant = bench.grant("in")
     bench.feed(range(50))
     bench.run_until_read(grant, copy)
@@ -339,13 +339,13 @@ def test_a_batch_whose_marker_is_deleted_is_found_and_not_sent_again(bench: Kafk
     admin = AdminClient({"bootstrap.servers": bench.topics.bootstrap})
     admin.delete_consumer_groups([name])[name].result(60)
     task = bench.task(grant)
-    copy(task)  # which says how it writes
+    copy(task)  # declares the delivery
     assert task.fence(["out"], lambda: unfinished_batches(directory, grant.lineage, {})) >= 0
     bench.run_until_read(grant, copy)
     assert bench.numbers("out") == list(range(50))
 
 
-def test_the_record_that_names_its_batch_is_read_as_the_others_are(bench: KafkaBench) -> None:
+def test_the_record_with_the_batch_header_is_read_like_all_others(bench: KafkaBench) -> None:
     def from_mid(task: StageTask) -> DataStreamWriter:
         return task.write(task.read(MID).selectExpr("cast(value as string) v"), OUT, value="v")
 
@@ -386,14 +386,14 @@ def test_a_batch_of_a_fenced_generation_adds_nothing_and_loses_its_lease(bench: 
     assert len(lost) == 1
 
 
-def test_a_stage_that_names_another_delivery_is_refused(bench: KafkaBench) -> None:
+def test_a_stage_with_an_unknown_delivery_is_refused(bench: KafkaBench) -> None:
     task = bench.task(bench.grant("in"))
     with pytest.raises(BadJobFile, match=r"delivery='twice'.*exactly-once, at-least-once"):
         task.write(task.read(IN), OUT, value="value", delivery="twice")
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))
-def test_a_task_says_how_it_writes(bench: KafkaBench, delivery: Delivery) -> None:
+def test_a_task_reports_its_delivery(bench: KafkaBench, delivery: Delivery) -> None:
     task = bench.task(bench.grant("in"))
     task.write(task.read(IN), OUT, value="value", delivery=delivery)
     assert task.writes() == {"out": Writes(delivery)}
@@ -441,7 +441,7 @@ def test_a_batch_that_was_written_exactly_once_is_not_repeated_at_least_once(ben
 
 
 def test_a_stage_does_not_become_exactly_once_with_a_batch_that_may_have_been_written(bench: KafkaBench) -> None:
-    """So does the first start after an upgrade from a release that wrote with Spark's sink only."""
+    """The first start after an upgrade from a release that wrote only with Spark's sink is refused in the same way."""
     grant = bench.grant("in")
     bench.feed(range(50))
     run_as_a_container(bench, grant, Delivery.AT_LEAST_ONCE)
@@ -467,7 +467,7 @@ def test_a_stage_that_wrote_at_least_once_in_a_former_release_becomes_exactly_on
     assert bench.numbers("out") == list(range(80))
 
 
-def test_an_intermediate_stream_that_has_grown_is_written_where_tasks_read_it(bench: KafkaBench) -> None:
+def test_an_intermediate_stream_that_has_grown_is_written_only_in_the_partitions_that_tasks_read(bench: KafkaBench) -> None:
     bench.topics.grow(bench.topic("mid"), 4)
     bench.feed(range(70))
     bench.run_until_read(bench.grant("in"), route)
@@ -488,7 +488,7 @@ def test_sparks_sink_does_not_write_an_intermediate_stream_that_has_grown(bench:
     assert bench.rows("mid") == []
 
 
-def test_a_batch_reaches_the_driver_in_pieces_and_whole(bench: KafkaBench) -> None:
+def test_a_batch_reaches_the_driver_completely_in_pieces(bench: KafkaBench) -> None:
     rows = bench.spark.range(0, 100_000, 1, 4).select(F.col("id").cast("string").cast("binary").alias("value"))
     pieces: list[int] = []
     assert transfer(rows, lambda piece: pieces.append(piece.num_rows)) == 100_000

@@ -1,4 +1,4 @@
-"""A drain that keeps the state in a running query, and how its operators are compared with those of the next version."""
+"""A drain that keeps the state of a running query, and how its operators are compared with those of the next version."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_state_can_be_used_on_after_a_change_of(spark: SparkSession, name: str) -> None:
+def test_state_can_still_be_used_after_a_change_of(spark: SparkSession, name: str) -> None:
     before, after = (identities(spark, stage) for stage in SAME[name])
     assert before == after
     assert before
@@ -135,7 +135,7 @@ def test_state_cannot_be_used_after_a_change_of(spark: SparkSession, name: str) 
     assert before != after
 
 
-def test_operators_are_named_so_that_their_user_knows_them(spark: SparkSession) -> None:
+def test_operators_are_named_as_in_the_code_of_users(spark: SparkSession) -> None:
     assert identities(spark, distinct("k", "t")) == ["dropDuplicatesWithinWatermark by k string, t timestamp"]
     assert identities(spark, lambda task: task.write(events(task), OUT)) == []
 
@@ -152,6 +152,6 @@ EFFECTS = {
 
 
 @pytest.mark.parametrize("name", EFFECTS)
-def test_what_a_flush_does_to_the_state_of(spark: SparkSession, name: str) -> None:
+def test_the_effect_of_a_flush_is_predicted_for_the_state_of(spark: SparkSession, name: str) -> None:
     stage, effects = EFFECTS[name]
     assert [each.effect for each in Plans(spark).of(stage)] == effects

@@ -1,4 +1,4 @@
-"""The file system that sets permissions of local files without a process: it differs from Hadoop's in nothing else."""
+"""The file system that sets permissions of local files without starting a process. Otherwise it behaves as Hadoop's does."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_every_configuration_gets_it_and_installing_it_again_changes_nothing(spark: SparkSession, files: Files, tmp_path: Path) -> None:
+def test_it_is_the_local_file_system_and_installing_it_again_changes_nothing(spark: SparkSession, files: Files, tmp_path: Path) -> None:
     assert files.system.getRaw().getClass().getName() == CLASS
     assert install(spark)
     again = Files(spark)
@@ -51,7 +51,7 @@ def test_every_configuration_gets_it_and_installing_it_again_changes_nothing(spa
     assert (tmp_path / "a").read_text() == "text"
 
 
-def test_files_and_directories_get_the_permissions_that_hadoop_gives_them(files: Files, tmp_path: Path) -> None:
+def test_files_and_directories_get_the_same_permissions_as_with_hadoop(files: Files, tmp_path: Path) -> None:
     files.create(tmp_path / "file")
     assert files.system.mkdirs(files.path(tmp_path / "directory" / "below"))
     assert [mode(tmp_path / each) for each in ("file", "directory", "directory/below")] == [0o644, 0o755, 0o755]
@@ -60,8 +60,8 @@ def test_files_and_directories_get_the_permissions_that_hadoop_gives_them(files:
         assert mode(tmp_path / "directory") == wanted
 
 
-def test_a_rename_is_hadoops_own(files: Files, tmp_path: Path) -> None:
-    """To a new name, and to one of another file: the same results, and no checksum files."""
+def test_a_rename_has_the_same_result_as_with_hadoop(files: Files, tmp_path: Path) -> None:
+    """Renaming to a new name and to the name of another file has the same results, without checksum files."""
     hadoops = files.types.RawLocalFileSystem()
     hadoops.initialize(files.system.getUri(), files.system.getConf())
     results = []

@@ -40,7 +40,7 @@ def test_every_record_is_read_once_across_a_restart(bench: Bench) -> None:
     assert sorted(map(int, bench.values("out"))) == list(range(900))
 
 
-def test_a_stream_that_grew_is_read_from_the_starts_of_its_new_partitions_and_replayed_exactly(bench: Bench) -> None:
+def test_new_partitions_of_a_stream_are_read_from_their_starts_and_replayed_exactly(bench: Bench) -> None:
     grant = bench.grant("in")
     bench.feed(range(100), batch=0)
     bench.run_until_read(grant, copy)
@@ -72,7 +72,7 @@ def test_no_batch_reads_more_than_max_rows(bench: Bench) -> None:
     assert max(sizes) <= 100
 
 
-def test_the_columns_are_those_that_every_system_has(bench: Bench) -> None:
+def test_the_columns_are_the_same_in_every_system(bench: Bench) -> None:
     rows = bench.task(bench.grant("in")).read(IN)
     assert rows.columns == ["key", "value", "stream", "partition", "offset", "timestamp", "headers"]
     assert rows.isStreaming
@@ -90,7 +90,7 @@ def test_a_batch_that_runs_twice_is_in_the_output_once(bench: Bench) -> None:
     assert sorted(map(int, bench.values("out"))) == list(range(150))
 
 
-def test_records_with_one_key_share_a_partition_and_rows_become_json(bench: Bench) -> None:
+def test_records_with_the_same_key_share_a_partition_and_rows_are_written_as_json(bench: Bench) -> None:
     bench.feed(range(50), batch=0)
     bench.run_until_read(bench.grant("in"), route)
     seen = 0
@@ -103,7 +103,7 @@ def test_records_with_one_key_share_a_partition_and_rows_become_json(bench: Benc
     assert seen == 50
 
 
-def test_an_intermediate_stream_that_has_grown_is_written_where_tasks_read_it(bench: Bench) -> None:
+def test_an_intermediate_stream_that_has_grown_is_written_only_in_the_partitions_that_tasks_read(bench: Bench) -> None:
     bench.log.grow("mid", 4)
     bench.feed(range(40), batch=0)
     bench.run_until_read(bench.grant("in"), route)
@@ -142,14 +142,14 @@ def test_records_of_an_earlier_history_whose_state_was_kept_are_read_again(bench
     assert sorted(bench.values("out")) == ["1", "2", "7", "8"]
 
 
-def test_a_record_of_this_history_is_known_by_its_header_among_others(bench: Bench) -> None:
+def test_a_record_of_this_history_is_recognised_by_one_of_its_headers(bench: Bench) -> None:
     bench.feed([1, 2], batch=0, stream="mid", headers={"sluice-run": "origin", "of-the-user": "x"})
     bench.feed([3, 4], batch=1, stream="mid", headers={"of-the-user": "origin"})
     bench.run_until_read(bench.grant("mid"), lambda task: task.write(task.read(MID).selectExpr("cast(value as string) v"), OUT, value="v"))
     assert sorted(bench.values("out")) == ["1", "2"]
 
 
-def test_what_one_stage_writes_the_next_one_reads(bench: Bench) -> None:
+def test_a_stage_reads_what_the_stage_before_it_writes(bench: Bench) -> None:
     bench.feed(range(30), batch=0)
     bench.run_until_read(bench.grant("in", stage="one"), route)
     second = bench.grant("mid", stage="two", lineage="6f0c9a52-3f5b-4e58-9c53-0d8e7a1f3b02")
@@ -166,7 +166,7 @@ def test_fencing_returns_the_last_batch_that_the_lineage_wrote(bench: Bench) -> 
     assert bench.task(replace(grant, lineage=Lineage("fresh"))).fence(["out"]) == -1
 
 
-def test_a_store_that_has_not_the_reported_batch_is_refused(bench: Bench) -> None:
+def test_a_checkpoint_without_the_reported_batch_is_refused(bench: Bench) -> None:
     grant = bench.grant("in")
     bench.feed(range(10), batch=0)
     bench.run_until_read(grant, copy)
@@ -175,8 +175,8 @@ def test_a_store_that_has_not_the_reported_batch_is_refused(bench: Bench) -> Non
         bench.stores.prepare(grant.task, grant.stage, grant.lineage, planned[-1] + 1)
 
 
-def test_no_two_readers_share_what_spark_keeps_of_a_data_source(bench: Bench) -> None:
-    """Spark modifies it from the threads of all queries that share it, which corrupts it when they start at the same time."""
+def test_readers_do_not_share_spark_s_state_of_a_data_source(bench: Bench) -> None:
+    """Spark modifies this state from the threads of all queries that share it. It is corrupted when they start at the same time."""
     manager = bench.spark._jsparkSession.sessionState().dataSourceManager()
     jvm = bench.spark._jvm
     assert jvm is not None

@@ -15,7 +15,7 @@ from tests.spark.conftest import Bench
 log = logging.getLogger("user.code")
 
 
-def test_what_a_batch_function_logs_is_about_the_task_of_its_stage(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_messages_of_a_batch_function_have_the_fields_of_its_task(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.handler.addFilter(FieldsFilter({}))
     caplog.set_level("INFO")
     done = Event()

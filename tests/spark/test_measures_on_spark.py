@@ -1,4 +1,4 @@
-"""What Spark reports of batches, as far as the containers' metrics rely on it."""
+"""What Spark reports about batches, as far as the metrics of containers depend on it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def counted(task: StageTask) -> DataStreamWriter:
     return task.write(rows.groupBy(F.window("at", "1 minute")).count(), OUT)
 
 
-def test_a_batch_reports_what_there_was_beyond_it(bench: Bench, listener: RecordingListener) -> None:
+def test_a_batch_reports_the_ends_of_its_input(bench: Bench, listener: RecordingListener) -> None:
     bench.max_rows = 100
     bench.feed(range(250), batch=0)
     bench.run_until_read(bench.grant("in"), copy)
@@ -64,7 +64,7 @@ def test_a_batch_reports_what_there_was_beyond_it(bench: Bench, listener: Record
     assert [sum(positions_of(each.positions, READS).values()) for each in batches] == [100, 200, 250]
 
 
-def test_the_parts_of_a_batch_s_duration_add_up_to_it(bench: Bench, listener: RecordingListener) -> None:
+def test_the_durations_of_the_parts_of_a_batch_add_up_to_its_duration(bench: Bench, listener: RecordingListener) -> None:
     bench.feed(range(10), batch=0)
     bench.run_until_read(bench.grant("in"), copy)
     done = listener.batch()
@@ -95,7 +95,7 @@ def test_a_stage_with_state_reports_its_size_and_its_watermark(bench: Bench, lis
     assert after.state.rows == 1, "the window of the first minute is closed"
 
 
-def test_rows_that_come_too_late_are_counted(bench: Bench, listener: RecordingListener) -> None:
+def test_late_rows_are_counted(bench: Bench, listener: RecordingListener) -> None:
     grant = bench.grant("in")
     bench.feed([0, 300], batch=0)
     bench.run_until_read(grant, counted)
@@ -105,7 +105,7 @@ def test_rows_that_come_too_late_are_counted(bench: Bench, listener: RecordingLi
     assert [each.state.dropped_late for each in seen if each.state] == [0, 0, 1]
 
 
-def test_a_query_that_finds_nothing_to_read_says_so(bench: Bench, listener: RecordingListener) -> None:
+def test_a_query_that_finds_nothing_to_read_reports_that_it_is_idle(bench: Bench, listener: RecordingListener) -> None:
     interval = "spark.sql.streaming.noDataProgressEventInterval"
     bench.spark.conf.set(interval, "100ms")
     try:

@@ -23,7 +23,7 @@ IN = Input("in")
 
 
 @pytest.mark.parametrize("end", [SystemExit("enough"), KeyboardInterrupt(), GeneratorExit()])
-def test_a_batch_function_that_ends_more_than_itself_fails_its_query(bench: Bench, end: BaseException) -> None:
+def test_a_batch_function_that_raises_an_exit_or_an_interrupt_fails_its_query(bench: Bench, end: BaseException) -> None:
     def ends(batch: DataFrame, batch_id: int) -> None:
         raise end
 
@@ -36,17 +36,17 @@ def test_a_batch_function_that_ends_more_than_itself_fails_its_query(bench: Benc
         query.awaitTermination(60)
 
 
-def test_the_jvm_is_one_that_does_not_outlive_an_out_of_memory_error(spark: SparkSession) -> None:
+def test_the_jvm_exits_at_an_out_of_memory_error(spark: SparkSession) -> None:
     assert spark._jvm is not None
     arguments = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
     assert "-XX:+ExitOnOutOfMemoryError" in list(arguments)
 
 
-def test_a_session_that_runs_gives_a_sign_of_life(spark: SparkSession) -> None:
+def test_the_check_of_a_running_session_succeeds(spark: SparkSession) -> None:
     check_alive(spark)
 
 
-def test_a_session_that_user_code_has_stopped_gives_none() -> None:
+def test_the_check_of_a_session_that_user_code_has_stopped_fails() -> None:
     stopped = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
     with pytest.raises(SparkStopped, match="the Spark session was stopped"):
         check_alive(stopped)  # type: ignore[arg-type]

@@ -15,14 +15,14 @@ from tests.spark.operators import EVENTS
 pytestmark = pytest.mark.spark
 
 
-def test_batches_of_a_running_query_have_as_many_rows_as_its_limit_says_now(either: Bench) -> None:
+def test_batches_of_a_running_query_follow_changes_of_its_row_limit(either: Bench) -> None:
     drained = Drained(either, windowed)
     query = either.start(drained.grant, windowed)
     await_initialised(query, SOON)
     execution = query._jsq.streamingQuery()
 
     def rows_of_batches(batch: int) -> list[int]:
-        """Of those with rows, from the ends in the offset log."""
+        """Feed events, and return the numbers of rows of the batches that have rows, computed from the offset log."""
         before = len(either.batches(drained.grant)[1])
         either.feed(EVENTS, batch=batch)
         query.processAllAvailable()

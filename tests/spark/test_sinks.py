@@ -1,4 +1,4 @@
-"""The sinks of examples/sinks: each row once, wherever the container is killed."""
+"""The sinks of examples/sinks write each row once, wherever the container is killed."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_rows_and_a_marker_in_one_transaction_are_in_postgresql_once(
     assert fetch(database, "SELECT number FROM numbers ORDER BY number") == [(number,) for number in range(20)]
 
 
-def test_a_former_owner_of_the_task_adds_nothing_to_postgresql(bench: Bench, spark: SparkSession, database: str) -> None:
+def test_a_former_owner_of_the_task_adds_no_row_to_postgresql(bench: Bench, spark: SparkSession, database: str) -> None:
     fetch(database, MARKERS, "CREATE TABLE numbers (number bigint)", "SELECT 1")
     rows, grant = spark.range(3).withColumnRenamed("id", "number"), bench.grant("in")
     present, former = bench.task(replace(grant, generation=Generation(2))), bench.task(grant)

@@ -80,7 +80,7 @@ def test_a_forced_stop_leaves_a_batch_that_the_next_start_runs_again(bench: Benc
     assert again.batches[0] == (0, 10)
 
 
-def test_the_lineage_that_is_written_beforehand_becomes_the_id_of_the_query(bench: Bench) -> None:
+def test_a_lineage_that_is_written_before_the_start_becomes_the_id_of_the_query(bench: Bench) -> None:
     grant = bench.grant("in", lineage="0b6a1c1e-74c8-4a3e-8f0e-2f5cbb6a9a11")
     query = bench.start(grant, lambda task: task.write(task.read(IN).select("value"), OUT, value="value"))
     assert str(query.id) == grant.lineage

@@ -147,7 +147,7 @@ class Reader:
 
 
 def at(seconds: int) -> Cap:
-    """A cap that the watermark reaches: it stays below a cap, because Spark drops rows which are as old as the watermark."""
+    """The cap at which the watermark reaches this time. It stays below its cap, because Spark drops rows that are as old as it."""
     return from_millis(seconds * 1000 + 1)
 
 
@@ -156,12 +156,12 @@ def below(seconds: int) -> Cap:
 
 
 @pytest.mark.parametrize(("cap", "counted"), [(at(1000), 240), (NoCap.FREE, 190)])
-def test_a_cap_keeps_what_a_slower_feeder_brings(bench: Bench, starts: GatedStarts, cap: Cap, counted: int) -> None:
+def test_with_a_cap_the_records_of_a_slower_feeder_are_kept(bench: Bench, starts: GatedStarts, cap: Cap, counted: int) -> None:
     reader = Reader(bench, starts, windowed, cap).feed(FAST).start().reads().feed(SLOW).reads().stop().flush()
     assert reader.counted() == counted
 
 
-def test_a_cap_that_rises_closes_windows_without_new_rows(bench: Bench, starts: GatedStarts) -> None:
+def test_a_rising_cap_closes_windows_without_new_rows(bench: Bench, starts: GatedStarts) -> None:
     reader = Reader(bench, starts, windowed, at(1000)).feed(FAST).start().reads()
     for cap in (1050, 1055, 1061):
         reader.cap = at(cap)
@@ -186,7 +186,7 @@ def test_the_cap_also_holds_for_the_first_batch_after_a_start(bench: Bench, star
     assert reader.counted() == 240
 
 
-def test_after_a_restart_a_cap_that_rises_closes_windows_without_new_rows(bench: Bench, starts: GatedStarts) -> None:
+def test_after_a_restart_a_rising_cap_closes_windows_without_new_rows(bench: Bench, starts: GatedStarts) -> None:
     reader = Reader(bench, starts, windowed, at(1000)).feed(FAST).start().reads().stop()
     reader.feed(SLOW[:10]).start().reads().stop()
     assert natural_watermark(reader.directory) == 1_179_000, "the restart and the older rows have not lowered it"
@@ -208,8 +208,8 @@ def test_a_batch_that_was_planned_before_a_kill_keeps_its_watermark(bench: Bench
     assert reader.counted() == 170
 
 
-def test_a_restore_of_an_older_snapshot_drops_nothing_that_a_slower_feeder_had_brought_since(bench: Bench, starts: GatedStarts) -> None:
-    """The reader gets its cap again when it has read again what the feeders had written. Windows that were closed before are written
+def test_after_a_restore_of_an_older_snapshot_no_record_of_a_slower_feeder_is_dropped(bench: Bench, starts: GatedStarts) -> None:
+    """The reader gets its cap back after it has read the records of the feeders again. Windows that were closed before are written
     twice, with the same counts."""
     reader = Reader(bench, starts, windowed, at(1000)).feed(FAST).start().reads().await_watermark(1000).stop()
     snapshot = bench.root / "snapshot"
@@ -284,7 +284,7 @@ def rows(reader: Reader) -> int:
     ],
     ids=["chained aggregations", "inner join", "outer join", "dropDuplicatesWithinWatermark", "own source", "transformWithState"],
 )
-def test_no_operator_drops_what_a_slower_feeder_brings(
+def test_no_operator_drops_records_of_a_slower_feeder(
     bench: Bench, starts: GatedStarts, stage: Stage, policy: str, slow_keys: str, of: Callable[[Reader], int], expected: int
 ) -> None:
     bench.spark.conf.set(POLICY, policy)

@@ -67,7 +67,7 @@ class Running:
         self.directory = self.bench.stores.prepare(self.grant.task, self.grant.stage, self.grant.lineage, None)
 
     def run(self) -> Running:
-        """Until everything is read."""
+        """Run the stage until everything is read."""
         task = self.bench.task(self.grant)
         writer = self.stage(task)
         caps = StageCaps(
@@ -131,7 +131,7 @@ def feed(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("stream", [TIMED, UNTIMED, BY_EXPRESSION], ids=["event_time", "no event_time", "an expression"])
-def test_a_query_waits_for_the_slowest_of_its_partitions(bench: Bench, starts: GatedStarts, stream: Input) -> None:
+def test_the_watermark_of_a_query_waits_for_the_slowest_of_its_partitions(bench: Bench, starts: GatedStarts, stream: Input) -> None:
     feed(bench)
     running = Running(bench, starts, windowed(stream)).run().flush()
     assert running.counted() == 300

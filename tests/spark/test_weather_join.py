@@ -57,9 +57,11 @@ def task(bench: Bench) -> tuple[Grant, StageTask]:
     return grant, StageTask(bench.spark, grant, streams, systems, {"watermark": "1 hour"}, 1000)
 
 
-def test_a_departure_without_weather_is_given_up_when_the_watermark_is_later_than_it(bench: Bench, task: tuple[Grant, StageTask]) -> None:
+def test_a_departure_without_weather_is_written_without_it_when_the_watermark_has_passed_it(
+    bench: Bench, task: tuple[Grant, StageTask]
+) -> None:
     grant, stage_task = task
-    eleven = NOON - HOUR  # where the watermark will be: the newest weather is that of noon
+    eleven = NOON - HOUR  # the watermark will be here, because the newest weather is that of noon
     departures = [departing(at) for at in (eleven - 1, eleven, eleven + 1, NOON, NOON + HOUR - 1, NOON + HOUR, NOON + 2 * HOUR)]
     weather = [measured(eleven - 2 * HOUR), measured(NOON)]
     put(bench.log, DEPARTURES_BY_ORIGIN, 0, departures)
@@ -81,7 +83,7 @@ def lagging(hours: int) -> tuple[list[Flight], list[Weather]]:
     ]
 
 
-def test_a_side_that_lags_is_waited_for(bench: Bench, task: tuple[Grant, StageTask]) -> None:
+def test_a_join_waits_for_the_input_that_lags(bench: Bench, task: tuple[Grant, StageTask]) -> None:
     grant, stage_task = task
     departures, weather = lagging(100)
     put(bench.log, DEPARTURES_BY_ORIGIN, 0, departures)
@@ -100,7 +102,7 @@ def test_a_side_that_lags_is_waited_for(bench: Bench, task: tuple[Grant, StageTa
     assert (caught_up.matched, caught_up.unmatched, caught_up.waiting) == (99, 1, ())
 
 
-def test_what_a_slow_feeder_brings_later_than_the_delay_is_dropped_and_the_check_names_it(
+def test_records_that_are_late_by_more_than_the_delay_are_dropped_and_the_check_names_them(
     bench: Bench, task: tuple[Grant, StageTask]
 ) -> None:
     grant, stage_task = task
@@ -120,7 +122,7 @@ def test_what_a_slow_feeder_brings_later_than_the_delay_is_dropped_and_the_check
     )
 
 
-def test_after_a_restart_the_watermark_stands_still_until_both_sides_are_read_again(bench: Bench, task: tuple[Grant, StageTask]) -> None:
+def test_after_a_restart_the_watermark_does_not_rise_until_both_inputs_were_read(bench: Bench, task: tuple[Grant, StageTask]) -> None:
     grant, stage_task = task
     departures, weather = lagging(100)
     put(bench.log, DEPARTURES_BY_ORIGIN, 0, departures)

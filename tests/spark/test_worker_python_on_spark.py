@@ -45,7 +45,7 @@ class Locations(DataSource):
         return _LocationReader(_where())
 
 
-def test_user_functions_and_data_sources_run_on_it(spark: SparkSession) -> None:
+def test_user_functions_and_data_sources_use_the_installed_pyspark(spark: SparkSession) -> None:
     (row,) = spark.range(1).select(udf(_where)("id").alias("found")).collect()
     spark.dataSource.register(Locations)
     (reported,) = spark.read.format("locations").load().collect()
