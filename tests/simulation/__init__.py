@@ -6,10 +6,10 @@
     engine.py     an engine that keeps state and starts batches as Spark does
     world.py      coordinator, containers and their supervisor, disks, streams, blob store, and what operators do
     fault_injection.py   the faults, and when each happens
-    runs.py       one seed: faults, then a quiet time, then the checks
-    removed_fixes.py   whether the simulation finds fixes that were removed; the diffs are in faults/
+    runs.py       one seed: faults, then a time without faults, then the checks
+    removed_fixes.py   whether the simulation detects that a fix was removed; the diffs are in faults/
     __main__.py   `python -m tests.simulation`; see `make simulate`
 
 The coordinator, the agents, the client, the backups and the embedded log are the real ones. Spark, its JVM, sockets and the watchdog are
-outside: the tests in tests/spark and tests/processes have them.
+not simulated: the tests in tests/spark and tests/processes run them.
 """

@@ -37,7 +37,7 @@ def outcomes(seeds: Iterable[int], kinds: Sequence[str], count: int, workers: in
 
 
 def show_shares(faults: Sequence[Counter[str]]) -> None:
-    """In how many of the seeds each kind of fault came."""
+    """Print in how many of the seeds each kind of fault happened."""
     shares = {name: sum(name in each for each in faults) / len(faults) for name in sorted(FAULTS)}
     print("seeds with each fault: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()))
     if rare := [name for name, share in shares.items() if share < 0.01]:

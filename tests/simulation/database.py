@@ -1,4 +1,4 @@
-"""SQLite without a thread: statements run on the event loop, each in one moment, some after a pause in which others run."""
+"""SQLite without a thread: statements run on the event loop, each without interruption, some after a pause in which other tasks run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from coordinator.store.sqlite import Connection
 from tests.simulation.loop import Process
 
 PAUSES = 0.2
-"""How likely it is that others run before a statement does. More costs time and finds no more: a transaction has several statements."""
+"""The probability of a pause before a statement. A higher one takes time and finds no more faults: a transaction has several statements."""
 
 
 @dataclass
 class DatabaseFaults:
-    """`away`: every statement fails. `lose_commits`: how many of the next commits succeed and report an error, after `spare_commits` that
-    report nothing wrong."""
+    """`away`: every statement fails. `lose_commits`: how many of the next commits succeed and report an error, after `spare_commits`
+    commits that report none."""
 
     chance: Random
     away: bool = False
@@ -45,7 +45,7 @@ class DatabaseFaults:
 
 
 class _LoopQueue:
-    """In place of the queue of aiosqlite's thread: what is put into it is done by the loop."""
+    """Replaces the queue of aiosqlite's thread: the event loop runs the functions that are put into it."""
 
     def __init__(self, faults: DatabaseFaults) -> None:
         self._faults = faults
@@ -81,7 +81,7 @@ class LoopConnection(Connection):
         return self._connect().__await__()
 
     def end(self) -> None:
-        """Close it at once, as the end of its process does; an open transaction is rolled back."""
+        """Close the connection at once, as the end of its process does. An open transaction is rolled back."""
         self._running = False
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -116,7 +116,7 @@ def simulated_store(url: str, process: Process, faults: DatabaseFaults) -> Store
 
 
 def _unlock(store: Store) -> None:
-    """As the operating system does with the locks of a process that has ended."""
+    """Release the locks, as the operating system does for a process that has ended."""
     claim = store._claim
     assert isinstance(claim, FileClaim)
     if claim._lock is not None:

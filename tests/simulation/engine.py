@@ -23,7 +23,7 @@ PAUSES = (0.5, 5)
 """Seconds between two batches of a query, at least and at most. Shorter intervals cost time and hardly find more faults."""
 
 COMPACTED_EVERY = 6
-"""After so many batches the sums are written in one file, and older files are deleted."""
+"""After this many batches the sums are written to one file, and older files are deleted."""
 
 
 @dataclass(kw_only=True)
@@ -51,7 +51,7 @@ class SimulatedEngine(CountingEngine):
         self.loop.create_task(self._run_query(query), name=f"query {query.start.query}")
 
     async def _run_query(self, query: FakeQuery) -> None:
-        """As Spark: batch after batch; a batch that fails ends the query."""
+        """Run batch after batch, as Spark does. A batch that fails ends the query."""
         while not query.stopped:
             await asyncio.sleep(self.chance.uniform(*PAUSES))
             try:
@@ -73,7 +73,7 @@ class SimulatedEngine(CountingEngine):
             self._purge(self.directory(start), batch)
 
     def _purge(self, directory: Path, batch: int) -> None:
-        """As Spark deletes the files of batches that it needs no more: without it a commit would list ever more files."""
+        """Delete the files of old batches, as Spark does. Otherwise each commit would list more files than the one before."""
         for part in ("state", "offsets", "commits"):
             for file in sorted((directory / part).iterdir()):
                 number = file.name.partition(".")[0]

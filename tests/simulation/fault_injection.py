@@ -49,7 +49,7 @@ async def freeze_container(world: World) -> None:
 
 
 async def suspend_machine(world: World) -> None:
-    """The watchdog of its container, too. The clock of leases continues; events that were due meanwhile happen immediately afterwards."""
+    """Suspend a container and its watchdog. The clock of leases continues; events that were due meanwhile happen immediately afterwards."""
     if running := _running(world):
         container = world.dice.choice(running)
         seconds = world.dice.choice((10, 60, 300))
@@ -86,7 +86,7 @@ def _cut_off(world: World, machine: str, seconds: float) -> None:
 
 
 async def replace_container(world: World) -> None:
-    """A node does not answer, and another starts a container of the slot; the former one runs on."""
+    """A node does not answer, and a container of its slot is started on another node while the former one continues."""
     running = _running(world)
     if running:
         former = world.dice.choice(running)
@@ -110,7 +110,7 @@ async def shorten_leases(world: World) -> None:
 
 
 async def scale_after_a_lost_machine(world: World) -> None:
-    """A slot is cut off until its tasks were given to another one, and operators scale down."""
+    """A slot is cut off until its tasks were reassigned to another one, and operators scale down."""
     await world.scale(2)
     await asyncio.sleep(45)
     slot = world.slots[world.dice.choice(sorted(world.slots))]
@@ -164,7 +164,7 @@ async def freeze_coordinator(world: World) -> None:
 
 
 async def suspend_coordinator(world: World) -> None:
-    """Its machine: when it continues, all leases that it has granted may have ended."""
+    """Suspend the coordinator's machine for so long that all leases that it has granted may have ended when it continues."""
     await _freeze_coordinator(world, world.dice.choice((90, 300)))
 
 
@@ -192,8 +192,8 @@ async def second_coordinator(world: World) -> None:
 
 
 async def restore_older_database(world: World) -> None:
-    """An operator restores a copy of the database while containers run. They do so only if no operator has changed anything since: what
-    they have deployed, scaled or drained meanwhile would be forgotten."""
+    """An operator restores a copy of the database while containers run. They do so only if no operator has changed anything since the
+    copy was made, because the restored database would lack that change."""
     copy, acts = world.copy_database(), world.acts
     await asyncio.sleep(world.dice.choice((1, 10, 40)))
     if copy is None or world.acts != acts or not (world.draining is None or world.draining.done()):
@@ -208,7 +208,7 @@ async def restore_older_database(world: World) -> None:
 
 
 async def jump_clock(world: World) -> None:
-    """The time of day of a machine steps; leases do not."""
+    """The time of day of a machine jumps. The clock of leases does not."""
     name = world.dice.choice(["coordinator", *sorted(world.clocks)])
     clock = world.clock if name == "coordinator" else world.clocks[name]
     clock.ahead = timedelta(seconds=world.dice.choice((-3600, -60, 0, 60, 3600)))
@@ -216,7 +216,7 @@ async def jump_clock(world: World) -> None:
 
 
 async def put_clock_ahead(world: World) -> None:
-    """The coordinator's clock is an hour ahead, and right again after a while."""
+    """The coordinator's clock is an hour ahead, and is corrected after a while."""
     world.clock.ahead = timedelta(hours=1)
     world.later(world.dice.choice((10, 60)), lambda: setattr(world.clock, "ahead", timedelta(0)))
 
@@ -238,7 +238,7 @@ async def commit_without_answer(world: World) -> None:
 
 
 async def change_without_answer(world: World) -> None:
-    """What an operator does is committed, and the database reports an error. The first commit of a change is its entry in the audit log."""
+    """An operator's change is committed, and the database reports an error. The first commit of a change is its entry in the audit log."""
     act = world.dice.choice((scale, deploy, grow_by_hand))
     world.database.lose_commits, world.database.spare_commits = 1, world.dice.choice((0, 1, 1))
     await act(world)
@@ -283,7 +283,7 @@ async def collect(world: World) -> None:
 
 
 async def move_blob_stores(world: World) -> None:
-    """The next runs back up elsewhere, and restore from either place."""
+    """The next runs back up to another blob store, and restore from either."""
     world.coordinator_settings["backup_stores"] = world.dice.choice((BLOB_STORES[:1], BLOB_STORES[1:], BLOB_STORES))
     await _restart(world, world.dice.choice((0.5, 5)))
     await world.deploy(world.dice.choice((1, 2)))
@@ -329,7 +329,7 @@ async def drain_and_restore(world: World) -> None:
 
 
 async def _drain(world: World, mode: str, restore: bool = False) -> None:
-    """An upgrade: other faults come meanwhile."""
+    """Upgrade the job in the background, so that other faults may happen meanwhile."""
     if world.draining is None or world.draining.done():
         world.draining = asyncio.ensure_future(_drain_and_deploy(world, mode, restore))
 

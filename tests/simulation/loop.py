@@ -4,8 +4,8 @@ Time advances only when nothing is ready to run, and then at once to the next ti
 instead of a thread: it runs until it ends or waits for a `concurrent.futures.Future`, and the loop goes on meanwhile. So one thing
 happens at a time, in an order that follows from the seed alone.
 
-Every task, timer and callback belongs to the process in whose context it was made. What belongs to a dead process is never run again, not
-even its `finally` blocks, as after SIGKILL. What belongs to a frozen process is run when it is thawed.
+Every task, timer and callback belongs to the process in whose context it was created. Those of a dead process are never run again, not even
+their `finally` blocks, as after SIGKILL. Those of a frozen process are run when it is thawed.
 
 Prior art: the simulations of FoundationDB and TigerBeetle, and looptime for asyncio.
 """
@@ -36,11 +36,11 @@ _PROCESS: ContextVar[Process] = ContextVar("process")
 
 
 TURN_SECONDS = 1e-6
-"""How long one turn of the loop takes at least. Without it a wait for what is left of a lease, at its end, would take no time for ever."""
+"""The minimum duration of a turn of the loop. Without it, code that waits for the rest of a lease at its end would never advance time."""
 
 
 MOST_TURNS = 5_000_000
-"""A seed has about a hundred thousand."""
+"""A seed takes about a hundred thousand turns."""
 
 
 class Killed(BaseException):
@@ -60,7 +60,7 @@ class Process:
     frozen: bool = False
     on_death: list[Callable[[], None]] = field(default_factory=list)
     waiting: list[asyncio.Handle] = field(default_factory=list)
-    """What is due while it is frozen."""
+    """Callbacks that became due while the process was frozen."""
 
     def context(self) -> Context:
         """For tasks and callbacks of this process."""
@@ -74,7 +74,7 @@ def current_process() -> Process:
 
 
 class _Timers(selectors.BaseSelector):
-    """Selects nothing, and lets time pass instead."""
+    """Selects nothing, and advances the virtual time instead."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -100,7 +100,7 @@ class _Timers(selectors.BaseSelector):
 
 
 def _may_run(handle: _Handle | _Timer) -> bool:
-    """Whether the process of the callback is neither dead nor frozen. That of a frozen one is kept until it is thawed."""
+    """Whether the process of the callback is neither dead nor frozen. Callbacks of a frozen process are kept until it is thawed."""
     process: Process | None = handle._context.get(_PROCESS)
     if process is None:
         return True
@@ -110,7 +110,7 @@ def _may_run(handle: _Handle | _Timer) -> bool:
 
 
 class _Handle(asyncio.Handle):
-    """Hundreds of thousands are made in a seed, so they are made in the cheapest way."""
+    """A seed creates hundreds of thousands of handles, so creating one must be cheap."""
 
     __slots__ = ()
     _context: Context
@@ -131,7 +131,7 @@ class _Timer(asyncio.TimerHandle):
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """`thread_seconds`: how long work on a thread lasts; it is done in one moment after that."""
+    """`thread_seconds`: the virtual duration of work on a thread. All of the work is done at its end."""
 
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
@@ -193,7 +193,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return self.call_soon(callback, *arguments, context=context)
 
     def kill(self, process: Process) -> None:
-        """As SIGKILL. May be called by the process itself."""
+        """Kill the process, as SIGKILL does. The process itself may call this."""
         if process.dead:
             return
         process.dead = True
@@ -201,7 +201,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
             each()
 
     def freeze(self, process: Process) -> None:
-        """As SIGSTOP."""
+        """Freeze the process, as SIGSTOP does."""
         process.frozen = True
 
     def thaw(self, process: Process) -> None:
@@ -251,7 +251,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
 @contextmanager
 def simulated(chance: Random) -> Iterator[SimulatedLoop]:
-    """A loop, and a standard library whose threads it knows."""
+    """A simulated loop. Inside the block, greenlets that wait for a `concurrent.futures.Future` wait on this loop."""
     loop = SimulatedLoop(chance)
     waits = concurrent.futures.Future.result
 
@@ -272,7 +272,7 @@ def simulated(chance: Random) -> Iterator[SimulatedLoop]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """For the `finally` blocks of coroutines that are dropped: they run now, without effect."""
+    """Ignore warnings and errors of the `finally` blocks of dropped coroutines, which run now, without effect."""
     former, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         with warnings.catch_warnings():
@@ -283,11 +283,11 @@ def _silent() -> Iterator[None]:
 
 
 def collect_quietly() -> None:
-    """Collect what a loop that has ended has left."""
+    """Collect the garbage of a loop that has ended."""
     with _silent():
         gc.collect()
 
 
 def main_process() -> Context:
-    """For the test itself, which never dies."""
+    """The context of the test itself, whose process never dies."""
     return Process("simulation").context()

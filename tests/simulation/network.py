@@ -1,4 +1,4 @@
-"""The way of a request from a process to the coordinator and back, with everything that can happen to it."""
+"""The path of a request from a process to the coordinator and back, with the faults of a network."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Network:
 
 
 class Way(httpx.AsyncBaseTransport):
-    """From one machine to the coordinator."""
+    """The transport from one machine to the coordinator."""
 
     def __init__(self, network: Network, machine: str) -> None:
         self._network = network

@@ -1,7 +1,7 @@
-"""`python -m tests.simulation.removed_fixes [NAME...]`: whether the simulation finds a fix that is taken out; `make simulate FAULTS=1`.
+"""`python -m tests.simulation.removed_fixes [NAME...]`: whether the simulation detects that a fix was removed; `make simulate FAULTS=1`.
 
-Each file faults/NAME.diff takes one fix out. Before the diff it says what the fix is for, which seeds are run, with how many faults of
-which kinds, since a fault that needs three others of 40 kinds comes seldom, and which seed has found it:
+Each file faults/NAME.diff removes one fix. The lines before the diff name the fix, the seeds to run, how many faults a seed has and of
+which kinds, and the seed that detected the removal. The kinds are limited because a combination of certain faults out of 40 kinds is rare:
 
     Fix: a shorter lease waits for the longer ones that were granted before
     Seeds: 20 from 0
@@ -9,10 +9,10 @@ which kinds, since a fault that needs three others of 40 kinds comes seldom, and
     Kinds: kill_container, shorten_leases
     Found: 3
 
-The diff is applied to a copy of the tree. There the seed that has found it is run first, and then the others until one fails. A change of
-the product or of the simulation may let another seed find it; what is printed then says which one to write down.
+The diff is applied to a copy of the tree. There the seed in `Found` is run first, and then the others until one fails. After a change of
+the product or of the simulation another seed may fail instead; the output then names the seed to write into the file.
 
-docs/simulation.md says which fixes the simulation cannot see, and why.
+docs/simulation.md lists the fixes whose removal the simulation cannot detect, and why.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RemovedFix:
 
 
 def read_diff(file: Path) -> RemovedFix:
-    """Raises KeyError or ValueError for a file whose first lines are not as above."""
+    """Raises KeyError or ValueError for a file whose first lines have another form."""
     head = file.read_text().partition("diff --git")[0]
     found = {name: text.strip() for name, _, text in (line.partition(":") for line in head.splitlines() if line)}
     seeds, _, first = found["Seeds"].partition(" from ")
@@ -59,7 +59,7 @@ def removed_fixes() -> Sequence[RemovedFix]:
 
 
 def found_by(removed: RemovedFix, most: int | None = None) -> str:
-    """The first seed that finds it, and what breaks; empty if none does. `most`: how many seeds are tried; by default all."""
+    """The first seed that fails without the fix, and what breaks; empty if none fails. `most`: how many seeds are tried; by default all."""
     with tempfile.TemporaryDirectory(prefix="removed-fix-") as name:
         tree = Path(name)
         for part in COPIED:

@@ -1,4 +1,4 @@
-"""A seed from its beginning to its end: faults at random moments, then rest, then the checks."""
+"""One seed: faults at random times, then a time without faults, then the checks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.simulation.world import World
 FAULTS_OF_A_SEED = 20
 
 PAUSES = (2, 4, 8)
-"""How many seconds are between two faults of a seed, on average."""
+"""The average number of seconds between two faults of a seed."""
 
 NO_ADDRESS = "192.0.2.1"
-"""Of no machine (RFC 5737): a container that cannot serve its metrics there runs without a server, whose threads are real."""
+"""An address of no machine (RFC 5737): a container that cannot serve its metrics runs without the server, whose threads would be real."""
 
 SETTLES_WITHIN = 900
 """Virtual seconds in which, after the last fault, everything is read and drained."""
@@ -48,7 +48,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """`after`: seconds after the one before. `number`: its own chances are drawn from the seed and this."""
+    """`after`: seconds after the previous fault. `number`: determines, with the seed, the random choices of this fault."""
 
     number: int
     after: float
@@ -56,8 +56,8 @@ class PlannedFault:
 
 
 def plan_faults(seed: int, count: int, kinds: Collection[str] = ()) -> Sequence[PlannedFault]:
-    """The faults of a seed, of these kinds, or of all. Each is independent of the others, so that a seed may be run with some of them
-    only."""
+    """The faults of a seed, of these kinds, or of all. Each is independent of the others, so that a seed may be run with only
+    some of them."""
     chance = Random(f"faults of {seed}")
     pause, names = chance.choice(PAUSES), sorted(kinds or FAULTS)
     return [PlannedFault(number, chance.expovariate(1 / pause), chance.choice(names)) for number in range(count)]
@@ -85,7 +85,7 @@ def run_seed(seed: int, faults: int = FAULTS_OF_A_SEED, only: Collection[int] | 
 
 
 def _run_seed(chance: Random, directory: Path, outcome: Outcome) -> None:
-    """Leaves no reference to the world."""
+    """Run the seed in a function of its own, so that no reference to the world is left."""
     world: World | None = None
     try:
         with drawn_from(chance), simulated(chance) as loop:
@@ -164,7 +164,7 @@ async def _produce(world: World) -> None:
 
 
 async def _settle(world: World) -> None:
-    """All is read and drained."""
+    """Wait until everything is read and drained."""
     world.say("faults are over")
     await world.check_adopted()
     while world.drained_of_input != world.log.latest("in"):

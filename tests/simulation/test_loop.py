@@ -25,7 +25,7 @@ def run(test: Test) -> None:
         assert not loop.errors
 
 
-def test_an_hour_passes_in_a_moment() -> None:
+def test_an_hour_of_virtual_time_passes_at_once() -> None:
     async def test(loop: SimulatedLoop) -> None:
         began = time.monotonic()
         await asyncio.sleep(3600)
@@ -35,7 +35,7 @@ def test_an_hour_passes_in_a_moment() -> None:
     run(test)
 
 
-def test_a_killed_process_does_nothing_more_not_even_its_finally_blocks() -> None:
+def test_a_killed_process_runs_nothing_more_not_even_its_finally_blocks() -> None:
     did = []
 
     async def work() -> None:
@@ -100,7 +100,7 @@ def test_a_process_that_is_killed_while_it_is_frozen_does_not_continue() -> None
     run(test)
 
 
-def test_a_thread_waits_for_the_loop_which_continues_meanwhile() -> None:
+def test_the_loop_continues_while_a_thread_waits_for_it() -> None:
     async def answer() -> int:
         await asyncio.sleep(5)
         return 7
@@ -140,7 +140,7 @@ def test_a_thread_of_a_killed_process_does_not_continue() -> None:
     run(test)
 
 
-def test_errors_of_threads_arrive_where_they_are_awaited() -> None:
+def test_errors_of_threads_are_raised_where_their_results_are_awaited() -> None:
     def work() -> None:
         raise ValueError("no")
 
@@ -159,7 +159,7 @@ def test_a_wait_that_can_never_end_is_an_error() -> None:
         run(test)
 
 
-def test_chores_run_at_the_pace_that_they_are_given() -> None:
+def test_the_intervals_of_chores_are_multiplied_by_the_given_pace() -> None:
     class Clock:
         def now(self) -> datetime:
             raise NotImplementedError

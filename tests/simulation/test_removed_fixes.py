@@ -1,4 +1,4 @@
-"""The simulation finds fixes that are taken out. `make simulate FAULTS=1` looks for all of them."""
+"""The simulation detects that a fix was removed. `make simulate FAULTS=1` removes all of them in turn."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 from tests.simulation.removed_fixes import ROOT, found_by, removed_fixes
 
 QUICK = ("pin-of-a-drain", "scale-to-a-lost-slot")
-"""Most seeds find these."""
+"""Most seeds detect the removal of these."""
 
 
-def test_each_fix_can_be_taken_out_of_the_present_tree() -> None:
+def test_each_diff_that_removes_a_fix_applies_to_the_present_tree() -> None:
     for removed in removed_fixes():
         subprocess.run(["git", "apply", "--check", str(removed.file)], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_fix_that_is_taken_out_is_found(name: str) -> None:
+def test_the_removal_of_a_fix_is_detected(name: str) -> None:
     (removed,) = (each for each in removed_fixes() if each.name == name)
     assert found_by(removed, most=20)

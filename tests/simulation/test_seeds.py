@@ -1,4 +1,4 @@
-"""Seeds of the simulation: those that once failed, and new ones for as long as is asked for."""
+"""Seeds of the simulation: those that once failed, and new ones for a given time."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ _FIRST = """
     roll_back scale scale_after_a_lost_machine shorten_leases slow_network stop_container stop_run suspend_machine unpin
 """
 FIRST_KINDS = _FIRST.split()
-"""The kinds that there were when the seeds from 5000 on were run."""
+"""The kinds of faults that existed when the seeds from 5000 on were run."""
 
 KEPT_WITH_KINDS = [
-    (0, 4, None, ("kill_container", "shorten_leases")),  # records were trimmed that a stage without snapshot needs
-    (5002, 20, None, FIRST_KINDS),  # a disk that a task had left was used, and the records that it lacked were trimmed
+    (0, 4, None, ("kill_container", "shorten_leases")),  # records that a stage without a snapshot needs were trimmed
+    (5002, 20, None, FIRST_KINDS),  # a task returned to a disk that it had left, and the records that the disk lacked were trimmed
     (5057, 20, {0, 1, 4, 5, 6, 7, 13, 14}, FIRST_KINDS),  # records of the history before a drain that kept the state were skipped
 ]
 """Seeds that have found a fault: how many faults they have, which of them happen, and of which kinds they are."""
 
 SECONDS = float(os.environ.get("SLUICE_SIMULATION_SECONDS", "0"))
-"""For how long new seeds are run."""
+"""The duration for which new seeds are run."""
 
 
 @pytest.mark.parametrize("seed", KEPT)
-def test_a_seed_that_found_a_fault_breaks_nothing_now(seed: int) -> None:
+def test_a_seed_that_once_failed_breaks_no_invariant(seed: int) -> None:
     outcome = run_seed(seed)
     assert not outcome.broken, "\n".join([*outcome.trace[-50:], *outcome.broken])
     assert outcome.drains
 
 
 @pytest.mark.parametrize(("seed", "faults", "only", "kinds"), KEPT_WITH_KINDS)
-def test_a_seed_with_chosen_faults_that_found_a_fault_breaks_nothing_now(
+def test_a_seed_that_once_failed_with_chosen_faults_breaks_no_invariant(
     seed: int, faults: int, only: Collection[int] | None, kinds: Sequence[str]
 ) -> None:
     outcome = run_seed(seed, faults, only, kinds)
@@ -52,7 +52,7 @@ def test_a_seed_with_chosen_faults_that_found_a_fault_breaks_nothing_now(
     assert outcome.drains
 
 
-def test_new_seeds_break_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_seeds_break_no_invariant(capsys: pytest.CaptureFixture[str]) -> None:
     if not SECONDS:
         pytest.skip("SLUICE_SIMULATION_SECONDS is not set; see `make simulate`")
     first, began, failed, run = int(time.time()), time.monotonic(), [], 0
@@ -67,7 +67,7 @@ def test_new_seeds_break_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_same_seed_gives_the_same_trace_in_two_processes() -> None:
-    """Whatever the order of hashes is."""
+    """Also with different hash seeds."""
     code = "from tests.simulation.runs import run_seed; print('\\n'.join(run_seed(5, faults=6).trace))"
 
     def trace(hash_seed: str) -> str:

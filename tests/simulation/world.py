@@ -67,7 +67,7 @@ GIVEN_UP_WITHIN = 15
 """Seconds after the grace period and `failover_after_seconds`, in which the coordinator has given up a slot."""
 
 ADOPTED_WITHIN = 400
-"""Seconds after the faults in which all containers run the job model in force: the longest lease, and then some."""
+"""Seconds after the faults in which all containers run the job model in force: the longest lease and a margin."""
 
 LEASE = 40
 """The shortest lease of any coordinator, in seconds."""
@@ -77,7 +77,7 @@ BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 @dataclass
 class Clock:
-    """Of one machine: `ahead` is what its time of day is wrong by. Leases are measured on true time."""
+    """The clock of one machine. `ahead` is the error of its time of day. Leases are measured on true time."""
 
     loop: SimulatedLoop
     ahead: timedelta = timedelta(0)
@@ -91,7 +91,7 @@ class Clock:
 
 @dataclass
 class Container:
-    """An incarnation. `lease_ends`: until when its watchdog lets it live."""
+    """An incarnation. `lease_ends`: the time at which its watchdog ends it."""
 
     name: str
     run: RunId
@@ -105,7 +105,7 @@ class Container:
     lease_ends: float = float("inf")
     exit_code: int | None = None
     suspended: bool = False
-    """Its whole machine, so its watchdog, too."""
+    """Whether its machine is suspended, and with it its watchdog."""
 
     @property
     def running(self) -> bool:
@@ -114,7 +114,7 @@ class Container:
 
 @dataclass(slots=True)
 class Disturbance:
-    """Heartbeats may fail. `machine`: of which slot; None for all. Virtual seconds."""
+    """Heartbeats may fail from `begin` to `end`, in virtual seconds. `machine`: that of the slot; None for all."""
 
     machine: str | None
     begin: float
@@ -141,7 +141,7 @@ class GrowingLedger(Ledger):
 
 
 class _Superseded(Exception):
-    """What an operator wanted is out of date."""
+    """A request of an operator is out of date."""
 
 
 @dataclass
@@ -157,7 +157,7 @@ class Slot:
     supervisor: asyncio.Task[None] | None = None
     removed: bool = False
     loses_disk: bool = False
-    """When its container is killed."""
+    """Whether the disk is lost when its container is killed."""
 
     def __post_init__(self) -> None:
         self.machine = self.machine or self.name
@@ -179,7 +179,7 @@ class World:
         self.coordinators = 0
         self.database_url = ""
         self.acts = 0
-        """How often operators have changed something, or a stage has begun a lineage."""
+        """The number of changes by operators and of lineages that stages have begun."""
         blobs = {name: f"file://{directory / 'home' / name}" for name in BLOB_STORES}
         self.coordinator_settings: dict[str, Any] = {
             "lease_seconds": LEASE,
@@ -190,12 +190,12 @@ class World:
             "backup_stores": BLOB_STORES[:1],
         }
         self.pace = chance.choice((0.3, 1.0, 3.0, 3.0))
-        """What the intervals of the coordinator's chores are multiplied by: they cost time also when they have nothing to do."""
+        """The factor for the intervals of the coordinator's chores, because chores take time even when they have nothing to do."""
         self.disturbances: list[Disturbance] = []
         self.log = Log(directory / "home" / "log")
         self.ledger = GrowingLedger(self.log)
         self.blobs_fail: tuple[Fault, float] | None = None
-        """How operations of containers on the blob store fail, and how likely."""
+        """How operations of containers on the blob store fail, and with which probability."""
         self.database = DatabaseFaults(chance)
         self.producer = Writer(Lineage("producer"), "producer", Generation(1))
         self.produced = 0
@@ -214,11 +214,11 @@ class World:
         self.lost: set[str] = set()
         """Names of blobs that the blob store has lost."""
         self.lost_of: set[tuple[str, ...]] = set()
-        """The tasks and stages of these."""
+        """The tasks and stages to which these blobs belong."""
         self.former: set[str] = set()
         """Names of the indexes of histories that drains have ended."""
         self.repeats = False
-        """A stage has begun a lineage at an older snapshot, since an index is lost: records may be written twice."""
+        """Whether a stage has begun a lineage at an older snapshot because an index was lost, so that records may be written twice."""
         self.draining: asyncio.Future[None] | None = None
 
     @property
@@ -242,7 +242,7 @@ class World:
     # --- coordinator -----------------------------------------------------------------------------------------------
 
     async def start_coordinator(self) -> None:
-        """Returns when it answers."""
+        """Start a coordinator, and return when it answers."""
         self.coordinators += 1
         process = Process(f"coordinator {self.coordinators}")
         self.coordinator = process
@@ -274,7 +274,7 @@ class World:
         return read_settings(home=self.directory / "home", allowed_hosts=("c",), **self.coordinator_settings)
 
     async def start_second_coordinator(self) -> None:
-        """On the same database, which it must not get."""
+        """Start another coordinator on the same database. It must be refused."""
         process = Process("another coordinator")
         settings = self._coordinator_settings()
 
@@ -291,7 +291,7 @@ class World:
             self.loop.kill(process)
 
     def copy_database(self) -> Path | None:
-        """As `sluice db backup`. None unless every stage has a snapshot: what has run without one begins again with an older database."""
+        """As `sluice db backup`. Returns None unless every stage has a snapshot: after a restore, a stage without one begins again."""
         copy = self.directory / "copy.db"
         backup(database_file(self.database_url), copy, force=True)
         with closing(sqlite3.connect(copy)) as connection:
@@ -299,7 +299,7 @@ class World:
         return copy if number == STAGES_OF_TASKS else None
 
     def restore_database(self, copy: Path) -> None:
-        """As `sluice db restore`, without a coordinator."""
+        """As `sluice db restore`, while no coordinator runs."""
         self.say("an older database is restored")
         restore(copy, database_file(self.database_url), force=True)
 
@@ -309,7 +309,7 @@ class World:
         self.loop.kill(self.coordinator)
 
     async def use_slots_of_model(self) -> None:
-        """After a request without answer, or with another database."""
+        """Adopt the slots of the job model in force, after a request without an answer or a restore of the database."""
         with suppress(Refused):
             versions = (await self.until_answered(lambda: self.operator().versions(self.job_name, None, 20))).models
             current = next((each.version for each in versions if each.current and each.run_id == self.run_id), None)
@@ -408,12 +408,12 @@ class World:
         return 1000 + self.loop.time()
 
     def disturb(self, seconds: float, machine: str | None = None) -> Disturbance:
-        """Heartbeats may fail for so long from now on."""
+        """Heartbeats may fail for this time from now on."""
         self.disturbances.append(Disturbance(machine, self.loop.time(), self.loop.time() + seconds))
         return self.disturbances[-1]
 
     def _check_long_absence(self, container: Container) -> None:
-        """A container that lost its lease was disturbed for long enough."""
+        """Check that a container that lost its lease was disturbed for long enough."""
         end = self.loop.time()
         parts = [each for each in self.disturbances if each.machine in (None, container.machine)]
         lasted = sum(max(0.0, min(each.end, end) - max(each.begin, end - LEASE)) for each in parts)
@@ -421,7 +421,7 @@ class World:
             self.broken.append(f"{container.name} has lost its lease after {lasted:.1f} s of disturbance")
 
     def _check_only_holder(self, container: Container, start: StageStart) -> None:
-        """No other container whose lease has not ended runs the same stage of the same task."""
+        """Check that no other container whose lease has not ended runs the same stage of the same task."""
         for other in self.containers:
             if other is container or not other.running or self.now >= other.lease_ends:
                 continue
@@ -483,7 +483,7 @@ class World:
         raise AssertionError("the coordinator does not answer")
 
     async def deploy(self, containers: int) -> None:
-        """A run that drains refuses it; then nothing changes."""
+        """Deploy the next run. If the present one is draining, this is refused and changes nothing."""
         version, build = self.version, self.build
         former = self.run_id, version, build
         request = deploy_request(self.job(version, build), containers, "log", "checkpoint", {})
@@ -509,7 +509,7 @@ class World:
         return await self.operator().deploy(request)
 
     async def scale(self, containers: int) -> None:
-        """Also while a container of a removed slot runs: it ends by itself."""
+        """Scale the run. A container of a removed slot may still run; it ends by itself."""
         alive = {name for name, slot in self.slots.items() if self._answers(slot, for_seconds=30)}
         gone = {name for name, slot in self.slots.items() if slot.container is not None and self._is_given_up(slot.container)}
         self.acts += 1
@@ -548,12 +548,12 @@ class World:
         return former.container
 
     async def _slots_of(self, version: int) -> Sequence[str]:
-        """Asked for until it is answered, since the model has changed already. Raises Refused."""
+        """Repeat the request until it is answered, because the model has already changed. Raises Refused."""
         detail = await self.until_answered(lambda: self.operator().version(self.job_name, version))
         return sorted(detail.model["containers"], key=int)
 
     def _answers(self, slot: Slot, for_seconds: float) -> bool:
-        """Its container runs and reaches the coordinator, and has done so for so long."""
+        """Whether its container runs, and has reached the coordinator for this time."""
         container = slot.container
         if container is None or not container.running or container.process.frozen or slot.machine in self.network.cut:
             return False
@@ -562,26 +562,26 @@ class World:
         return container.began < begin and not disturbed
 
     def _is_given_up(self, container: Container) -> bool:
-        """Its lease has ended for so long that its tasks were given to others."""
+        """Whether its lease ended so long ago that its tasks were reassigned."""
         after: float = self.coordinator_settings["failover_after_seconds"]
         return self.now - container.lease_ends > 5 + after + GIVEN_UP_WITHIN
 
     def grow(self) -> None:
-        """The input has twice as many partitions."""
+        """Double the number of partitions of the input."""
         partitions = self.log.partitions("in")
         if partitions < MOST_PARTITIONS:
             self.log.grow("in", 2 * partitions)
             self.say(f"in has {2 * partitions} partitions")
 
     async def check_inputs(self) -> None:
-        """Ask to adopt new partitions now."""
+        """Request the adoption of new partitions now."""
         try:
             await self.operator().change(self.run_id, ChangeRequest(grow=True), None)
         except SluiceError as error:
             self.say(f"not grown: {error}")
 
     async def drain(self, mode: str = "DEFAULT") -> str:
-        """Its last phase. Checks the sums after a drain that has emptied everything."""
+        """Drain, and return the last phase. Checks the sums after a drain that has emptied the state."""
         request = wire_drains.DrainRequest(run_id=self.run_id, drain_mode=mode)
         try:
             uuid = (await self.operator().request_drain(request)).uuid
@@ -607,7 +607,7 @@ class World:
             self.failed_drains.add(uuid)
         deployed_since = self.run_id != request.run_id
         if detail.phase.value == "DRAINED" and mode == "DEFAULT":
-            if not deployed_since:  # else the next run has written, too
+            if not deployed_since:  # otherwise the next run has written, too
                 self.check({(each.stream, each.partition): each.offset for each in detail.drained})
                 self.version += 1
         elif detail.phase.value == "DRAINED" and not deployed_since:
@@ -615,7 +615,7 @@ class World:
         return detail.phase.value
 
     async def restore(self) -> None:
-        """A stage that was drained with its state is restored from the newest snapshot, which is all of its state."""
+        """Choose the newest snapshot of a stage for a restore. After a drain that kept the state it contains all of the state."""
         self.acts += 1
         try:
             heads = [each for each in (await self.operator().snapshots(self.job_name, None, None, None, 200)).snapshots if each.head]
@@ -627,7 +627,7 @@ class World:
             self.say(f"not restored: {error}")
 
     async def roll_back(self) -> None:
-        """To an earlier version of the job model, whose slots are started."""
+        """Roll back to an earlier version of the job model, and start its slots."""
         self.acts += 1
         try:
             versions = (await self.operator().versions(self.job_name, None, 20)).models
@@ -647,7 +647,7 @@ class World:
         self._use_slots(names)
 
     async def look(self) -> None:
-        """All that an operator may read."""
+        """Read everything that an operator may read."""
         operator, job = self.operator(), self.job_name
         with suppress(SluiceError):
             await operator.plan(PlanRequest(job=job, containers=2))
@@ -661,20 +661,20 @@ class World:
                 await operator.completed(begun, lambda _: None)
 
     async def collect(self, what: str) -> None:
-        """Garbage collection or its audit, by hand."""
+        """Request garbage collection or its audit."""
         with suppress(SluiceError):
             ended = await self.operator().completed(await self.operator().collection(what), lambda _: None)
             self.say(f"collection, {what}: {ended.state}")
 
     async def pin(self) -> None:
-        """Keep what is newest now, until it is unpinned."""
+        """Pin the newest snapshots."""
         try:
             await self.operator().pin(self.job_name, PinRequest(pin_id=PIN))
         except SluiceError as error:
             self.say(f"not pinned: {error}")
 
     async def unpin(self) -> None:
-        """Also the pin of a drain that is active, which is refused."""
+        """Delete a pin. Deleting the pin of an active drain must be refused."""
         try:
             pins = (await self.operator().pins(self.job_name)).pins
             if pins:
@@ -687,8 +687,8 @@ class World:
             self.say(f"not unpinned: {error}")
 
     def lose_index(self) -> None:
-        """The blob store loses the newest index of a stage: at most one of a stage that has others in its history, as no state can be
-        restored without."""
+        """Delete the newest index of a stage from the blob store: once per stage, and only if the stage has others, because without an
+        index no state can be restored."""
         present = {
             stage: [file for file in stage.iterdir() if file.name not in self.former]
             for stage in self._stages_in_blob_stores()
@@ -704,12 +704,12 @@ class World:
             self.lost_of.add(stage.parts[-3:-1])
 
     def _stages_in_blob_stores(self) -> Sequence[Path]:
-        """The directories of indexes."""
+        """The directories of the indexes of all stages."""
         home = self.directory / "home"
         return [each for name in BLOB_STORES for each in sorted((home / name).glob(f"blobs/jobs/{self.job_name}/*/*/snapshots"))]
 
     async def check_adopted(self) -> None:
-        """All containers come to run the job model in force."""
+        """Check that all containers run the job model in force within a time limit."""
         began = self.loop.time()
         while True:
             detail = await self.until_answered(lambda: self.operator().run(self.run_id))
@@ -723,11 +723,11 @@ class World:
             await asyncio.sleep(5)
 
     async def check_snapshots(self) -> None:
-        """All that the retained snapshots need is in the blob store, apart from what a fault has lost."""
+        """Check that the blob store has all blobs of the retained snapshots, except for those that a fault has lost."""
         operator = self.operator()
         begun = await self.until_answered(lambda: operator.verify_job(self.job_name, VerifyRequest()))
         ended = await operator.completed(begun, lambda _: None)
-        self.say(f"snapshots: {ended.error or ended.result}".replace(str(self.directory), "DIRECTORY"))  # its name is random
+        self.say(f"snapshots: {ended.error or ended.result}".replace(str(self.directory), "DIRECTORY"))  # the directory's name is random
         wrong = {what: why for each in (ended.result or {}).get("wrong", {}).values() for what, why in each.items()}
         self.broken += [f"snapshot of {what}: {why}" for what, why in wrong.items() if what.rpartition("/")[2] not in self.lost]
         if ended.state != "DONE" and "has no snapshot" not in (ended.error or ""):
@@ -741,7 +741,7 @@ class World:
         self.produced += 1
 
     def check(self, drained: Mapping[tuple[str, int], int]) -> None:
-        """What was read of the input is all in the output; once, unless a lineage began at an older snapshot."""
+        """Check that all records read from the input are in the output: once, unless a lineage began at an older snapshot."""
         self.checked_drains += 1
         read = self.drained_of_input = {partition: offset for (stream, partition), offset in drained.items() if stream == "in"}
         went_in = summed(self.log, "in", {}, read, lambda headers: True)
