@@ -81,7 +81,7 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
 
 @pytest.fixture(scope="session")
 def kafka_server(kafka_broker: Process) -> str:
-    """Its bootstrap server."""
+    """The bootstrap server of the Kafka broker."""
     return kafka_broker.bootstrap
 
 

@@ -33,7 +33,7 @@ from tests.support.streams import TopicLog, once
 STEPS = 6
 KEYS = "abcdefg"
 DEADLINE = 20
-"""Hard, of each drain, in seconds; shorter than a lease."""
+"""The hard deadline of each drain in seconds; shorter than a lease."""
 
 EARLY, LATE = (1, 15), (15, 50)
 """Steps of a container in a drain: mostly while it stops, and while it flushes and commits."""
@@ -76,7 +76,7 @@ class History:
         self.happened: Counter[str] = Counter()
         self.failed: set[str] = set()
         self.version = 0
-        """Of the state. Another build of it uses the same."""
+        """The version of the state. Another build of the job uses the same."""
         self.build = 0
         self.run_id = RunId("")
         self.containers: dict[str, Incarnation] = {}

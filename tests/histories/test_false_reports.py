@@ -37,7 +37,7 @@ from tests.support.streams import TwoPartitions
 
 HOURLY = StageName("hourly")
 FAR = 10**9
-"""An offset that no end comes to."""
+"""An offset beyond all ends."""
 
 
 @dataclass

@@ -11,7 +11,7 @@ from containers.errors import ClassArchiveUnavailable
 from containers.spark.cds import ensure_archive
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For JVMs that live a minute: half of the CPU that starting Spark takes goes into compiling well what is hardly used again."""
+"""For JVMs that run for a minute: half of the CPU time of Spark's start is spent on optimizing code that is hardly used again."""
 
 
 @pytest.fixture(scope="package", autouse=True)

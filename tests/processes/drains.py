@@ -67,4 +67,4 @@ def once(task):
     return task.write(rows.withWatermark("at", "100 days").dropDuplicatesWithinWatermark(["v"]), out, value="v")
 """
 )
-"""Each number passes once, however often it is sent."""
+"""Each number is written once, however often it is sent."""

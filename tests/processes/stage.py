@@ -29,7 +29,7 @@ out = job.output("out")
 def first(task):
     return task.write(task.read(numbers).selectExpr("cast(value as string) v"), middle, key="v", value="v")
 """
-"""The head of a job file: `first` copies `numbers` to `middle`. Tests add what reads `middle`."""
+"""The head of a job file: `first` copies `numbers` to `middle`. Tests append the stages that read `middle`."""
 
 TOY = (
     FIRST

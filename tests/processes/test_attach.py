@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 BUSY_SECONDS = 270.0
-"""How long a step may take on a busy machine, on which Spark alone starts in a minute."""
+"""How long a step may take on a busy machine, on which the start of Spark alone takes a minute."""
 
 OPTIONS = ("--master", "local[1]", "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=1")
 

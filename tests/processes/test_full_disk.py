@@ -18,7 +18,7 @@ from tests.support.processes import kill_whole, wait_for
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SLOW_START = 300
-"""Seconds. Spark starts two queries; on a busy machine that takes most of the time of the test."""
+"""Seconds in which Spark starts two queries. On a busy machine this takes most of the time of the test."""
 
 WRITER = Writer(Lineage("feeder"), "feeder", Generation(1))
 

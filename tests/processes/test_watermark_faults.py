@@ -21,7 +21,7 @@ HOUR = 3600
 HOURS = 24
 KEYS = "abcd"
 SLOW = 5
-"""Of how many records there is one in a fast partition. A batch reads equally many of each, so the other is behind in event time."""
+"""The slow partition has this many records for each one of a fast partition. A batch reads equal numbers, so it is behind in event time."""
 
 JOB = """
 from pyspark.sql import functions as F

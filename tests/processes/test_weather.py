@@ -20,7 +20,7 @@ DEPARTURES, HOURS = 27_004, 2_226
 
 
 LATE_SECONDS = 15
-"""The first container has then read what it may of the month."""
+"""By then the first container has read as much of the month as it may."""
 
 
 def test_a_month_of_departures_is_joined_exactly_with_its_weather_when_one_container_starts_late(tmp_path: Path) -> None:

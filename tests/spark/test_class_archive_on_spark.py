@@ -16,7 +16,7 @@ from containers.spark.cds import ClassArchive, ensure_archive
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SHORT = 6000
-"""Bytes. Spark's jars one by one were 50,000."""
+"""Bytes. With each of Spark's jars on the command line it would be 50,000."""
 
 SESSION = """
 import json

@@ -30,7 +30,7 @@ from tests.spark.operators import EVENTS, grouped
 pytestmark = pytest.mark.spark
 
 NEVER = timedelta(hours=1)
-"""Queries of these tests are not asked just because time passes."""
+"""Queries of these tests run no batch merely because time has passed."""
 
 WAITING = "Getting offsets from the gate that waits for input"
 

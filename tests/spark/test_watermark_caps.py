@@ -41,7 +41,7 @@ POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 FAST = [{"t": 1000 + second, "k": "ab"[second % 2]} for second in range(190)]
 SLOW = [{"t": 1000 + second, "k": "ab"[second % 2]} for second in range(50)]
-"""What the slower feeder brings when the faster one is 140 s ahead."""
+"""The records of the slower feeder when the faster one is 140 s ahead."""
 
 
 @pytest.fixture(scope="module")

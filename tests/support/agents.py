@@ -1,4 +1,4 @@
-"""Real agents and a real coordinator in one process. Spark and the sockets are replaced by fakes, and in some tests the clocks."""
+"""Real agents and a real coordinator in one process. Spark and the sockets are replaced by fakes, in some tests also the clocks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Wire(httpx.AsyncBaseTransport):
     held: asyncio.Event = field(default_factory=asyncio.Event)
     answered: Counter[str] = field(default_factory=Counter)
     foreign: dict[str, list[httpx.Response]] = field(default_factory=dict)
-    """Answers returned instead of the coordinator's, one per request, by the end of the path."""
+    """Answers that are returned instead of the coordinator's, one per request, by the end of the path."""
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

@@ -76,7 +76,7 @@ CHECKS = ReportChecks(_model, lambda _: {})
 
 @dataclass(slots=True)
 class Agent:
-    """Owns the task under a generation, with a directory on its disk. Its clock may be wrong by hours."""
+    """An agent that owns the task under a generation, with a directory on its disk. Its clock may be wrong by hours."""
 
     generation: Generation
     lineage: Lineage

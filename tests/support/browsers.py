@@ -34,7 +34,7 @@ PAGES: Mapping[str, str] = {
 
 
 PATIENCE = 120_000
-"""Milliseconds until a page must show what a test expects, unless the test says otherwise: the machine may be loaded."""
+"""Milliseconds until a page must show what a test expects, unless the test sets another time: the machine may be loaded."""
 
 
 @contextmanager

@@ -178,9 +178,8 @@ class Cluster:
         return wire_runs.RunDetail.model_validate_json(_good(self.http.get(f"/runs/{self.run_id}")).content)
 
     def close(self) -> None:
-        """Ends the containers before the coordinator, which receives their exit reports, and ends them through their watchdogs, because
-        a killed driver leaves a session behind. A second SIGTERM, after the first was processed, makes a container stop without
-        waiting.
+        """End the containers before the coordinator, so that it receives their exit reports, and through their watchdogs, because a killed
+        driver leaves a session behind. A second SIGTERM, after the first was processed, makes a container stop without waiting.
         """
         self.http.close()
         try:

@@ -88,7 +88,7 @@ class TrappedWire(Wire):
 
 @dataclass
 class Ledger:
-    """The observations of all engines of a history. `mid` is the intermediate stream. `read`: the range that each batch of a lineage
+    """What all engines of a history have read and violated. `mid`: the intermediate stream. `read`: the range that each batch of a lineage
     read. `faults`: violated invariants.
     """
 
@@ -158,10 +158,10 @@ class CountingEngine(DiskEngine):
         self._emptied: set[str] = set()
         self._news = asyncio.Event()
 
-    # --- what a test does with it ----------------------------------------------------------------------------------
+    # --- called by tests -------------------------------------------------------------------------------------------
 
     async def dies(self) -> None:
-        """Called after the end of its agent: stop all threads, and wait until none of them works."""
+        """Stop all threads, and wait until none of them works. Called after the end of the agent."""
         self.dead = True
         if self.trap is not None:
             self.trap.release()
@@ -178,10 +178,10 @@ class CountingEngine(DiskEngine):
         return [query for query in self.queries if not query.stopped and not query.held]
 
     async def reads_on(self, query: FakeQuery, records: int) -> bool:
-        """A batch of at most so many records; False if there is nothing to read, or the query does not run."""
+        """Run a batch of at most this many records. Returns False if there is nothing to read, or the query does not run."""
         return await asyncio.to_thread(self._reads_on, query, records)
 
-    # --- what an agent does with it --------------------------------------------------------------------------------
+    # --- called by agents ------------------------------------------------------------------------------------------
 
     def start(self, start: StageStart) -> tuple[str, Any]:
         with self._at_work():
@@ -318,7 +318,7 @@ class CountingEngine(DiskEngine):
         self._callbacks.on_batch(Batch(start.query, batch, 1, 1, {ssp: end[ssp.partition] for ssp in start.starts}))
 
     def _check_present(self, start: StageStart, batch: int, begin: Ends, end: Ends) -> None:
-        """As Spark's sources, which fail if records of a batch were deleted."""
+        """Fail if records of the batch were deleted, as Spark's sources do."""
         (stream,) = start.declared.stage.reads
         earliest = self.ledger.log.earliest(stream) if isinstance(self.ledger.log, Log) else {}
         trimmed = {each: (begin[each], first) for each, first in earliest.items() if begin.get(each, first) < min(first, end.get(each, 0))}
@@ -389,7 +389,7 @@ class CountingEngine(DiskEngine):
         return self._added(start, Counter(), 0, before)
 
     def _added(self, start: StageStart, state: Counter[str], batch: int, before: int) -> Counter[str]:
-        """The state, and what the batches from `batch` on have added to it."""
+        """`state`, with the changes of the batches from `batch` to the one before `before`."""
         directory = self.directory(start) / "state"
         for each in range(batch, before):
             file = directory / f"{each}.changelog"

@@ -58,7 +58,7 @@ def _do_not_sync(connection: Any, _record: object) -> None:
 
 
 _unused: list[AsyncEngine] = []
-"""SQLAlchemy compiles each statement once per engine, which takes longer than running it. Engines are therefore reused."""
+"""SQLAlchemy compiles each statement once per engine, which takes longer than executing it. Engines are therefore reused."""
 
 
 def temporary_store(kind: type[AnyStore]) -> AnyStore:

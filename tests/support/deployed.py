@@ -1,4 +1,4 @@
-"""Reads the files that deploy Sluice: which processes each launches, with which environment, and where its files come from."""
+"""Reads the deployment files: which processes of Sluice each one starts, with which environment, and where its files come from."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The process dies before a chosen change of durable data: of files below a directory, or of anything else that is counted as a step.
 
-Changes of files are seen by the interpreter's audit events, so that no code takes part: opening a file to write it, links, renames,
-removals, new directories and modes.
+Changes of files are detected by audit events of the interpreter, so that the code under test needs no hooks: opening a file to write it,
+links, renames, removals, new directories and modes.
 """
 
 from __future__ import annotations

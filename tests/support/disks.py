@@ -1,4 +1,4 @@
-"""Small disks, which tests fill: file systems in memory."""
+"""Small disks for tests that fill them: file systems in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SmallDisk:
         self._filler = root / "filler"
 
     def fill(self, leave: int = 0) -> None:
-        """Use all the room but so many bytes."""
+        """Use all the room except for this many bytes."""
         with self._filler.open("ab", buffering=0) as filler:
             for size in (1 << 20, 4096):
                 try:
@@ -32,7 +32,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(root: Path, size: int) -> Iterator[SmallDisk]:
-    """Mount a disk of that size there. Skips the test if that is not permitted."""
+    """Mount a disk of that size at the path. Skips the test if mounting is not permitted."""
     root.mkdir()
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(root)], capture_output=True, text=True, check=False)
     if done.returncode:

@@ -41,7 +41,7 @@ def ec_key() -> ec.EllipticCurvePrivateKey:
 
 class Issuer:
     """Publishes `keys` (by id) at its `url`. `answers`: by path, status, headers and body of other answers. `away`: no request is answered.
-    `requests`: the paths that were asked for. `authorizations`: the header of each."""
+    `requests`: the requested paths. `authorizations`: the header of each request."""
 
     def __init__(self) -> None:
         self.keys: dict[str, PrivateKey] = {"one": rsa_key()}
@@ -86,7 +86,7 @@ class Issuer:
         return found | {"kid": key_id, "use": "sig"}
 
     def claims(self, now: datetime, **changes: Any) -> dict[str, Any]:
-        """Those of a good token; None removes a claim."""
+        """The claims of a valid token, with these changes; None removes a claim."""
         good = {
             "iss": self.url,
             "aud": AUDIENCE,
@@ -144,7 +144,7 @@ def utc_now() -> datetime:
 
 
 async def submitted(browser: httpx.AsyncClient, page: httpx.Response, **fields: str) -> httpx.Response:
-    """The answer to the page's form with these fields, after all redirects to pages of the provider."""
+    """Submit the form of the page with these fields. Returns the answer after all redirects to pages of the provider."""
     [action] = re.findall(r'<form[^>]* action="([^"]*)"', page.text)
     hidden = dict(re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', page.text))
     answer = await browser.post(str(page.url.join(html.unescape(action))), data={**hidden, **fields})
@@ -158,7 +158,7 @@ async def followed(browser: httpx.AsyncClient, answer: httpx.Response) -> httpx.
 
 
 def confirm(begun: Mapping[str, Any], user: str) -> None:
-    """What a user does in a browser with the code of a device."""
+    """Log in and confirm the code of a device, as a user does in a browser."""
 
     async def run() -> None:
         async with httpx.AsyncClient(timeout=60) as browser:

@@ -55,7 +55,7 @@ def write_numbers(writer: TransactionalWriter, batch: int, numbers: Sequence[int
 
 
 class Commands:
-    """What the process does."""
+    """The commands of the process."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -83,18 +83,18 @@ class Commands:
 
 
 FENCED = {LeaseLost.__name__, ProducerFenced.__name__}
-"""The errors after which a former owner does not write any more."""
+"""The errors after which a former owner writes nothing more."""
 
 
 @dataclass
 class WriterProcess:
-    """The process, as a test sees it."""
+    """The process, for the test that controls it."""
 
     process: subprocess.Popen[bytes]
     _answers: queue.Queue[bytes]
 
     def tell(self, do: str, **arguments: object) -> None:
-        """Send a command, and do not wait for its answer."""
+        """Send a command without waiting for its answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
         self.process.stdin.flush()

@@ -1,7 +1,7 @@
 """A proxy in front of a Kafka broker that holds a request of a client, or the broker's answer to it.
 
-Brokers name their own address in answers, and clients connect to that. The proxy puts its own port in the place of the broker's, which
-leaves the length of the answer as it is.
+Brokers name their own address in answers, and clients connect to that. The proxy replaces the broker's port by its own, which does not
+change the length of the answer.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Hold:
         assert self._reached.wait(seconds), f"{self.request.name}: no such request within {seconds:g} s"
 
     def release(self) -> None:
-        """The request, or the answer, continues on its way."""
+        """Forward the request or the answer."""
         self._over.set()
 
     def drop(self) -> None:
-        """It is lost, and the connection with it."""
+        """Lose the request or the answer, and close the connection."""
         self._dropped.set()
         self._over.set()
 
@@ -86,7 +86,7 @@ class KafkaProxy:
         return hold
 
     def close(self) -> None:
-        """Also ends what is held."""
+        """Close all connections, also those with a held request or answer."""
         self._listener.close()
         with self._lock:
             for hold in self._holds:
@@ -101,7 +101,7 @@ class KafkaProxy:
                 client, _ = self._listener.accept()
                 try:
                     broker = socket.create_connection((HOST, self._broker_port))
-                except OSError:  # it is down
+                except OSError:  # the broker is down
                     client.close()
                     continue
                 with self._lock:
@@ -153,7 +153,7 @@ def _frames(source: socket.socket) -> Iterator[bytes]:
 
 
 def _end(connection: socket.socket) -> None:
-    """Wakes the threads that read it."""
+    """Shut the connection down, which wakes the threads that read from it."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 

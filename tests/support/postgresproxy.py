@@ -46,8 +46,8 @@ class _Statements:
 
 class PostgresProxy:
     """`cut_commit_of`: the name of a table. The next COMMIT of a transaction that writes to it is executed, and the connection is closed
-    instead of answered. `cut` counts such commits. `hold_commit_of`: the same, but the answer waits until `release` is set; `held` is set
-    meanwhile. `hold_transaction_of`: the COMMIT itself waits.
+    instead of answered. `cut` counts such commits. `hold_commit_of`: the same, but the answer is delayed until `release` is set, and `held`
+    is set meanwhile. `hold_transaction_of`: the COMMIT itself is delayed.
     """
 
     def __init__(self, port: int) -> None:

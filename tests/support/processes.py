@@ -44,7 +44,7 @@ class EndedEarly(ProcessFailed):
 
 
 class TooSlow(ProcessFailed):
-    """Something did not happen in its time."""
+    """Something did not happen within its time limit."""
 
 
 def free_port() -> int:

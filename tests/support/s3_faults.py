@@ -45,7 +45,7 @@ class Hang:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """No answer; the server receives the request only with `arrive`, when its client has long given it up."""
+    """No answer. The server receives the request only at `arrive`, long after the client has given it up."""
 
 
 Fault = Answer | Lost | Cut | Hang | Late

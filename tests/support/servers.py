@@ -122,7 +122,7 @@ def _run(command: list[str], directory: Path) -> None:
 
 
 KAFKA_USER = {"alice": "open-sesame"}
-"""Name and password of a user, whose access ACLs may deny."""
+"""Name and password of a user whose access can be denied by ACLs."""
 
 
 def kafka_jars() -> None:

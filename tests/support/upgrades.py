@@ -40,7 +40,7 @@ class Command:
 
     @property
     def said(self) -> list[str]:
-        """Its lines of output so far."""
+        """The lines of its output so far."""
         return self._log.read_text().rpartition("\n")[0].splitlines()
 
     def until(self, text: str, within: float = 2 * GENEROUS) -> str:
@@ -58,7 +58,7 @@ class Command:
         return wait_for(text, found, within, details=lambda: tail(self._log))
 
     def ends(self, within: float = 2 * GENEROUS) -> tuple[int, str]:
-        """Its exit code, and its last line of output."""
+        """Wait for its end. Returns its exit code and its last line of output."""
         code = self._process.wait(within)
         return code, self.said[-1] if self.said else ""
 
