@@ -10,7 +10,7 @@ from sluice import Job
 from sluice.job import Task
 
 FIRST = 2
-"""Partitions at first."""
+"""The initial number of partitions."""
 
 job = Job("bench-growth")
 events = job.input("events")

@@ -32,7 +32,7 @@ MOST_MIB = 512
 EVERY_SECONDS = 0.05
 TOPIC = "bulk"
 PROPERTIES = {"transaction.timeout.ms": "900000"}
-"""The longest that brokers allow by default: on a loaded machine the rows take more than TRANSACTION_TIMEOUT."""
+"""The longest timeout that brokers allow by default: on a loaded machine the rows take more than TRANSACTION_TIMEOUT."""
 
 
 class Memory:

@@ -1,4 +1,4 @@
--- Cycles over the containers of a fleet, or repeats one request; every request is spelled once, before the load begins.
+-- Cycles over the containers of a fleet, or repeats one request; every request is built once, before the load begins.
 -- Arguments: PATH COUNT HEADER VALUE [TOKENS]. A %05d in PATH takes 0 to COUNT - 1. TOKENS: a file with a line for each request, its token.
 local requests, turn = {}, 0
 
@@ -18,7 +18,7 @@ function request()
   return requests[turn]
 end
 
--- The last line of output: what `bench/load.py` reads. Latencies are in microseconds.
+-- The last line of output, which `bench/load.py` reads. Latencies are in microseconds.
 function done(summary, latency, _)
   local e = summary.errors
   io.write(string.format(

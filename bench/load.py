@@ -40,7 +40,7 @@ class Target:
 
     @property
     def first_headers(self) -> dict[str, str]:
-        """Those of the first request."""
+        """The headers of the first request."""
         if self.tokens is None:
             return dict([self.header])
         with self.tokens.open() as lines:

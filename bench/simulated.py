@@ -269,7 +269,7 @@ class Fleet:
         self._again(container, self._pause())
 
     def _unanswered(self, token: Token, why: str) -> None:
-        """A heartbeat that failed is sent again. A failure of any other request is raised to the user."""
+        """A heartbeat that failed is sent again. A failure of any other request is raised to the caller."""
         taker, container = token
         if taker != self._answered:
             raise SwarmFailed(f"{self.url}: {why}")
