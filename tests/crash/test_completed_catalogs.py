@@ -36,7 +36,7 @@ async def committing(*bodies: bytes, world: World | None = None) -> tuple[World,
 
 
 async def restore(world: World, snapshots: int) -> None:
-    """Set the database back to the state after so many snapshots, with the task's first owner."""
+    """Set the database back to the state after that many snapshots, with the task's first owner."""
     async with world.store.begin() as tx:
         rows = sorted(await tx.snapshots.of_stage(KEY), key=lambda row: row.seq)
         for row in rows[snapshots:]:

@@ -11,5 +11,5 @@
     __main__.py   `python -m tests.simulation`; see `make simulate`
 
 The coordinator, the agents, the client, the backups and the embedded log are the real ones. Spark, its JVM, sockets and the watchdog are
-not simulated: the tests in tests/spark and tests/processes run them.
+not simulated; the tests in tests/spark and tests/processes run them.
 """

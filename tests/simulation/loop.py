@@ -1,8 +1,8 @@
 """An event loop in virtual time, on which simulated processes run.
 
 Time advances only when nothing is ready to run, and then at once to the next timer. `run_in_executor` runs the function in a greenlet
-instead of a thread: it runs until it ends or waits for a `concurrent.futures.Future`, and the loop goes on meanwhile. So one thing
-happens at a time, in an order that follows from the seed alone.
+instead of a thread: it runs until it ends or waits for a `concurrent.futures.Future`, and the loop continues in the meantime. So one
+thing happens at a time, in an order that follows from the seed alone.
 
 Every task, timer and callback belongs to the process in whose context it was created. Those of a dead process are never run again, not even
 their `finally` blocks, as after SIGKILL. Those of a frozen process are run when it is thawed.

@@ -55,8 +55,8 @@ def free_port() -> int:
 
 
 def server_port() -> int:
-    """As `free_port`, for a server that is started again: a port that the system gives to no client meanwhile (as Linux is configured by
-    default), not even to one that tries to reach the server."""
+    """As `free_port`, for a server that is restarted: the port is outside the range from which Linux, as configured by default, gives ports
+    to clients, and so also to those that try to reach the server."""
     while True:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", 15_000 + below(15_000)))
