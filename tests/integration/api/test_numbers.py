@@ -61,6 +61,23 @@ BODIES: dict[str, Json] = {
         "offsets": OFFSETS,
         "metrics": {**METRICS, "operators": [{"operator": "o", "effect": "EMPTIES"}], "unflushable": ["o"]},
     },
+    f"PUT {TASK}/queries": {
+        "generation": 1,
+        "queries": [
+            {
+                "stage": "counts",
+                "checkpoint": "s3a://states/counts",
+                "name": "counts",
+                "queryId": "q",
+                "batchId": 0,
+                "offsets": OFFSETS,
+                "metrics": METRICS,
+                "active": True,
+                "error": "a",
+                "failures": 1,
+            }
+        ],
+    },
     f"POST {STAGE}/failure": {"generation": 1, "error": "a", "failures": 1, "retrySeconds": 1.0},
     f"POST {TASK}/event-time": {"generation": 1, "stage": "hourly", "eventTime": "2026-01-01T00:00:00Z"},
     "POST /runs/{runId}/watermarks": {
@@ -186,6 +203,25 @@ async def test_a_number_or_time_of_any_size_in_a_body_is_stored_or_refused(on_bo
     assert found == []
     assert (await on_both.http.get("/jobs")).status_code == 200
     assert (await on_both.http.get("/metrics")).status_code == 200
+
+
+async def test_a_number_or_time_of_any_size_in_the_queries_of_a_script_is_shown_or_refused(caller: Caller) -> None:
+    run_id = (await caller.deploy({"job": "orders", "kind": "attached", "containers": 1, "inputs": [], "stages": []}))["runId"]
+    await caller.registered(run_id, "c1")
+    await caller.acquired(run_id, "c1", task="Driver")
+    accepted, found = 0, []
+    for marked in with_mark(BODIES[f"PUT {TASK}/queries"]):
+        for value in (*NOT_FINITE, *HUGE, *LARGEST, *TIMES):
+            text = json.dumps(marked).replace(f'"{MARK}"', value)
+            answers = [
+                await send(caller, f"PUT {TASK.replace('{task}', 'Driver')}/queries", run_id, text),
+                await caller.http.get(f"/runs/{run_id}"),
+                await caller.http.get("/metrics"),
+            ]
+            accepted += answers[0].status_code == 200
+            found += [(text[:200], value[:40], each.text[:100]) for each in answers if each.status_code >= 500]
+    assert found == []
+    assert accepted
 
 
 async def test_a_number_of_any_size_in_a_path_a_query_or_a_header_is_answered_or_refused(on_both: Caller) -> None:
