@@ -51,7 +51,7 @@ NAMES_CODE = ("*class*", "*extension*", "*listener*", "*manager*", "*plugin*", "
 
 
 def not_allowed(config: Mapping[str, str], present: Mapping[str, str], allowed: Sequence[str] = ALLOWED) -> Collection[str]:
-    """The Spark settings of `config` that a deployer may not set. `present`: the config of the job's present run."""
+    """The Spark settings of `config` that a deployer may not set. `present`: the config of the job's current run."""
     return sorted(
         name for name, value in config.items() if name.startswith("spark.") and present.get(name) != value and not _allows(allowed, name)
     )
