@@ -158,8 +158,9 @@ async def acquire_task(
     guard: RequestGuardDep,
     wait: Annotated[float, Query(ge=0, le=60, description="seconds to wait for the task to become free")] = 0,
 ) -> Response:
-    """Become the task's owner, with a new generation. The answer is 202 with a time to wait if the former owner may still be running. The
-    owner itself gets the same generation again, with the start offsets of all partitions that the task has now."""
+    """Acquire the task: the container becomes its owner, with a new generation. The answer is 202 with a time to wait if the former owner
+    may still be running. A repeated request of the owner is answered with the same generation, and the start offsets of all partitions
+    that the task has now."""
     guard.itself(body.execution_container_id)
     longest_wait = min(timedelta(seconds=wait), parts.notices_wait)
     found = await parts.tasks.acquire(
@@ -181,7 +182,7 @@ async def acquire_task(
 
 @router.get("/runs/{runId}/tasks/{task}/owner", status_code=204)
 async def confirm_owner(
-    run_id: RunIdPath, task: TaskPath, parts: PartsDep, generation: Annotated[int, Query(ge=1, description="the one that the caller holds")]
+    run_id: RunIdPath, task: TaskPath, parts: PartsDep, generation: Annotated[int, Query(ge=1, description="the generation of the caller")]
 ) -> None:
     """Whether the task is still held under that generation: 204, or 409 `lease-lost`. Changes nothing."""
     await parts.tasks.confirm_owner(RunId(run_id), TaskName(task), Generation(generation))

@@ -22,7 +22,7 @@ async def get_audit_log(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     job: Annotated[wire_body.Name | None, Query(description="only events of requests that name this job")] = None,
 ) -> wire_access.AuditLogReply:
-    """Who asked for which change and who was refused, newest first. For the next page, set `before` to the answer's `next`."""
+    """The requests for changes and the refused requests, newest first. For the next page, set `before` to the answer's `next`."""
     found = await deps.audit_log.page(before, limit + 1, job)
     page = found[:limit]
     return wire_access.AuditLogReply(events=tuple(map(_event, page)), next=page[-1].seq if len(found) > limit else None)

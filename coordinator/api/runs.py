@@ -168,7 +168,7 @@ async def remove_job(
     job: JobPath,
     parts: PartsDep,
     actor: Actor,
-    dry_run: Annotated[bool, Query(alias="dryRun", description="only say what would be deleted")] = False,
+    dry_run: Annotated[bool, Query(alias="dryRun", description="only return what would be deleted")] = False,
 ) -> wire_runs.JobRemovalReply:
     """Remove a job whose run has ended, with its runs, versions, drains and snapshots. Its blobs become garbage, which is deleted after the
     grace period. The generations of its tasks are kept, and a later job of the same name continues to count from them."""

@@ -122,8 +122,8 @@ class Tasks:
         self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch, wait: timedelta = timedelta(0)
     ) -> AcquiredTask | Wait:
         """Grant the task to the valid incarnation of the slot that the job model names, or return how long the former owner may still act.
-        Waits up to `wait` for the former owner to release it. The owner itself gets the same generation again, with the partitions of the
-        current model.
+        Waits up to `wait` for the former owner to release it. A repeated request of the owner is answered with the same
+        generation, with the partitions of the current model.
 
         Raises UnknownRun, UnknownTask, TaskNotYours, StaleRun, OutdatedContainers, CatalogIncomplete, NumbersNotReserved, and LeaseLost
         for an incarnation that is no longer valid.

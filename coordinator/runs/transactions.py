@@ -136,7 +136,7 @@ class AbortTransactions:
             try:
                 found = await self.systems[stream.system].open_transactions(stream.stream, offsets)
             except SluiceError as error:
-                log.warning("readers of %s stand still, and it is not known why: %s", stream, error)
+                log.warning("readers of %s are blocked, and the cause is unknown: %s", stream, error)
                 continue
             for partition, name in found.items():
                 log.warning("the open transaction of %r holds back the readers of partition %d of %s", name, partition, stream)

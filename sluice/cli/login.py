@@ -43,7 +43,7 @@ def logout(
     ] = None,
     coordinator: Url = LOCAL,
 ) -> None:
-    """Forget the login of `sluice login`."""
+    """Delete the stored login of `sluice login`."""
     if user is None:
         logins.keep(coordinator, None)
         return

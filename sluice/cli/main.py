@@ -78,7 +78,7 @@ COMMANDS = {
     "logs": Command("containers.cli.logs:logs", "Print the logs of the processes that `sluice run` starts on this machine.", INSPECT),
     "config": Command("sluice.cli.config:app", "Show the settings of this environment, and where each comes from.", PROCESSES),
     "login": Command("sluice.cli.login:login", "Log in with an identity provider.", PROCESSES),
-    "logout": Command("sluice.cli.login:logout", "Forget the login of `sluice login`.", PROCESSES),
+    "logout": Command("sluice.cli.login:logout", "Delete the stored login of `sluice login`.", PROCESSES),
     "token": Command("sluice.cli.tokens:app", "Create, list and revoke the tokens of users and programs.", PROCESSES),
     "db": Command("coordinator.cli.db:db", "Migrate, back up and restore the coordinator's database.", PROCESSES),
     "class-archive": Command(

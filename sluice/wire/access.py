@@ -15,7 +15,8 @@ TokenName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\x21-
 
 
 class TokenRequest(Body):
-    """A new token. `name` is the identity of who presents it. `jobs`: names of the jobs that its roles are for; `*` stands for any text."""
+    """A new token. `name`: the name of the principal that uses it. `jobs`: names of the jobs that its roles are for; `*` stands for any
+    text."""
 
     name: TokenName
     roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=20)]
@@ -35,7 +36,7 @@ class TokenReply(Reply):
 
 
 class NewTokenReply(TokenReply):
-    """`token` is shown here only."""
+    """`token` is returned only here."""
 
     token: str
 
@@ -65,9 +66,9 @@ class IdentityProvidersReply(Reply):
 
 
 class AuditEventReply(Reply):
-    """`authenticated`: whether a token showed who `actor` is. `status`: of the answer; null if the coordinator ended before it.
-    `job`: the job that the request names, "" if none. `before`, `after`: what the change made different, as texts by name; null for
-    requests that were refused, and where it is not known."""
+    """`authenticated`: whether `actor` was authenticated. `status`: of the answer; null if the coordinator ended before it.
+    `job`: the job that the request names, "" if none. `before`, `after`: the values that the change has changed, as texts by name; null
+    for requests that were refused, and where it is not known."""
 
     seq: int
     at: datetime

@@ -204,7 +204,7 @@ class NoticesReply(Reply):
 
 
 class HeartbeatReply(BaseModel):
-    """No other fields: Samza's client takes an answer with any further field as "not alive"."""
+    """There are no other fields, because Samza's client treats an answer with further fields as "not alive"."""
 
     model_config = ConfigDict(extra="forbid")
     alive: bool
