@@ -25,8 +25,8 @@ def attach(
     stop_timeout: timedelta = STOP_WITHIN,
 ) -> App:
     """Make this script a job: it gets a lease, and its streaming queries are reported, and stopped between batches. Call it once, after the
-    session is made and before the first query. Blocks until no other process runs the job; with `wait=False` it raises instead, and with `replace` it
-    stops the other one. Under `sluice exec` the lease is that of the command.
+    session is made and before the first query. Blocks until no other process runs the job; with `wait=False` it raises instead, and with
+    `replace` it stops the other one. Under `sluice exec` the lease is that of the command.
 
     `coordinator`: its URL; default: SLUICE_COORDINATOR_URL, else http://127.0.0.1:8180. `stop_timeout`: how long batches may take at a
     stop, and then the script to end. Raises CannotAttach for a session of Spark Connect, NotGranted, BadName.
