@@ -149,3 +149,36 @@ def test_each_list_has_pages_of_the_size_of_the_page() -> None:
     }
     assert (limits["/jobs"]["maximum"], limits["/jobs"]["default"]) == (1000, 1000)
     assert (limits["/audit-log"]["maximum"], limits["/audit-log"]["default"]) == (1000, 100)
+
+
+UNPAGED = {
+    "/runs/{runId}/request": "one deployment request; its lists have limits of their own",
+    "/prometheus/targets": "Prometheus reads all targets of the active containers in one answer",
+    "/jobs/{job}/snapshots/{checkpointId}": "one snapshot of one stage: the partitions that the stage reads",
+    "/gc/explain": "one blob: the configured blob stores",
+    "/drain/{uuid}": "one drain: the containers and stages of its run",
+    "/jobs/{job}/models/{version}/diff/{later}": "two versions of one job model: its tasks and partitions",
+    "/runs/{runId}/containers/{executionContainerId}/standby": "one container: the stages of its tasks",
+    "/identity-providers": "the configured identity providers",
+}
+"""Routes whose answers have lists without pages, and what bounds the lists."""
+
+
+def test_a_route_that_answers_with_a_list_has_pages() -> None:
+    document = new_api().openapi()
+    schemas = document["components"]["schemas"]
+
+    def resolved(schema: dict[str, Any]) -> dict[str, Any]:
+        return resolved(schemas[schema["$ref"].rpartition("/")[2]]) if "$ref" in schema else schema
+
+    def is_list(schema: dict[str, Any]) -> bool:
+        return any(resolved(each).get("type") == "array" for each in (schema, *schema.get("anyOf", ())))
+
+    found = set()
+    for path, methods in document["paths"].items():
+        get = methods.get("get", {})
+        answer = get.get("responses", {}).get("200", {}).get("content", {}).get("application/json", {}).get("schema", {})
+        lists = is_list(answer) or any(map(is_list, resolved(answer).get("properties", {}).values()))
+        if lists and not {"limit", "after"} & {each["name"] for each in get.get("parameters", ())}:
+            found.add(path)
+    assert found == UNPAGED.keys()
