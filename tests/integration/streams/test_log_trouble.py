@@ -90,7 +90,7 @@ def test_an_append_in_the_middle_of_a_read_does_not_change_its_result(tmp_path: 
 
 
 def test_a_missing_directory_is_unavailable_and_not_a_log_without_streams(tmp_path: Path) -> None:
-    with pytest.raises(StreamUnavailable, match="is not there"):
+    with pytest.raises(StreamUnavailable, match="does not exist"):
         Log(tmp_path / "unmounted").partitions("s")
 
 
