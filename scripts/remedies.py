@@ -1,5 +1,5 @@
-"""What to do about each error, by the name of its class: for docs/reference/errors.md. tests/unit/test_reference.py checks that each error
-has an entry. The message of an error has more details, such as names and numbers."""
+"""What to do about each error, by the name of its class: for docs/reference/errors.md. tests/integration/docs/test_reference.py checks that
+each error has an entry. The message of an error has more details, such as names and numbers."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from scripts.remedies import REMEDIES
 from sluice.cli.main import COMMANDS
 from sluice.core.errors import SluiceError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_pages_are_up_to_date() -> None:
