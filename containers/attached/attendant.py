@@ -74,7 +74,7 @@ class Attendant:
         try:
             await asyncio.wait([serving, claiming], return_when=asyncio.FIRST_COMPLETED)
             if claiming.done():
-                code, reason, all_ended = await self._attend(claiming.result(), serving)
+                code, reason, all_ended = await self._attend(claiming.result(), serving, connection)
         except (LeaseLost, SluiceError) as error:
             self._link.refuse(str(error))
             code, reason = EXIT_LEASE_LOST if isinstance(error, LeaseLost) else EXIT_FAILED, str(error)
@@ -88,7 +88,7 @@ class Attendant:
             await self._coordinator.close()
         return code
 
-    async def _attend(self, claim: Claim, serving: asyncio.Task[None]) -> tuple[int, str, bool]:
+    async def _attend(self, claim: Claim, serving: asyncio.Task[None], connection: socket.socket) -> tuple[int, str, bool]:
         """Wait until the driver ends, or the lease is lost. Returns the exit code, the reason, and whether all processes have ended."""
         if not self._driver.observed:
             await self._guardian.start()
@@ -107,7 +107,12 @@ class Attendant:
             killed, all_ended = await asyncio.to_thread(processes.end_all, self._processes)
             log.error("%s: the driver was killed (%d processes)", reason, killed)
             return EXIT_LEASE_LOST, reason, all_ended
+        # How the script has ended may lie in the socket, unread. A shutdown makes the connection end after what it holds, also if a forked
+        # process keeps the other end open.
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RD)
         all_ended = await self._await_end(claim)
+        await asyncio.wait([serving], timeout=LEFTOVERS.total_seconds())
         claim.ends.cancel()
         if self._link.error is None:
             return EXIT_FAILED, "the driver was killed, or ended by os._exit", all_ended

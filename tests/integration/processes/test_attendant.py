@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,7 +17,7 @@ from uuid import uuid4
 import pytest
 
 from containers.attached import messages
-from containers.attached.attendant import Driver, command
+from containers.attached.attendant import TICK_SECONDS, Driver, command
 from containers.attached.claim import Request
 from containers.attached.processes import process
 from sluice.core.ids import ExecutionContainerId, JobName
@@ -115,6 +116,20 @@ def test_the_end_of_a_script_frees_the_job(coordinator: Running, tmp_path: Path)
             0,
             "the script ended",
         )
+
+
+def test_the_end_of_a_script_is_read_behind_other_messages_after_the_driver_has_ended(coordinator: Running, tmp_path: Path) -> None:
+    with attended(coordinator, tmp_path) as script:
+        script.next("granted")
+        script.process.send_signal(signal.SIGSTOP)
+        # asyncio reads at most 256 KiB at a time, so the last message is in a second read.
+        script.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)
+        script.ours.sendall(messages.encode("stopped", interrupted=[]) * (300 * 1024 // len(messages.encode("stopped", interrupted=[]))))
+        script.ours.sendall(messages.encode("ending", error=""))
+        script.die()
+        time.sleep(2 * TICK_SECONDS)
+        script.process.send_signal(signal.SIGCONT)
+        assert script.process.wait(60) == 0
 
 
 def test_a_driver_that_is_killed_has_failed(coordinator: Running, tmp_path: Path) -> None:
