@@ -5,6 +5,7 @@
     network.py    the network: delays, cuts, lost requests and lost answers
     engine.py     an engine that keeps state and starts batches as Spark does
     world.py      coordinator, containers and their supervisor, disks, streams, blob store, and what operators do
+    impostors.py  requests in the name of a container by those who may not act for it
     fault_injection.py   the faults, and when each happens
     runs.py       one seed: faults, then a time without faults, then the checks
     removed_fixes.py   whether the simulation detects that a fix was removed; the diffs are in faults/

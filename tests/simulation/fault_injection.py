@@ -8,6 +8,7 @@ from datetime import timedelta
 from math import inf
 
 from sluice.core.errors import SluiceError
+from tests.simulation.impostors import impostor
 from tests.simulation.world import BLOB_STORES, Container, World
 from tests.support.faults import Fault
 
@@ -124,6 +125,21 @@ async def lose_packets(world: World) -> None:
     seconds = world.dice.choice((5, 20))
     world.disturb(seconds)
     world.later(seconds, lambda: setattr(world.network, "lossy", 0.0))
+
+
+async def lose_answers(world: World) -> None:
+    """A partition in one direction: the requests of a machine arrive, and it gets no answers."""
+    machine, seconds = world.slots[world.dice.choice(sorted(world.slots))].machine, world.dice.choice((2, 15, 60))
+    world.say(f"machine {machine} gets no answers for {seconds} s")
+    world.disturb(seconds, machine)
+    world.network.deaf.add(machine)
+    world.later(seconds, lambda: world.network.deaf.discard(machine))
+
+
+async def repeat_requests(world: World) -> None:
+    """Requests of containers arrive a second time, up to five seconds later."""
+    world.network.repeating = world.dice.choice((0.1, 0.5))
+    world.later(world.dice.choice((10, 60)), lambda: setattr(world.network, "repeating", 0.0))
 
 
 async def slow_network(world: World) -> None:
@@ -357,6 +373,8 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[None]]] = {
         shorten_leases,
         scale_after_a_lost_machine,
         lose_packets,
+        lose_answers,
+        repeat_requests,
         slow_network,
         restart_coordinator,
         restart_coordinator_with_another_lease,
@@ -387,6 +405,7 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[None]]] = {
         drain_and_restore,
         cancel_drain,
         stop_run,
+        impostor,
     )
 }
 
@@ -401,7 +420,8 @@ async def heal(world: World) -> None:
     world.blobs_fail, world.database.away = None, False
     world.database.lose_commits = world.database.spare_commits = 0
     world.network.cut.clear()
-    world.network.lossy, world.network.slow = 0.0, 0.01
+    world.network.deaf.clear()
+    world.network.lossy, world.network.slow, world.network.repeating = 0.0, 0.01, 0.0
     for clock in (world.clock, *world.clocks.values()):
         clock.ahead = timedelta(0)
     if world.draining is not None:

@@ -13,6 +13,9 @@ from tests.simulation.loop import Process, SimulatedLoop
 
 CONNECT_FAILS_AFTER = 0.001
 
+ONCE = ("operator", "impostor")
+"""Machines whose requests are not repeated: a deployment that is sent twice makes two runs (docs/reference/api.md)."""
+
 
 @dataclass
 class Server:
@@ -25,7 +28,9 @@ class Server:
 @dataclass
 class Network:
     """`cut`: machines whose packets are dropped in both directions; a request then ends with its timeout. `lossy`: how likely it is that a
-    request, and then its answer, is lost although the connection was made. `slow`: the longest delay of one direction, in seconds."""
+    request, and then its answer, is lost although the connection was made. `slow`: the longest delay of one direction, in seconds. `deaf`:
+    machines that get no answers, although their requests arrive. `repeating`: how likely it is that a container's request arrives a second
+    time, as a proxy may send it."""
 
     loop: SimulatedLoop
     chance: Random
@@ -33,6 +38,8 @@ class Network:
     cut: set[str] = field(default_factory=set)
     lossy: float = 0.0
     slow: float = 0.01
+    deaf: set[str] = field(default_factory=set)
+    repeating: float = 0.0
     broken: list[str] = field(default_factory=list)
     """Answers that no coordinator may give."""
     requests: int = 0
@@ -61,18 +68,26 @@ class Way(httpx.AsyncBaseTransport):
         body = await request.aread()
         answer: asyncio.Future[httpx.Response] = loop.create_future()
         if network.chance.random() >= network.lossy:
-            self._serve(server, httpx.Request(request.method, request.url, headers=request.headers, content=body), answer)
+            sent = httpx.Request(request.method, request.url, headers=request.headers, content=body)
+            self._serve(server, sent, answer)
+            if self._machine not in ONCE and network.repeating and network.chance.random() < network.repeating:
+                loop.call_later(network.chance.uniform(0, 5), lambda: self._repeat(sent))
         try:
             return await asyncio.wait_for(answer, limits.get("read"))
         except TimeoutError:
             raise httpx.ReadTimeout("no answer", request=request) from None
+
+    def _repeat(self, request: httpx.Request) -> None:
+        server = self._network.server
+        if server is not None and not server.process.dead:
+            self._serve(server, request, self._network.loop.create_future())
 
     def _serve(self, server: Server, request: httpx.Request, answer: asyncio.Future[httpx.Response]) -> None:
         network, loop = self._network, self._network.loop
 
         def deliver(act: Callable[[], None]) -> None:
             def arrive() -> None:
-                if not answer.done() and self._machine not in network.cut:
+                if not answer.done() and self._machine not in network.cut | network.deaf:
                     act()
 
             loop.call_later(network.chance.uniform(0, network.slow), arrive)

@@ -17,6 +17,7 @@ from random import Random
 
 from sluice.randomness import drawn_from
 from tests.simulation.fault_injection import FAULTS, heal
+from tests.simulation.impostors import impostor
 from tests.simulation.loop import collect_quietly, main_process, simulated
 from tests.simulation.world import World
 
@@ -96,7 +97,8 @@ def _run_seed(chance: Random, directory: Path, outcome: Outcome) -> None:
                 "report_seconds": 3.0,
                 "metrics_host": NO_ADDRESS,
             }
-            world = World(loop, chance, directory, settings)
+            authentication = any(each.name == impostor.__name__ for each in outcome.plan)
+            world = World(loop, chance, directory, settings, authentication=authentication)
             loop.run_until_complete(loop.create_task(_live(world, outcome), context=main_process()))
     except Exception as error:
         outcome.broken.append(f"{type(error).__name__}: {error}")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulation.removed_fixes import ROOT, found_by, removed_fixes
 
-QUICK = ("pin-of-a-drain", "scale-to-a-lost-slot")
+QUICK = ("container-of-another", "pin-of-a-drain", "scale-to-a-lost-slot")
 """Most seeds detect the removal of these."""
 
 

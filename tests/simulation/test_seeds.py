@@ -52,6 +52,13 @@ def test_a_seed_that_once_failed_with_chosen_faults_breaks_no_invariant(
     assert outcome.drains
 
 
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_no_impostor_may_act_for_a_container_through_kills_replacements_and_restarts_of_the_coordinator(seed: int) -> None:
+    outcome = run_seed(seed, 14, None, ("impostor", "kill_container", "replace_container", "restart_coordinator", "cut_container_off"))
+    assert not outcome.broken, "\n".join([*outcome.trace[-50:], *outcome.broken])
+    assert any(" may not " in line for line in outcome.trace)
+
+
 def test_new_seeds_break_no_invariant(capsys: pytest.CaptureFixture[str]) -> None:
     if not SECONDS:
         pytest.skip("SLUICE_SIMULATION_SECONDS is not set; see `make simulate`")

@@ -27,8 +27,10 @@ from coordinator.store.copies import backup, database_file, restore
 from sluice import Job
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
-from sluice.cli.client import OperatorClient
-from sluice.client import CoordinatorClient, Refused
+from sluice.client import OperatorClient, Refused
+from sluice.client.agents import AgentClient
+from sluice.core.access.roles import Role
+from sluice.core.access.tokens import Grant
 from sluice.core.errors import CoordinatorUnreachable, DatabaseInUse, SluiceError, StoreUnavailable
 from sluice.core.ids import ExecutionContainerId, Generation, Instant, Lineage, RunId
 from sluice.deploy import deploy_request
@@ -69,6 +71,9 @@ GIVEN_UP_WITHIN = 15
 ADOPTED_WITHIN = 400
 """Seconds after the faults in which all containers run the job model in force: the longest lease and a margin."""
 
+TOKENS = {"containers": Role.AGENT, "stranger": Role.AGENT, "viewer": Role.VIEWER, "operator": Role.ADMIN}
+"""Names of principals, each with a token of this role, where the coordinator needs tokens."""
+
 LEASE = 40
 """The shortest lease of any coordinator, in seconds."""
 
@@ -89,6 +94,16 @@ class Clock:
         return Instant(1000 + self.loop.time())
 
 
+class Client(AgentClient):
+    """That of a container. `incarnation`: the token of its registration."""
+
+    incarnation = ""
+
+    def act_as(self, incarnation_token: str) -> None:
+        self.incarnation = incarnation_token
+        super().act_as(incarnation_token)
+
+
 @dataclass
 class Container:
     """An incarnation. `lease_ends`: the time at which its watchdog ends it."""
@@ -99,6 +114,7 @@ class Container:
     machine: str
     process: Process
     agent: Agent
+    client: Client
     life: asyncio.Task[ExitReason]
     began: float
     engines: list[SimulatedEngine] = field(default_factory=list)
@@ -164,7 +180,9 @@ class Slot:
 
 
 class World:
-    def __init__(self, loop: SimulatedLoop, chance: Random, directory: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, loop: SimulatedLoop, chance: Random, directory: Path, settings: Mapping[str, Any], *, authentication: bool = False
+    ) -> None:
         self.loop = loop
         self.chance = chance
         self.dice = chance
@@ -189,6 +207,12 @@ class World:
             "blob_stores": blobs,
             "backup_stores": BLOB_STORES[:1],
         }
+        if authentication:
+            first = directory / "first.token"
+            self.coordinator_settings |= {"authentication": True, "first_token_file": first}
+        self.authentication = authentication
+        self.tokens: dict[str, str] = {}
+        """The token of each principal; none where the coordinator needs none."""
         self.pace = chance.choice((0.3, 1.0, 3.0, 3.0))
         """The factor for the intervals of the coordinator's chores, because chores take time even when they have nothing to do."""
         self.disturbances: list[Disturbance] = []
@@ -255,6 +279,10 @@ class World:
             store = simulated_store(settings.database, process, self.database)
             coordinator = build(settings, self.clock, store=store, pace=self.pace)
             async with coordinator.api.router.lifespan_context(coordinator.api):
+                if self.authentication and not self.tokens:
+                    for name, role in TOKENS.items():
+                        grant = Grant(frozenset({role}))
+                        self.tokens[name] = (await coordinator.authentication.tokens.create(name, grant, None, "simulation")).token
                 self.network.server = Server(process, httpx.ASGITransport(coordinator.asgi))
                 ready.set()
                 await asyncio.Event().wait()
@@ -369,10 +397,11 @@ class World:
                 self._check_long_absence(made[0])
             self.kill(made[0], f"lease lost: {reason}")
 
+        client = Client("http://c", Way(self.network, slot.machine), token=lambda: self.tokens.get("containers", ""))
         agent = Agent(
             self.job(slot.version, slot.build),
             settings,
-            CoordinatorClient("http://c", Way(self.network, slot.machine)),
+            client,
             clock,
             make_engine,
             renewed,
@@ -380,7 +409,7 @@ class World:
             lambda url: wrapped(FaultyBlobs(open_blob_store(url, clock), self._blob_fault), Requests(), clock=clock),
         )
         life = process.context().run(lambda: self.loop.create_task(agent.run(), name=name))
-        container = Container(name, slot.run, slot.name, slot.machine, process, agent, life, self.loop.time())
+        container = Container(name, slot.run, slot.name, slot.machine, process, agent, client, life, self.loop.time())
         made.append(container)
         self.containers.append(container)
         self.loop.create_task(self._watchdog(container), name=f"watchdog {name}")
@@ -463,14 +492,15 @@ class World:
             await asyncio.sleep(self.chance.uniform(0.5, 10))
 
     async def _report_exit(self, container: Container, code: int) -> None:
-        client = CoordinatorClient("http://c", Way(self.network, container.machine))
+        client = AgentClient("http://c", Way(self.network, container.machine), token=lambda: self.tokens.get("containers", ""))
+        client.act_as(container.client.incarnation)
         with suppress(SluiceError):  # its lease will end
             await client.exited(ExecutionContainerId(container.name), code, "killed")
 
     # --- operators -------------------------------------------------------------------------------------------------
 
     def operator(self) -> OperatorClient:
-        return OperatorClient("http://c", Way(self.network, "operator"))
+        return OperatorClient("http://c", Way(self.network, "operator"), token=lambda: self.tokens.get("operator", ""))
 
     async def until_answered(self, request: Callable[[], Awaitable[T]]) -> T:
         """Repeat the request until the coordinator answers, as operators do. Raises Refused."""
@@ -555,7 +585,7 @@ class World:
     def _answers(self, slot: Slot, for_seconds: float) -> bool:
         """Whether its container runs, and has reached the coordinator for this time."""
         container = slot.container
-        if container is None or not container.running or container.process.frozen or slot.machine in self.network.cut:
+        if container is None or not container.running or container.process.frozen or slot.machine in self.network.cut | self.network.deaf:
             return False
         begin = self.loop.time() - for_seconds
         disturbed = any(each.end > begin and each.machine in (None, slot.machine) for each in self.disturbances)
