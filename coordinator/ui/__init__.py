@@ -5,7 +5,7 @@
 * `pieces`: a page is a list of fragments. A fragment is one HTML element with an id. A table is a fragment whose rows are fragments.
 * `live`: renders the pages that browsers watch, once for all of them, and sends the changed fragments.
 * `actions`: the operators' actions. Each has a plan, which is shown first, and an equivalent command.
-* `graph`, `fleet`, `timeline`, `samples`: the drawing of a job's stages, the heat map of leases, the events of a job, and recent rates.
+* `graph`, `fleet`, `samples`: the drawing of a job's stages, the heat map of leases, and recent rates.
 
 Templates escape all text. Pages work without scripts; with scripts they stay up to date. Pages load nothing from other sites, and the
 content security policy allows neither inline scripts nor inline styles.

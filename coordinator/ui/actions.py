@@ -22,6 +22,7 @@ from coordinator.snapshots.operations import Progress
 from sluice.core.drain import DrainId, Mode
 from sluice.core.errors import ClientError
 from sluice.core.ids import JobName, RunId, StageKey, StageName, TaskName
+from sluice.core.jobmodels.spec import JobKind
 from sluice.core.snapshots.snapshot import CommitId
 from sluice.wire import drains as wire_drains
 from sluice.wire import runs as wire_runs
@@ -74,11 +75,12 @@ def _link(label: str, name: str, *, danger: bool = False, **subject: str) -> Lin
 
 
 def of_job(run: wire_runs.RunDetail) -> Sequence[Link]:
-    """The actions that the state of a job's current run allows."""
+    """The actions that the state of a job's current run allows. An existing script can only be stopped: it has one container, and its
+    checkpoints are not backed up."""
     if run.state.ended:
         return [_link("Remove…", "remove", danger=True, job=run.job)]
     stop = _link("Stop…", "stop", danger=True, job=run.job, run=run.run_id)
-    if run.stop_requested_at is not None or run.drain is not None:
+    if run.kind is JobKind.ATTACHED or run.stop_requested_at is not None or run.drain is not None:
         return [stop]
     return [
         _link("Drain…", "drain", job=run.job, run=run.run_id),

@@ -20,7 +20,12 @@ NONE = "–"
 def environment() -> Environment:
     """The template environment. All text is escaped; an unknown variable is an error."""
     found = Environment(
-        loader=PackageLoader("coordinator.ui"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("coordinator.ui"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,  # otherwise the file of a template is examined for each row
     )
     found.filters |= {
         "count": count,
@@ -31,6 +36,7 @@ def environment() -> Environment:
         "segment": segment,
         "slug": element_id,
         "tone": tone,
+        "code": code,
     }
     return found
 
@@ -99,6 +105,12 @@ def time_element(at: datetime | None) -> str:
         return NONE
     utc = at.astimezone(UTC)
     return Markup('<time datetime="{}">{} UTC</time>').format(utc.isoformat(timespec="milliseconds"), f"{utc:%Y-%m-%d %H:%M:%S}")
+
+
+def code(text: str) -> str:
+    """Text with the parts between backticks as code."""
+    parts = [Markup("<code>{}</code>").format(each) if number % 2 else escape(each) for number, each in enumerate(text.split("`"))]
+    return Markup("").join(parts) if len(parts) % 2 else escape(text)
 
 
 def segment(text: str) -> str:

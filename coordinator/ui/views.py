@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from itertools import chain
+from functools import partial
 from typing import TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from coordinator.api.access import ADMINISTER, Roles
 from coordinator.api.deps import DrainParts, JobModelParts, Parts, SnapshotParts
-from coordinator.api.drains import drain_detail, drain_summary
+from coordinator.api.drains import drain_detail
 from coordinator.api.jobmodels import difference_reply, versions_reply
-from coordinator.api.runs import describe_run, run_summary
+from coordinator.api.runs import describe_run
 from coordinator.identity.audit_log import AuditLog
+from coordinator.runs.timeline import EVENTS_KEPT, JobEvent, Kind
+from coordinator.runs.transactions import HeldBack
 from coordinator.snapshots.catalog import SnapshotDetails
 from coordinator.store.fleet import ContainerState
-from coordinator.turns import in_turns
-from coordinator.ui import fleet, timeline
+from coordinator.store.snapshots import HeadRow
+from coordinator.turns import free_in_turns, in_turns
+from coordinator.ui import fleet
 from coordinator.ui.actions import of_drain, of_garbage, of_job, of_snapshot, of_version
 from coordinator.ui.graph import Drawing, Edge, Node, draw, stage_key, stream_key
 from coordinator.ui.live import Render
@@ -29,9 +33,9 @@ from coordinator.ui.render import count, element_id, piece, rate, segment
 from coordinator.ui.samples import Samples, sparkline
 from sluice.core.drain import DrainId
 from sluice.core.errors import SluiceError, UnknownPage, UnknownVersion
-from sluice.core.ids import ExecutionContainerId, JobName, StageName, TaskName
+from sluice.core.ids import ExecutionContainerId, JobName, RunId, StageName, TaskName
 from sluice.core.lifecycle import RunState
-from sluice.status import RunOverview, lag_of, last_report, overview_steps, snapshot_age
+from sluice.status import RunOverview, exit_line, lag_of, last_report, named, overview_steps, snapshot_age
 from sluice.wire import drains as wire_drains
 from sluice.wire import runs as wire_runs
 
@@ -41,11 +45,11 @@ CONTAINERS_OF_A_JOB = 50
 """Containers on the page of a job. The page of its containers has all of them."""
 EVENTS_SHOWN = 50
 """Events on the page of a job. The page of its events has the newest EVENTS_KEPT of each kind."""
-EVENTS_KEPT = 300
-PER_TURN_OF_EVENTS = 20
 PER_TURN = 5
 """Number of rows that are rendered before the event loop processes other requests: less than two milliseconds."""
 PER_TURN_OF_LEASES = 1000
+DISKS_SHOWN = 20
+RECOVERIES_SHOWN = 10
 
 Crumbs = Sequence[tuple[str, str]]
 Row = TypeVar("Row")
@@ -179,8 +183,7 @@ class Pages:
             rows = []
             for each in shown:
                 try:
-                    run = await in_turns(overview_steps(await describe_run(self._parts, each.current_run), self._parts.runs.now()))
-                    rows.append(self._job_row(run))
+                    rows.append(self._job_row(await self._overview(each.current_run)))
                 except SluiceError as error:
                     rows.append(piece("job_unread", f"job-{element_id(each.job)}", job=each.job, error=f"{error.title()} {error}"))
             checks = [each for each in self._parts.health.known() if not each.ok] if "*" in visible else []
@@ -190,6 +193,14 @@ class Pages:
             ]
 
         return Page(key, "Jobs", (), render, lists_jobs=True, shared_by=tuple(visible))
+
+    async def _overview(self, run_id: RunId) -> RunOverview:
+        run = await describe_run(self._parts, run_id)
+        found = await in_turns(overview_steps(run, self._parts.runs.now()))
+        tasks = list(run.tasks)
+        del run
+        await free_in_turns(tasks)
+        return found
 
     def _job_row(self, run: RunOverview) -> Fragment:
         samples = self._samples.of_job(JobName(run.job))
@@ -215,33 +226,54 @@ class Pages:
             current = await self._parts.runs.current(name)
             run = await describe_run(self._parts, current.run_id)
             found = await in_turns(overview_steps(run, self._parts.runs.now()))
-            tasks = [task for task in run.tasks if query.find.lower() in task.task.lower()]
-            shown, tasks_pager = paged(tasks, query, ROWS_A_PAGE)
+            matching = [task for task in run.tasks if query.find.lower() in task.task.lower()]
+            shown, tasks_pager = paged(matching, query, ROWS_A_PAGE)
             rows = await _in_turns(shown, _task_row)
             containers = await _in_turns(_sorted_containers(run)[:CONTAINERS_OF_A_JOB], self._container_row)
-            events = await _in_turns(
-                enumerate((await self._events_of(name, run, EVENTS_SHOWN))[:EVENTS_SHOWN]), lambda each: _event_row(each, "../")
-            )
-            samples = self._samples.of_job(name)
-            return [
-                piece("job_head", "head", run=found, detail=run, actions=of_job(run), drain=run.drain),
-                piece("problems", "problems", problems=list(zip(found.problems, found.remedies, strict=True)), run=found),
-                piece("graph", "graph", drawing=drawing(run, found)),
-                piece(
-                    "stages",
-                    "stages",
-                    stages=found.stages,
-                    rates=sparkline([each.rate for each in samples]),
-                    lags=sparkline([each.lag for each in samples]),
-                    since=self._samples.since,
-                ),
-                piece("watermarks", "watermarks", watermarks=run.watermarks, missing=run.missing_event_times),
-                piece("tasks", "tasks", rows, pager=tasks_pager),
-                piece("containers", "containers", containers, all=f"{segment(job)}/containers", run=run, pager=None),
-                piece("timeline", "timeline", events, all=f"{segment(job)}/events", pager=None),
-            ]
+            newest = (await self._parts.timeline.of_job(name, EVENTS_SHOWN))[:EVENTS_SHOWN]
+            events = await _in_turns(enumerate(newest), lambda each: _event_row(each, job, "../"))
+            made = await self._pieces_of_job(run, found, (rows, tasks_pager), containers, events)
+            tasks = list(run.tasks)
+            del run, matching, shown
+            await free_in_turns(tasks)
+            return made
 
         return Page(key, job, (("Jobs", ""),), render, _known(name))
+
+    async def _pieces_of_job(
+        self,
+        run: wire_runs.RunDetail,
+        found: RunOverview,
+        tasks: tuple[Sequence[Fragment], Pager],
+        containers: Sequence[Fragment],
+        events: Sequence[Fragment],
+    ) -> Sequence[Fragment]:
+        samples = self._samples.of_job(JobName(run.job))
+        return await _one_by_one(
+            partial(piece, "job_head", "head", run=found, detail=run, actions=of_job(run), drain=run.drain),
+            lambda: _problems_of(found),
+            lambda: piece("graph", "graph", drawing=drawing(run, found)),
+            lambda: piece(
+                "stages",
+                "stages",
+                stages=found.stages,
+                rates=sparkline([each.rate for each in samples]),
+                lags=sparkline([each.lag for each in samples]),
+                since=self._samples.since,
+            ),
+            partial(piece, "watermarks", "watermarks", watermarks=run.watermarks, missing=run.missing_event_times),
+            lambda: piece("transactions", "transactions", held=self._held_back(run)),
+            partial(piece, "tasks", "tasks", tasks[0], pager=tasks[1]),
+            partial(piece, "containers", "containers", containers, all=f"{segment(run.job)}/containers", run=run, pager=None),
+            partial(piece, "timeline", "timeline", events, all=f"{segment(run.job)}/events", pager=None),
+        )
+
+    def _held_back(self, run: wire_runs.RunDetail) -> Sequence[HeldBack]:
+        """The partitions of the run's streams whose readers are blocked by an open transaction, the longest first."""
+        streams = {(each.system, each.stream) for each in run.streams}
+        standing = [each for each in self._parts.transactions.standing if each.held_for]  # not those that are just being written
+        found = [each for each in standing if (each.stream.system, each.stream.stream) in streams]
+        return sorted(found, key=lambda each: each.held_for, reverse=True)
 
     def _containers(self, key: str, query: Query, job: str) -> Page:
         name = JobName(job)
@@ -258,11 +290,10 @@ class Pages:
         name = JobName(job)
 
         async def render() -> Sequence[Fragment]:
-            run = await describe_run(self._parts, (await self._parts.runs.current(name)).run_id)
-            events = await self._events_of(name, run, EVENTS_KEPT)
+            events = await self._parts.timeline.of_job(name, EVENTS_KEPT)
             found = [each for each in events if query.find.lower() in f"{each.what} {each.detail} {each.actor}".lower()]
             shown, found_pager = paged(found, query, ROWS_A_PAGE)
-            made = await _in_turns(enumerate(shown), lambda each: _event_row(each, "../../"))
+            made = await _in_turns(enumerate(shown), lambda each: _event_row(each, job, "../../"))
             return [piece("timeline", "timeline", made, all="", pager=found_pager)]
 
         return Page(key, "Events", _crumbs_of(job), render, _known(name))
@@ -277,27 +308,6 @@ class Pages:
             level=None if left is None else fleet.level(left, lease) + 1,
             levels=fleet.LEVELS,
         )
-
-    async def _events_of(self, job: JobName, run: wire_runs.RunDetail, limit: int) -> Sequence[timeline.TimelineEvent]:
-        """The newest `limit` events of each kind and those of the run's containers, newest first."""
-        runs = map(run_summary, await self._parts.runs.older(job, None, limit))
-        heads, current = await self._versioning.history.versions(job, None, limit)
-        versions = chain.from_iterable(versions_reply(job, [head], current, 1).models for head in heads)
-        drains = map(drain_summary, await self._draining.drains.of_job(job, None, limit))
-        requests = await self._audit_log.page(None, limit, job)
-        lazily = chain(
-            timeline.of_runs(runs),
-            timeline.of_versions(job, versions),
-            timeline.of_drains(drains),
-            timeline.of_containers(run.incarnations),
-            timeline.of_requests(requests),
-        )
-        events = []
-        for number, event in enumerate(lazily):
-            events.append(event)
-            if number % PER_TURN_OF_EVENTS == PER_TURN_OF_EVENTS - 1:
-                await asyncio.sleep(0)
-        return timeline.newest(events)
 
     # --- versions, drains -----------------------------------------------------------------------------------------------
 
@@ -353,21 +363,30 @@ class Pages:
             found = listed[:ROWS_A_PAGE]
             older = query.older(found[-1].row.seq) if len(listed) > ROWS_A_PAGE else ""
             pins = await self._backups.catalog.pins(name)
-            heads = {(each.row.task, each.row.stage): each for each in found if each.head}
+            heads = await self._backups.catalog.heads(name)
             at = self._parts.runs.now()
             stateful = {stage.name for stage in run.stages if stage.stateful}
             losses = [
-                loss_of(task.task, stage, heads.get((TaskName(task.task), StageName(stage.stage))), snapshot_age(stage, at))
+                loss_of(task, stage, heads.get((TaskName(task.task), StageName(stage.stage))), snapshot_age(stage, at))
                 for task in run.tasks
                 for stage in task.stages
                 if stage.stage in stateful and query.task in ("", task.task) and query.stage in ("", stage.stage)
             ]
-            worst = sorted(losses, key=lambda each: (each.snapshot == "", each.seconds or 0.0, each.batches or 0), reverse=True)
+            worst = sorted(losses, key=LossEstimate.severity, reverse=True)
+            disks = sorted(losses_by_disk(losses), key=LossEstimate.severity, reverse=True)
             rows = await _in_turns(found, lambda each: piece("snapshot_row", _snapshot_id(each), snapshot=each, actions=of_snapshot(each)))
             reported = [each.row.reported_at for each in found]
             return [
                 piece("filter", "filter", query=query, stages=[each.name for each in run.stages]),
-                piece("losses", "losses", losses=worst[:ROWS_A_PAGE], total=len(worst), backup_to=run.backup_to, job=job),
+                piece(
+                    "losses",
+                    "losses",
+                    losses=worst[:ROWS_A_PAGE],
+                    total=len(worst),
+                    disks=disks[:DISKS_SHOWN],
+                    all_disks=len(disks),
+                    backup_to=run.backup_to,
+                ),
                 piece("axis", "axis", marks=axis(found), first=min(reported, default=None), last=max(reported, default=None)),
                 piece("pins", "pins", pins=pins[:ROWS_A_PAGE], total=len(pins), job=job),
                 piece("snapshots", "snapshots", rows, query=query, older=older, any=bool(found)),
@@ -449,9 +468,10 @@ def _is_found(container: wire_runs.ContainerReply, query: Query) -> bool:
     return query.find.lower() in text.lower() and query.state in ("", container.state)
 
 
-def _event_row(numbered: tuple[int, timeline.TimelineEvent], root: str) -> Fragment:
+def _event_row(numbered: tuple[int, JobEvent], job: str, root: str) -> Fragment:
     number, event = numbered
-    return piece("timeline_row", f"happened-{number}", event=event, root=root)
+    link = {Kind.VERSION: f"jobs/{job}/versions/{event.subject}", Kind.DRAIN: f"drains/{event.subject}"}.get(event.kind, "")
+    return piece("timeline_row", f"happened-{number}", event=event, link=link, root=root)
 
 
 def _drain_row(found: tuple[wire_drains.DrainContainerReply, wire_drains.DrainTaskReply]) -> Fragment:
@@ -462,6 +482,26 @@ def _drain_row(found: tuple[wire_drains.DrainContainerReply, wire_drains.DrainTa
 def _task_row(task: wire_runs.TaskReply) -> Fragment:
     stages = [(each, lag_of(each), last_report(each)) for each in task.stages]
     return piece("task_row", f"task-{element_id(task.task)}", task=task, stages=stages)
+
+
+def recoveries(run: RunOverview) -> Sequence[str]:
+    """The failures of batches and containers after which the run works again, with their errors."""
+    exits = [exit_line([each]) for each in run.exits if each.replaced]
+    return [*(f"{each.error} (stage {each.stage} of {named(each.tasks)})" for each in run.restarted), *exits][:RECOVERIES_SHOWN]
+
+
+def _problems_of(run: RunOverview) -> Fragment:
+    problems = list(zip(run.problems, run.remedies, strict=True))
+    return piece("problems", "problems", problems=problems, recovered=recoveries(run), run=run)
+
+
+async def _one_by_one(*makes: Callable[[], Fragment]) -> Sequence[Fragment]:
+    """Render the pieces; the event loop processes other requests between them."""
+    found = []
+    for make in makes:
+        await asyncio.sleep(0)
+        found.append(make())
+    return found
 
 
 async def _in_turns(rows: Iterable[object], make: Callable[..., Fragment]) -> list[Fragment]:
@@ -503,25 +543,61 @@ def drawing(run: wire_runs.RunDetail, found: RunOverview) -> Drawing:
 
 @dataclass(frozen=True, slots=True)
 class LossEstimate:
-    """The effect of a failure of the disk of this stage's container: `batches` run again, about `seconds` of work. None: unknown, or the
-    stage has no snapshot (`snapshot` is "")."""
+    """The effect of the loss of a disk now. Of a stage: `batches` since its snapshot `snapshot` ("": it has none) run again, which takes
+    about `seconds`; `age`: of the snapshot, in seconds. Of a slot: the sum of the batches, and the longest time, because the queries of a
+    container run at the same time. None: unknown."""
 
+    slot: str
     task: str
     stage: str
     snapshot: str
     batches: int | None
     seconds: float | None
+    age: float | None
+
+    def severity(self) -> tuple[bool, int, float]:
+        return self.snapshot == "", self.batches or 0, self.age or 0.0
 
 
-def loss_of(task: str, stage: wire_runs.StageProgress, head: SnapshotDetails | None, age: float | None) -> LossEstimate:
-    if head is None and stage.snapshot_at is not None:
-        return LossEstimate(task, stage.stage, "not listed below", None, age)
-    if head is None:
-        return LossEstimate(task, stage.stage, "", None if stage.batch_id is None else stage.batch_id + 1, age)
-    if head.row.lineage != stage.lineage or stage.batch_id is None:
-        return LossEstimate(task, stage.stage, head.row.checkpoint, None, age)
-    last = -1 if head.row.batch_id is None else head.row.batch_id
-    return LossEstimate(task, stage.stage, head.row.checkpoint, max(0, stage.batch_id - last), age)
+def loss_of(task: wire_runs.TaskReply, stage: wire_runs.StageProgress, head: HeadRow | None, age: float | None) -> LossEstimate:
+    """The batches are counted exactly, up to the last one that the container has reported: a lineage that begins with a snapshot continues
+    its numbers. They are unknown if an operator chose a snapshot of another lineage. Each is taken to last as long as the last one."""
+    last = -1 if stage.batch_id is None else stage.batch_id
+    first = -1 if head is None or head.batch_id is None else head.batch_id
+    batches = None if head is not None and head.chosen and not head.same_lineage else max(0, last - first)
+    millis = stage.metrics.batch_millis if stage.metrics is not None else None
+    seconds = 0.0 if batches == 0 else None if batches is None or millis is None else batches * millis / 1000
+    return LossEstimate(task.processor_id, task.task, stage.stage, head.checkpoint if head else "", batches, seconds, age)
+
+
+def losses_by_disk(losses: Iterable[LossEstimate]) -> Sequence[LossEstimate]:
+    by_slot: defaultdict[str, list[LossEstimate]] = defaultdict(list)
+    for each in losses:
+        by_slot[each.slot].append(each)
+    return [
+        LossEstimate(
+            slot,
+            "",
+            "",
+            min(each.snapshot for each in found),
+            sum_of_all([each.batches for each in found]),
+            max_of_all([each.seconds for each in found]),
+            max((each.age for each in found if each.age is not None), default=None),
+        )
+        for slot, found in by_slot.items()
+    ]
+
+
+def sum_of_all(values: Sequence[int | None]) -> int | None:
+    """None if one of them is unknown."""
+    known = [each for each in values if each is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def max_of_all(values: Sequence[float | None]) -> float | None:
+    """None if one of them is unknown."""
+    known = [each for each in values if each is not None]
+    return max(known, default=None) if len(known) == len(values) else None
 
 
 @dataclass(frozen=True, slots=True)
