@@ -262,6 +262,7 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
         lambda tx: tx.snapshots.page(JOB, None, STAGE, 900, 50),
         lambda tx: tx.snapshots.page(JOB, TASK, STAGE, None, 50),
     ],
+    "snapshots.heads": [lambda tx: tx.snapshots.heads(JOB)],
     "snapshots.stages": [lambda tx: tx.snapshots.stages(JOB)],
     "snapshots.runs": [lambda tx: tx.snapshots.runs(JOB)],
     "snapshots.pins": [lambda tx: tx.snapshots.pins(JOB)],

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
-from coordinator.store.snapshots import MarkerRow
+from coordinator.store.snapshots import HeadRow, MarkerRow
 from coordinator.store.sql import Store
-from sluice.core.ids import Generation, RunId, StageKey, StageName, TaskName
+from sluice.core.ids import Generation, Lineage, RunId, StageKey, StageName, TaskName
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName
 from tests.contracts.rows import (
     JOB,
@@ -17,6 +18,7 @@ from tests.contracts.rows import (
     cleanup_row,
     pin_row,
     snapshot_row,
+    stage_state_row,
 )
 
 KEY = StageKey(JOB, TaskName("Partition 0"), StageName("route"))
@@ -74,6 +76,23 @@ class SnapshotsContract:
             assert list(await tx.snapshots.jobs()) == [JOB, OTHER]
             stores = [(key.task, key.stage) for key in await tx.snapshots.stages(JOB)]
             assert stores == [("a", "s"), ("a", "t"), ("b", "s"), ("b", "t")]
+
+    async def test_the_heads_of_a_job_are_the_snapshots_from_which_its_stages_would_be_restored(self, store: Store) -> None:
+        async with store.begin() as tx:
+            for seq in range(1, 7):
+                await tx.snapshots.put(snapshot_row(seq, "a" if seq % 2 else "b", "s", batch_id=seq * 10))
+            await tx.snapshots.put(snapshot_row(5, "a", "s", OTHER))
+            lineage = snapshot_row(1).lineage
+            await tx.fleet.put_stage_state(replace(stage_state_row("a", "s"), head=checkpoint_of(5), lineage=lineage))
+            moved = replace(stage_state_row("b", "s"), head=checkpoint_of(2), chosen=True, lineage=Lineage("another"))
+            await tx.fleet.put_stage_state(moved)
+            await tx.fleet.put_stage_state(stage_state_row("c", "s"))
+        async with store.read() as tx:
+            assert list(await tx.snapshots.heads(JOB)) == [
+                HeadRow(TaskName("a"), StageName("s"), checkpoint_of(5), 50, same_lineage=True, chosen=False),
+                HeadRow(TaskName("b"), StageName("s"), checkpoint_of(2), 20, same_lineage=False, chosen=True),
+            ]
+            assert list(await tx.snapshots.heads(OTHER)) == []
 
     async def test_dropping_a_snapshot_leaves_another_one_with_the_same_number(self, store: Store) -> None:
         async with store.begin() as tx:
