@@ -24,6 +24,7 @@ PAGES = {
     "SECURITY.md": "reporting.md",
     "README.md": "index.md",
     "examples/flights/README.md": "examples/flights.md",
+    "examples/pizza/README.md": "examples/pizza.md",
     "examples/weather/README.md": "examples/weather.md",
 }
 """Files outside of docs/ -> their pages. docs/index.md replaces the README."""

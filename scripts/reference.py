@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,15 @@ from coordinator.api import new_api  # noqa: E402
 from coordinator.api.middleware import Traffic  # noqa: E402
 from coordinator.app import build  # noqa: E402
 from coordinator.settings import Settings  # noqa: E402
-from scripts.remedies import REMEDIES  # noqa: E402
 from sluice import job as jobs  # noqa: E402
 from sluice.blobs.counted import Requests  # noqa: E402
 from sluice.cli.config import Program, settings_of  # noqa: E402
+from sluice.cli.documents import documents_of  # noqa: E402
 from sluice.cli.main import COMMANDS, LazyGroup  # noqa: E402
 from sluice.clock import SystemClock  # noqa: E402
 from sluice.core.deprecations import Kind, of_kind  # noqa: E402
 from sluice.core.errors import SluiceError  # noqa: E402
+from sluice.core.remedies import REMEDIES  # noqa: E402
 from sluice.disks import Thresholds  # noqa: E402
 
 MADE = "`scripts/reference.py` writes this page from the code."
@@ -105,8 +107,17 @@ def command_line() -> str:
         "The option `--help` of each command prints the same. [Exit codes](exit-codes.md) are listed on a page of their own.",
         MADE,
         "",
-        "Wherever `--json` is accepted, the output is one JSON document, with the names that [the API](api.md) uses.",
+        "`sluice --install-completion` lets the shell (bash, zsh, fish or PowerShell) complete commands and options with the Tab key.",
+        "`sluice --show-completion` prints the script that does it.",
+        "",
+        "## JSON",
+        "",
+        "With `--json` a command prints one JSON document on standard output, with the names that [the API](api.md) uses. Its body is",
+        "named with each command below; [what may change](api.md#what-may-change) in it is said with the API. An error is then one line",
+        "on standard error, a JSON object with `type`, `title` and `detail`, as the API's errors have, and `remedy`. Only commands that",
+        "run until they are stopped, or that ask a person, have no `--json`.",
     ]
+    printed = dict[str, Any]()
     for name, entry in COMMANDS.items():
         if not entry.help:
             continue
@@ -118,10 +129,39 @@ def command_line() -> str:
             for of, sub in subcommands.items():
                 if f"sluice {name} {of}" in OLD_COMMANDS:
                     continue
-                lines += ["", f"### sluice {name} {of}", "", *_command(f"sluice {name} {of}", sub)]
+                lines += ["", f"### sluice {name} {of}", "", *_command(f"sluice {name} {of}", sub), *_printed(sub, printed)]
+            lines += _printed(command, printed)
         else:
-            lines += _command(f"sluice {name}", command)
+            lines += [*_command(f"sluice {name}", command), *_printed(command, printed)]
+    lines += ["", "## Bodies of commands", "", "The other bodies are those of [the API](api.md#bodies)."]
+    for name, schema in sorted(printed.items()):
+        lines += ["", f"### {name}", "", *_schema(schema, _is_of_api, "api.md")]
     return _text(lines)
+
+
+@cache
+def _api_document() -> Mapping[str, Any]:
+    return new_api().openapi()
+
+
+def _is_of_api(name: str) -> bool:
+    return name in _api_document()["components"]["schemas"]
+
+
+def _printed(command: Any, others: dict[str, Any]) -> list[str]:
+    """The sentence that names the JSON documents of a command. Adds those that are not the API's to `others`."""
+    documents = documents_of(command.callback) if command.callback else None
+    if documents is None:
+        return []
+    for reply in documents.replies:
+        schema = reply.model_json_schema(mode="serialization", by_alias=True)
+        for name, each in {reply.__name__: schema, **schema.get("$defs", {})}.items():
+            if not _is_of_api(name):
+                others[name] = each
+            elif each.get("properties", {}).keys() != _api_document()["components"]["schemas"][name].get("properties", {}).keys():
+                raise SystemExit(f"{name} of a command is another body than that of the API: rename it")
+    links = [f"[{name}]({'api.md' if _is_of_api(name) else ''}#{name.lower()})" for name in (each.__name__ for each in documents.replies)]
+    return [f"With `--json` it prints {' or '.join(links)}.", ""]
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
@@ -176,7 +216,7 @@ def exit_codes() -> str:
         "| code | meaning | a launcher |",
         "| --- | --- | --- |",
         "| 0 | stopped cleanly, or the run has ended | starts it again only for a new run |",
-        "| 1 | failed; the reason is in the log and in `sluice containers RUN` | starts it again |",
+        "| 1 | failed; the reason is in the log and in `sluice jobs containers RUN` | starts it again |",
         "| 3 | lost its lease: it was replaced, or did not reach the coordinator for a whole lease | starts it again |",
         "| 4 | a batch has failed repeatedly with the same error, or every start of the same code would fail | waits before it starts it "
         "again, or stops |",
@@ -224,7 +264,8 @@ def errors() -> str:
         "# Errors",
         "",
         "Errors of the coordinator are `application/problem+json`: `type` is `urn:sluice:` and the error's name, `status` and `title` are",
-        f"in these tables, and `detail` says what is wrong in this case. Commands print title and detail as one line. {MADE}",
+        "in these tables, and `detail` says what is wrong in this case. Commands print title and detail as one line, and what to do on the",
+        f"next. {MADE}",
         "",
         "The status says who must act: with 4xx the caller; with 503 no one at first, because the request is tried again; with 500 an",
         "operator. 409 `lease-lost` means that another incarnation has what the request acts on.",
@@ -335,7 +376,7 @@ A client that got no answer may repeat any request, as commands and containers d
 - `POST /drain` with a `uuid` of your own is answered with the drain that it started. So is a repeated one without a uuid, as long as the
   run is under this drain or was ended by it.
 - `POST /runs` with the header `Sluice-Replaces`, the id of the run that it is to replace, is refused with 412 `not-the-current-run` if it
-  has been carried out already, or somebody else has deployed. Without the header a repeated request makes another run, which replaces the
+  has been carried out already, or another run was deployed. Without the header a repeated request makes another run, which replaces the
   one before.
 - `PATCH /runs/{runId}` and rollbacks with the header `If-Match`, the ETag of the version that they change, are refused with 412
   `version-conflict` if the version has changed.
@@ -345,7 +386,7 @@ A client that got no answer may repeat any request, as commands and containers d
 
 
 def api() -> str:
-    document = new_api().openapi()
+    document = _api_document()
     lines = [
         "# API",
         "",
@@ -392,7 +433,8 @@ def _content(of: Mapping[str, Any]) -> str:
     return " or ".join(dict.fromkeys(types))
 
 
-def _schema(schema: Mapping[str, Any]) -> Iterator[str]:
+def _schema(schema: Mapping[str, Any], elsewhere: Callable[[str], bool] = lambda _: False, page: str = "") -> Iterator[str]:
+    """`elsewhere`: whether a body is described on `page`."""
     yield from _paragraphs(schema.get("description"))
     if "enum" in schema:
         yield ", ".join(f"`{value}`" for value in schema["enum"])
@@ -406,26 +448,26 @@ def _schema(schema: Mapping[str, Any]) -> Iterator[str]:
         default = each.get("default")
         notes = "" if name in required else "optional" if default is None else f"default `{_cell(str(default))}`"
         text = "; ".join(part for part in (notes, each.get("description", "")) if part)
-        yield f"| `{name}` | {_type(each)} | {_cell(text)} |"
+        yield f"| `{name}` | {_type(each, elsewhere, page)} | {_cell(text)} |"
 
 
-def _type(schema: Mapping[str, Any]) -> str:
+def _type(schema: Mapping[str, Any], elsewhere: Callable[[str], bool] = lambda _: False, page: str = "") -> str:
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
+        return f"[{name}]({page if elsewhere(name) else ''}#{name.lower()})"
     for several in ("anyOf", "oneOf", "allOf"):
         if several in schema:
-            return " or ".join(dict.fromkeys(_type(each) for each in schema[several]))
+            return " or ".join(dict.fromkeys(_type(each, elsewhere, page) for each in schema[several]))
     if "enum" in schema:
         return " or ".join(f"`{value}`" for value in schema["enum"])
     if "const" in schema:
         return f"`{schema['const']}`"
     match schema.get("type"):
         case "array":
-            return f"array of {_type(schema['items'])}" if schema.get("items") else "array"
+            return f"array of {_type(schema['items'], elsewhere, page)}" if schema.get("items") else "array"
         case "object":
             values = schema.get("additionalProperties")
-            return f"object of {_type(values)}" if isinstance(values, dict) and values else "object"
+            return f"object of {_type(values, elsewhere, page)}" if isinstance(values, dict) and values else "object"
         case None:
             return "any"
         case found:

@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings
 from rich.table import Table
 from rich.text import Text
 
-from sluice.cli.runner import Json, print_reply
+from sluice.cli.documents import Document, Json, print_reply
 from sluice.client import CA_FILE, CLIENT_CERTIFICATE, CLIENT_KEY, TOKEN, TOKEN_FILE
 from sluice.core.access.credentials import HIDDEN, without_credentials
 from sluice.core.access.secrets import looks_secret
@@ -38,14 +38,14 @@ class Program(StrEnum):
 
 
 CLASSES: Mapping[Program, Sequence[str]] = {
-    Program.COORDINATOR: ("coordinator.settings:Settings", "sluice.logconfig:LogSettings"),
-    Program.CONTAINER: ("containers.settings:ContainerSettings", "sluice.logconfig:LogSettings"),
+    Program.COORDINATOR: ("coordinator.settings:Settings", "sluice.logconfig:LogSettings", "sluice.tracing:TraceSettings"),
+    Program.CONTAINER: ("containers.settings:ContainerSettings", "sluice.logconfig:LogSettings", "sluice.tracing:TraceSettings"),
     Program.RUN: ("containers.local.logs:RotationSettings",),
 }
 """The settings classes of the programs, as "module:name", because this package must not import the programs."""
 
 CLIENT = {
-    "SLUICE_COORDINATOR_URL": ("http://127.0.0.1:8180", "the coordinator that commands call"),
+    "SLUICE_COORDINATOR_URL": ("http://127.0.0.1:8180", "the coordinator that commands call; several URLs are separated by commas"),
     TOKEN: ("", "token of this process"),
     TOKEN_FILE: ("", "file with the token of this process; read again when it changes"),
     CLIENT_CERTIFICATE: ("", "PEM file of the client certificate of this process, with its chain"),
@@ -74,7 +74,7 @@ class SettingsReply(Reply):
 def show(
     program: Annotated[Program | None, typer.Argument(help="Only the settings of this program. Default: of all.")] = None,
     changed: Annotated[bool, typer.Option("--changed", help="Only settings that differ from the default.")] = False,
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(SettingsReply)] = False,
 ) -> None:
     """Show each setting with its value, source and description. Secrets are hidden.
 

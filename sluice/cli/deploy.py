@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from sluice import deploy as deployment
-from sluice import logconfig
+from sluice import logconfig, tracing
+from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.runner import LOCAL, Url
+from sluice.wire import runs as wire_runs
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOBFILE", help="Python file that declares the job.")]
 Containers = Annotated[int, typer.Option("--containers", metavar="N", help="Number of containers.")]
@@ -37,6 +39,7 @@ def deploy(
     system: System = "log",
     bind: Bind = None,
     config: Config = None,
+    as_json: Annotated[Json, Document(wire_runs.RunReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Create a run of a job, and print its id.
@@ -45,5 +48,7 @@ def deploy(
     where it stopped.
     """
     logconfig.configure(logconfig.read_log_settings())
+    tracing.configure("sluice-deploy")
     request = deployment.job_request(job_file, containers, start, system, config or [], bind or [])
-    typer.echo(asyncio.run(deployment.deploy(coordinator, request)))
+    made = asyncio.run(deployment.deploy(coordinator, request))
+    print_reply(made, lambda _: made.run_id, as_json=as_json)

@@ -28,10 +28,12 @@ from rich.text import Text
 
 from sluice.blobs.locations import open_blob_store
 from sluice.blobs.port import BlobStore, Purpose, RequestContext
-from sluice.cli.runner import LOCAL, Json, Url, print_reply
-from sluice.client import EnvironmentToken, verification
+from sluice.cli.documents import Document, Json, print_reply
+from sluice.cli.runner import LOCAL, Url
+from sluice.client import EnvironmentToken, urls_of, verification
 from sluice.core.access.credentials import without_credentials
 from sluice.core.errors import SluiceError
+from sluice.core.remedies import plain, remedy_of_error
 from sluice.core.snapshots.snapshot import BlobId
 from sluice.disks import space
 from sluice.job import load_job
@@ -80,7 +82,7 @@ class DoctorReply(Reply):
 def doctor(
     job_file: Annotated[Path | None, typer.Argument(metavar="[JOBFILE]", help="Also check this job and its input streams.")] = None,
     system: Annotated[str, typer.Option("--system", help="With JOBFILE: the system of its streams, log or kafka.")] = "log",
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(DoctorReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Check what a job needs: Java, Spark, the connector, settings, disks, the coordinator, streams, and rights in blob stores.
@@ -115,12 +117,12 @@ async def _limited(name: str, check: Callable[[], AsyncIterator[Finding]]) -> Se
         async with asyncio.timeout(WITHIN.total_seconds()):
             found += [each async for each in check()]
     except SluiceError as error:
-        found.append(_problem(name, f"{error.title()} {error}", ""))
+        found.append(_problem(name, f"{error.title()} {error}", plain(remedy_of_error(error))))
     except (TimeoutError, subprocess.TimeoutExpired):
         remedy = "Check the network, and that the server is not overloaded."
         found.append(_problem(name, f"no answer within {WITHIN.total_seconds():g} s", remedy))
     except OSError as error:
-        found.append(_problem(name, str(error), ""))
+        found.append(_problem(name, str(error), "Check that the file or address exists, and that this user may use it."))
     return found
 
 
@@ -197,7 +199,13 @@ async def _home() -> AsyncIterator[Finding]:
 # --- servers ---------------------------------------------------------------------------------------------------------
 
 
-async def _coordinator(url: str) -> AsyncIterator[Finding]:
+async def _coordinator(urls: str) -> AsyncIterator[Finding]:
+    for url in urls_of(urls):
+        async for finding in _coordinator_at(url):
+            yield finding
+
+
+async def _coordinator_at(url: str) -> AsyncIterator[Finding]:
     token = EnvironmentToken(url)()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     start = "Start one with `sluice coordinator`, or name it with --coordinator or SLUICE_COORDINATOR_URL. `sluice run` starts its own."

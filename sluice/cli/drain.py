@@ -16,10 +16,11 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluice.cli.client import OperatorClient
 from sluice.cli.console.bars import Bars
 from sluice.cli.console.tables import Column, count, duration, shown, table
-from sluice.cli.runner import LOCAL, Json, OptionalJob, Url, call, find_job, print_reply
+from sluice.cli.documents import Document, Json, print_reply
+from sluice.cli.runner import LOCAL, OptionalJob, Url, call, find_job
+from sluice.client import OperatorClient
 from sluice.core.drain import EFFECTS, LOSES, Effect, Mode, Phase
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, UnknownDrain
 from sluice.core.ids import RunId
@@ -49,7 +50,7 @@ def drain(
     hard_seconds: Annotated[
         float | None, typer.Option(min=0.001, max=1e9, metavar="SECONDS", help="Fail the drain after this long.")
     ] = None,
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(wire_drains.DrainSummary, wire_drains.DrainDetail, wire_drains.DrainPlanReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Drain a job: stop reading, flush all state, commit, and end the run.

@@ -13,7 +13,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sluice.cli.console.tables import Column, count, duration, moment, shown, table
-from sluice.cli.runner import LOCAL, Json, Url, call, call_operation, print_reply
+from sluice.cli.documents import Document, Json, print_reply
+from sluice.cli.operations import call_operation
+from sluice.cli.runner import LOCAL, Url, call
 from sluice.wire import snapshots as wire_snapshots
 
 app = typer.Typer(no_args_is_help=True, help="Find and delete garbage in the blob stores: blobs that no snapshot refers to.")
@@ -24,13 +26,13 @@ Store = Mapping[str, Any]
 
 
 @app.command()
-def plan(as_json: Json = False, coordinator: Url = LOCAL) -> None:
+def plan(as_json: Annotated[Json, Document(wire_snapshots.OperationReply)] = False, coordinator: Url = LOCAL) -> None:
     """Show what a collection would mark and delete now. Changes nothing."""
     _collect(coordinator, "plan", "searching for garbage", as_json=as_json)
 
 
 @app.command()
-def run(as_json: Json = False, coordinator: Url = LOCAL) -> None:
+def run(as_json: Annotated[Json, Document(wire_snapshots.OperationReply)] = False, coordinator: Url = LOCAL) -> None:
     """Collect garbage now: mark unreferenced blobs, and delete those marked longer than the grace period."""
     _collect(coordinator, "run", "collecting garbage", as_json=as_json)
 
@@ -42,7 +44,9 @@ def _collect(url: str, what: str, title: str, *, as_json: bool) -> None:
 
 @app.command()
 def explain(
-    blob: Annotated[str, typer.Argument(metavar="BLOB", help="Id of the blob.")], as_json: Json = False, coordinator: Url = LOCAL
+    blob: Annotated[str, typer.Argument(metavar="BLOB", help="Id of the blob.")],
+    as_json: Annotated[Json, Document(wire_snapshots.ExplainsReply)] = False,
+    coordinator: Url = LOCAL,
 ) -> None:
     """Show why a blob is kept, or when it will be deleted."""
     reply = call(coordinator, lambda client: client.explain(blob))
@@ -50,7 +54,7 @@ def explain(
 
 
 @app.command()
-def audit(as_json: Json = False, coordinator: Url = LOCAL) -> None:
+def audit(as_json: Annotated[Json, Document(wire_snapshots.OperationReply)] = False, coordinator: Url = LOCAL) -> None:
     """Compare the blob stores with the catalog: list missing blobs and garbage. Changes nothing."""
     reply = call_operation(coordinator, "auditing", lambda client: client.collection("audit"), quiet=as_json)
     result: Mapping[str, Any] = reply.result or {}

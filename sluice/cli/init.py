@@ -11,8 +11,10 @@ from typing import Annotated
 
 import typer
 
+from sluice.cli.documents import Document, Json, print_reply
 from sluice.core.errors import BadName, BadSettings
 from sluice.core.ids import checked_name
+from sluice.wire.body import Reply
 
 TEMPLATE = Path(__file__).parent / "template"
 """The files to write; each has `.txt` added to its name. `$job` in them is replaced by the name of the job."""
@@ -27,9 +29,16 @@ A test of the job: pytest {test}
 """
 
 
+class FilesReply(Reply):
+    """`files`: the paths of the files that were written, with the given directory."""
+
+    files: tuple[str, ...]
+
+
 def init(
     directory: Annotated[Path, typer.Argument(help="Where the files are written. Created if it does not exist.")] = Path(),
     job: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the job. Default: that of the directory.")] = None,
+    as_json: Annotated[Json, Document(FilesReply)] = False,
 ) -> None:
     """Write a first job, a test of it, and a Compose file, to start from."""
     name = job or re.sub(r"[^A-Za-z0-9_-]+", "-", directory.absolute().name).strip("-") or "word-count"
@@ -38,9 +47,9 @@ def init(
     except BadName as error:
         raise BadSettings(f"{error}: give another name with --job") from error
     written = write(directory, name)
-    for each in written:
-        typer.echo(f"wrote {each}")
-    typer.echo(NEXT.format(job=directory / "job.py", test=directory / "test_job.py"))
+    reply = FilesReply(files=tuple(map(str, written)))
+    lines = [*(f"wrote {each}" for each in reply.files), NEXT.format(job=directory / "job.py", test=directory / "test_job.py")]
+    print_reply(reply, lambda _: "\n".join(lines), as_json=as_json)
 
 
 def write(directory: Path, job: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""`sluice jobs`: list jobs, and remove a finished one.
+"""`sluice jobs`: list jobs, their runs, containers and tasks, and remove a finished job.
 
 Exit codes: 0; 1 when the coordinator cannot be reached or refuses.
 """
@@ -10,16 +10,21 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from sluice.cli import status
 from sluice.cli.console.tables import count, duration, jobs_table
-from sluice.cli.runner import LOCAL, Job, Json, Url, call, print_reply
+from sluice.cli.documents import Document, Json, print_reply
+from sluice.cli.runner import LOCAL, Job, Url, call
 from sluice.wire import runs as wire_runs
 
-app = typer.Typer(invoke_without_command=True, help="List jobs and their current runs, and remove finished jobs.")
+app = typer.Typer(invoke_without_command=True, help="List jobs, their runs, containers and tasks, and remove finished jobs.")
+app.command("runs")(status.runs)
+app.command("containers")(status.containers)
+app.command("tasks")(status.tasks)
 
 
 @app.callback()
-def jobs(context: typer.Context, as_json: Json = False, coordinator: Url = LOCAL) -> None:
-    """List jobs and their current runs, and remove finished jobs."""
+def jobs(context: typer.Context, as_json: Annotated[Json, Document(wire_runs.JobsReply)] = False, coordinator: Url = LOCAL) -> None:
+    """List jobs, their runs, containers and tasks, and remove finished jobs."""
     if context.invoked_subcommand is not None:
         return
     reply = call(coordinator, lambda client: client.jobs())
@@ -30,7 +35,7 @@ def jobs(context: typer.Context, as_json: Json = False, coordinator: Url = LOCAL
 def remove(
     job: Job,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(wire_runs.JobRemovalReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Remove a job whose run has ended, with its history and its snapshots. Its state cannot be restored afterwards."""

@@ -6,6 +6,9 @@ and containers are in `coordinator.cli` and `containers.cli`. They are listed he
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Any, NamedTuple
@@ -18,6 +21,7 @@ from sluice import logconfig
 from sluice.core import deprecations
 from sluice.core.deprecations import Deprecation, Kind
 from sluice.core.errors import SluiceError
+from sluice.core.remedies import plain, remedy_of_error
 
 DISTRIBUTION = "sluice-spark"
 
@@ -25,8 +29,8 @@ JOBS, INSPECT, STATE, STREAMS, PROCESSES = "Jobs", "Inspect", "State", "Streams"
 
 
 class Command(NamedTuple):
-    """`where`: "module:name" of a function or a `typer.Typer`. `help`: the first sentence of the command's help; "" hides the command.
-    `panel`: its heading in `sluice --help`."""
+    """`where`: "module:name" of a function or a `typer.Typer`. `help`: the first sentence of the command's help; "" hides the command,
+    which is another name of one that is shown. `panel`: its heading in `sluice --help`."""
 
     where: str
     help: str = ""
@@ -51,10 +55,15 @@ COMMANDS = {
     "status": Command(
         "sluice.cli.status:status", "Show the health of jobs: containers, tasks, and the throughput and lag of each stage.", INSPECT
     ),
-    "jobs": Command("sluice.cli.jobs:app", "List jobs and their current runs, and remove finished jobs.", INSPECT),
-    "runs": Command("sluice.cli.status:runs", "List the runs of a job, newest first.", INSPECT),
-    "containers": Command("sluice.cli.status:containers", "List the containers of a run, including those that have ended.", INSPECT),
-    "tasks": Command("sluice.cli.status:tasks", "List the tasks of a run: their container, progress and lag.", INSPECT),
+    "jobs": Command("sluice.cli.jobs:app", "List jobs, their runs, containers and tasks, and remove finished jobs.", INSPECT),
+    "runs": Command("sluice.cli.status:runs"),
+    "containers": Command("sluice.cli.status:containers"),
+    "tasks": Command("sluice.cli.status:tasks"),
+    "events": Command(
+        "sluice.cli.events:events",
+        "Show what has happened to a job, newest first: deployments, versions of its model, drains, containers, and requests.",
+        INSPECT,
+    ),
     "models": Command(
         "sluice.cli.models:app",
         "Show and change the versions of a job's model, which assigns partitions to tasks and tasks to slots.",
@@ -69,7 +78,9 @@ COMMANDS = {
     "kafka": Command("containers.cli.kafka:app", "Start and stop a Kafka broker for development on this machine.", STREAMS),
     "coordinator": Command("coordinator.cli.serve:coordinator", "Run the coordinator until SIGTERM or Ctrl-C.", PROCESSES),
     "container": Command("containers.cli.container:container", "Run one container of a run, under a watchdog.", PROCESSES),
-    "audit-log": Command("sluice.cli.audit:audit_log", "Show the requests for changes and the refused requests, newest first.", INSPECT),
+    "audit-log": Command(
+        "sluice.cli.access.audit:audit_log", "Show the requests for changes and the refused requests, newest first.", INSPECT
+    ),
     "doctor": Command(
         "sluice.cli.doctor:doctor",
         "Check what a job needs: Java, Spark, the connector, settings, disks, the coordinator, streams, and rights in blob stores.",
@@ -77,9 +88,9 @@ COMMANDS = {
     ),
     "logs": Command("containers.cli.logs:logs", "Print the logs of the processes that `sluice run` starts on this machine.", INSPECT),
     "config": Command("sluice.cli.config:app", "Show the settings of this environment, and where each comes from.", PROCESSES),
-    "login": Command("sluice.cli.login:login", "Log in with an identity provider.", PROCESSES),
-    "logout": Command("sluice.cli.login:logout", "Delete the stored login of `sluice login`.", PROCESSES),
-    "token": Command("sluice.cli.tokens:app", "Create, list and revoke the tokens of users and programs.", PROCESSES),
+    "login": Command("sluice.cli.access.login:login", "Log in with an identity provider.", PROCESSES),
+    "logout": Command("sluice.cli.access.login:logout", "Delete the stored login of `sluice login`.", PROCESSES),
+    "token": Command("sluice.cli.access.tokens:app", "Create, list and revoke the tokens of users and programs.", PROCESSES),
     "db": Command("coordinator.cli.db:db", "Migrate, back up and restore the coordinator's database.", PROCESSES),
     "class-archive": Command(
         "containers.cli.class_archive:class_archive", "Create an archive of Spark's classes, so that containers start faster.", PROCESSES
@@ -135,7 +146,15 @@ class LazyGroup(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Format the help with the texts in `COMMANDS`, because importing all commands would take a second."""
-        _Listed(name=self.name, help=self.help, params=self.params, rich_markup_mode=self.rich_markup_mode).format_help(ctx, formatter)
+        self._listed().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """The names of commands and options that a shell offers, without importing the commands."""
+        listed = self._listed()
+        return TyperGroup.shell_complete(listed, type(ctx)(listed, parent=ctx.parent, info_name=ctx.info_name), incomplete)
+
+    def _listed(self) -> _Listed:
+        return _Listed(name=self.name, help=self.help, params=self.params, rich_markup_mode=self.rich_markup_mode)
 
 
 class _Listed(LazyGroup):
@@ -157,7 +176,6 @@ def _reflow_help(command: Any) -> None:
 app = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Run and operate PySpark streaming jobs.",
 )
@@ -176,9 +194,20 @@ def _options(
 
 
 def main() -> None:
-    """The entry point. An error of Sluice is printed as one line, with exit code 1."""
+    """The entry point. An error of Sluice is printed with its remedy on the next line, or as JSON with `--json`; the exit code is 1."""
     try:
         app(prog_name="sluice")
     except SluiceError as error:
-        logconfig.print_final_error(f"{error.title()} {error}")
+        remedy = plain(remedy_of_error(error))
+        if _wants_json(sys.argv[1:]):
+            problem = {"type": f"urn:sluice:{error.slug}", "title": error.title(), "detail": str(error), "remedy": remedy}
+            print(json.dumps(problem), file=sys.stderr)
+        else:
+            logconfig.print_final_error(f"{error.title()} {error}", remedy)
         raise SystemExit(1) from None
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether the option is given, and not to another command, which `sluice exec` runs."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in own

@@ -13,9 +13,10 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluice.cli.client import OperatorClient
 from sluice.cli.console.tables import NONE, Column, count, moment, shown, table
-from sluice.cli.runner import LOCAL, Job, Json, Limit, OptionalJob, Url, call, find_job, print_reply, with_next_page
+from sluice.cli.documents import Document, Json, print_reply
+from sluice.cli.runner import LOCAL, Job, Limit, OptionalJob, Url, call, find_job, with_next_page
+from sluice.client import OperatorClient
 from sluice.core.errors import BadSettings
 from sluice.core.jobmodels.expansion import Verdict
 from sluice.wire import jobmodels as wire_jobmodels
@@ -44,7 +45,7 @@ def plan(
     ] = None,
     partitions: Annotated[list[int] | None, typer.Option(min=1, metavar="N", help="Assumed number of partitions of that stream.")] = None,
     containers: Annotated[int | None, typer.Option(metavar="N", help="Assumed number of containers.")] = None,
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(wire_jobmodels.PlanReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Show what would change with other partition counts or another number of containers. Changes nothing."""
@@ -67,7 +68,7 @@ def scale(
     containers: Annotated[int, typer.Argument(metavar="N", help="New number of containers.")],
     why: Why = "",
     if_version: IfVersion = None,
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(wire_jobmodels.ChangeReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Change the number of containers of a running job.
@@ -78,7 +79,7 @@ def scale(
 
 
 @app.command()
-def grow(job: Job, why: Why = "", as_json: Json = False, coordinator: Url = LOCAL) -> None:
+def grow(job: Job, why: Why = "", as_json: Annotated[Json, Document(wire_jobmodels.ChangeReply)] = False, coordinator: Url = LOCAL) -> None:
     """Check the inputs for new partitions now, and add those that are safe to add, also after a rollback."""
     _change(coordinator, job, wire_jobmodels.ChangeRequest(grow=True, why=why), None, as_json=as_json)
 
@@ -93,7 +94,12 @@ def _change(url: str, job: str, body: wire_jobmodels.ChangeRequest, version: int
 
 @app.command()
 def rollback(
-    job: Job, version: Version, why: Why = "", if_version: IfVersion = None, as_json: Json = False, coordinator: Url = LOCAL
+    job: Job,
+    version: Version,
+    why: Why = "",
+    if_version: IfVersion = None,
+    as_json: Annotated[Json, Document(wire_jobmodels.ChangeReply)] = False,
+    coordinator: Url = LOCAL,
 ) -> None:
     """Put an older version back in force. Refused once a container has adopted a later one."""
     reply = call(coordinator, lambda client: client.roll_back(job, version, wire_jobmodels.RollbackRequest(why=why), if_version))
@@ -171,7 +177,7 @@ def list_versions(
     job: OptionalJob = None,
     limit: Limit = 20,
     before: Annotated[int | None, typer.Option(min=1, metavar="VERSION", help="List only versions older than this one.")] = None,
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(wire_jobmodels.VersionsReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """List the versions of a job's model, newest first."""
@@ -199,7 +205,12 @@ def _versions_table(reply: wire_jobmodels.VersionsReply, width: int | None) -> R
 
 
 @app.command()
-def show(job: Job, version: Version, as_json: Json = False, coordinator: Url = LOCAL) -> None:
+def show(
+    job: Job,
+    version: Version,
+    as_json: Annotated[Json, Document(wire_jobmodels.VersionDetail)] = False,
+    coordinator: Url = LOCAL,
+) -> None:
     """Show one version: the tasks of each slot, and the partitions of each task."""
     reply = call(coordinator, lambda client: client.version(job, version))
     print_reply(reply, lambda width: _version_page(reply, width), as_json=as_json)
@@ -230,7 +241,7 @@ def diff(
     job: Job,
     version: Version,
     later: Annotated[int, typer.Argument(min=1, metavar="LATER", help="Number of a later version.")],
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(wire_jobmodels.DifferenceReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Show what a later version changed."""

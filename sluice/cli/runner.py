@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeVar
 
@@ -11,24 +10,17 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluice.cli.client import OperatorClient
-from sluice.cli.console.bars import Bars
-from sluice.cli.console.tables import Screen
-from sluice.client import CoordinatorClient
-from sluice.core.errors import ClientError, CoordinatorUnavailable, UnknownJob, UnknownRun
+from sluice.client import LOCAL as LOCAL
+from sluice.client import URL, CoordinatorClient, OperatorClient
+from sluice.core.errors import ClientError, UnknownJob, UnknownRun
 from sluice.core.ids import RunId
-from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
-from sluice.wire import snapshots as wire_snapshots
 
 T = TypeVar("T")
 
 # --- options ---------------------------------------------------------------------------------------------------------
 
-LOCAL = "http://127.0.0.1:8180"
-
-Url = Annotated[str, typer.Option("--coordinator", metavar="URL", envvar="SLUICE_COORDINATOR_URL", help="URL of the coordinator.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, with the names that the API uses.")]
+Url = Annotated[str, typer.Option("--coordinator", metavar="URL", envvar=URL, help="URL of the coordinator, or several with commas.")]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")]
 OptionalJob = Annotated[str | None, typer.Argument(metavar="JOB", help="Name of the job. May be omitted if there is only one.")]
 OptionalRun = Annotated[
@@ -52,22 +44,6 @@ def call(url: str, request: Callable[[OperatorClient], Awaitable[T]]) -> T:
             await client.close()
 
     return asyncio.run(run())
-
-
-def call_operation(
-    url: str, title: str, request: Callable[[OperatorClient], Awaitable[wire_snapshots.OperationReply]], *, quiet: bool
-) -> wire_snapshots.OperationReply:
-    """Start a long-running operation and show its progress until it has ended. Raises CoordinatorUnavailable when the operation failed."""
-
-    async def run(client: OperatorClient) -> wire_snapshots.OperationReply:
-        started = await request(client)
-        with Bars(title, unit=started.unit, quiet=quiet) as bars:
-            return await client.completed(started, lambda now: bars.show(title, now.done, now.total))
-
-    ended = call(url, run)
-    if ended.state == "FAILED":
-        raise CoordinatorUnavailable(f"{url}: {ended.error}")
-    return ended
 
 
 async def find_job(client: CoordinatorClient, name: str | None) -> wire_runs.JobReply:
@@ -101,15 +77,6 @@ async def find_run(client: CoordinatorClient, name: str | None) -> wire_runs.Run
 
 
 # --- output ----------------------------------------------------------------------------------------------------------
-
-
-def print_reply(reply: wire_body.Reply, page: Callable[[int | None], RenderableType], *, as_json: bool) -> None:
-    """Print a reply as JSON or as a page. `page` returns the text for the number of columns; None: unlimited."""
-    screen = Screen(sys.stdout)
-    if as_json:
-        screen.say(reply.model_dump_json(by_alias=True, indent=2))
-    else:
-        screen.show(page(screen.width))
 
 
 def with_next_page(page: RenderableType, before: str | int | None) -> RenderableType:

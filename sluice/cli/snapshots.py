@@ -5,7 +5,6 @@ Exit codes: 0; 1 when the coordinator cannot be reached or refuses; 2 when `veri
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,11 +13,14 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluice.cli.client import OperatorClient
-from sluice.cli.console.tables import NONE, Column, Screen, count, moment, shown, table
+from sluice.cli.console.tables import NONE, Column, count, moment, shown, table
+from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.main import load
-from sluice.cli.runner import LOCAL, Job, Json, Limit, OptionalJob, Url, call, call_operation, find_job, print_reply, with_next_page
+from sluice.cli.operations import call_operation
+from sluice.cli.runner import LOCAL, Job, Limit, OptionalJob, Url, call, find_job, with_next_page
+from sluice.client import OperatorClient
 from sluice.wire import snapshots as wire_snapshots
+from sluice.wire.body import Reply
 
 app = typer.Typer(no_args_is_help=True, help="List, pin, verify and restore the snapshots of jobs' state in the blob stores.")
 
@@ -37,6 +39,18 @@ DAMAGED = 2
 # --- listing ---------------------------------------------------------------------------------------------------------
 
 
+class UnpinnedReply(Reply):
+    pin_id: str
+
+
+class CopiedSnapshotReply(Reply):
+    """`directory`: where the snapshot was copied to. `files` and `bytes`: of the copy."""
+
+    directory: str
+    files: int
+    bytes: int
+
+
 @app.command("ls")
 def list_snapshots(
     job: OptionalJob = None,
@@ -44,7 +58,7 @@ def list_snapshots(
     stage: OneStage = None,
     limit: Limit = 20,
     before: Annotated[int | None, typer.Option(min=1, metavar="NUMBER", help="List only snapshots with lower numbers.")] = None,
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(wire_snapshots.SnapshotsReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """List the snapshots of a job, newest first, and why each is retained."""
@@ -79,7 +93,14 @@ def _largest(snapshot: wire_snapshots.SnapshotReply, what: str) -> int:
 
 
 @app.command()
-def show(job: Job, task: Task, stage: Stage, checkpoint: Checkpoint, as_json: Json = False, coordinator: Url = LOCAL) -> None:
+def show(
+    job: Job,
+    task: Task,
+    stage: Stage,
+    checkpoint: Checkpoint,
+    as_json: Annotated[Json, Document(wire_snapshots.SnapshotReply)] = False,
+    coordinator: Url = LOCAL,
+) -> None:
     """Show one snapshot."""
     reply = call(coordinator, lambda client: client.snapshot(job, task, stage, checkpoint))
     print_reply(reply, lambda width: _snapshot_page(reply, width), as_json=as_json)
@@ -110,7 +131,7 @@ def _snapshot_page(reply: wire_snapshots.SnapshotReply, width: int | None) -> Re
 
 
 @app.command()
-def pins(job: Job, as_json: Json = False, coordinator: Url = LOCAL) -> None:
+def pins(job: Job, as_json: Annotated[Json, Document(wire_snapshots.PinsReply)] = False, coordinator: Url = LOCAL) -> None:
     """List the pins of a job."""
     reply = call(coordinator, lambda client: client.pins(job))
     print_reply(reply, lambda width: pins_table(reply, width), as_json=as_json)
@@ -137,11 +158,12 @@ def pin(
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="PIN", help="Id of the pin; an existing one is replaced. Default: a new id.")] = None,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, recorded with the pin.")] = "",
-    hours: Annotated[float | None, typer.Option(min=0, metavar="HOURS", help="When the pin expires. Default: never.")] = None,
-    as_json: Json = False,
+    hours: Annotated[float | None, typer.Option(min=0, metavar="HOURS", help="When the pin expires. Default: when it is removed.")] = None,
+    as_json: Annotated[Json, Document(wire_snapshots.PinReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
-    """Pin snapshots, so that they are kept beyond their retention."""
+    """Pin snapshots, so that they are kept beyond their retention. What they need of intermediate streams is kept, too, so a stream grows
+    until the pin expires or is removed."""
     body = wire_snapshots.PinRequest(
         pin_id=name,
         task=task,
@@ -152,14 +174,20 @@ def pin(
     )
     reply = call(coordinator, lambda client: client.pin(job, body))
     until = "until it is removed" if reply.expires_at is None else f"until {moment(reply.expires_at)}"
-    print_reply(reply, lambda _: Text(f"pin {reply.pin_id} keeps {len(reply.snapshots)} snapshots {until}"), as_json=as_json)
+    kept = f"{len(reply.snapshots)} snapshots, and the records of intermediate streams that they need, {until}"
+    print_reply(reply, lambda _: Text(f"pin {reply.pin_id} keeps {kept}"), as_json=as_json)
 
 
 @app.command()
-def unpin(job: Job, pin: Annotated[str, typer.Argument(metavar="PIN", help="Id of the pin.")], coordinator: Url = LOCAL) -> None:
+def unpin(
+    job: Job,
+    pin: Annotated[str, typer.Argument(metavar="PIN", help="Id of the pin.")],
+    as_json: Annotated[Json, Document(UnpinnedReply)] = False,
+    coordinator: Url = LOCAL,
+) -> None:
     """Remove a pin. Snapshots that only this pin kept are deleted."""
     call(coordinator, lambda client: client.unpin(job, pin))
-    Screen(sys.stdout).say(f"pin {pin} removed")
+    print_reply(UnpinnedReply(pin_id=pin), lambda _: f"pin {pin} removed", as_json=as_json)
 
 
 # --- verifying, restoring --------------------------------------------------------------------------------------------
@@ -180,7 +208,7 @@ def verify(
         str | None, typer.Option("--job", metavar="JOB", help="Read all retained snapshots of this job, each file once.")
     ] = None,
     blob_store: OneStore = None,
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(wire_snapshots.OperationReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Read a whole snapshot, or with --job all snapshots of a job, and compare sizes and hashes with the index."""
@@ -225,12 +253,12 @@ def restore(
         typer.Option(metavar="DIRECTORY", help="Copy the snapshot to this new directory instead, and do not change the job."),
     ] = None,
     blob_store: OneStore = None,
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(wire_snapshots.RestoreReply, CopiedSnapshotReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Let the next container that acquires the task restore this snapshot and continue from it. The run must have been stopped."""
     if into is not None:
-        load("containers.cli.snapshots:copy_snapshot")(coordinator, job, task, stage, checkpoint, into, blob_store)
+        load("containers.cli.snapshots:copy_snapshot")(coordinator, job, task, stage, checkpoint, into, blob_store, as_json=as_json)
         return
 
     async def request(client: OperatorClient) -> wire_snapshots.RestoreReply:

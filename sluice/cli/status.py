@@ -21,7 +21,8 @@ from rich.text import Text
 from sluice.cli.console.live import LiveDisplay
 from sluice.cli.console.pages import status_page
 from sluice.cli.console.tables import Screen, containers_table, duration, is_interactive, moment, runs_table, shown, tasks_table
-from sluice.cli.runner import LOCAL, Json, Limit, OptionalJob, OptionalRun, Url, call, find_job, find_run, print_reply, with_next_page
+from sluice.cli.documents import Document, Json, print_reply
+from sluice.cli.runner import LOCAL, Limit, OptionalJob, OptionalRun, Url, call, find_job, find_run, with_next_page
 from sluice.client import CoordinatorClient
 from sluice.clock import SystemClock
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
@@ -35,16 +36,16 @@ CONCURRENT_REQUESTS = 8
 DEGRADED = 2
 
 
-class ContainersReply(wire_body.Reply):
-    """The body of `sluice containers --json`."""
+class ContainersOfRunReply(wire_body.Reply):
+    """The body of `sluice jobs containers --json`."""
 
     job: str
     run_id: str
     containers: tuple[wire_runs.ContainerReply, ...]
 
 
-class TasksReply(wire_body.Reply):
-    """The body of `sluice tasks --json`."""
+class TasksOfRunReply(wire_body.Reply):
+    """The body of `sluice jobs tasks --json`."""
 
     job: str
     run_id: str
@@ -63,7 +64,7 @@ def status(
     old_report_seconds: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="A stage that lags and has not reported for this long is a problem.")
     ] = 300,
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(StatusReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Show the health of jobs: containers, tasks, and the throughput and lag of each stage."""
@@ -86,7 +87,7 @@ def runs(
     job: OptionalJob = None,
     limit: Limit = 20,
     before: Annotated[str | None, typer.Option(metavar="RUN", help="List only runs older than this one.")] = None,
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(wire_runs.RunsReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """List the runs of a job, newest first."""
@@ -99,7 +100,7 @@ def runs(
     print_reply(reply, lambda width: with_next_page(runs_table(reply, width), reply.next), as_json=as_json)
 
 
-def containers(run: OptionalRun = None, as_json: Json = False, coordinator: Url = LOCAL) -> None:
+def containers(run: OptionalRun = None, as_json: Annotated[Json, Document(ContainersOfRunReply)] = False, coordinator: Url = LOCAL) -> None:
     """List the containers of a run, including those that have ended."""
 
     async def request(client: CoordinatorClient) -> wire_runs.RunDetail:
@@ -107,14 +108,14 @@ def containers(run: OptionalRun = None, as_json: Json = False, coordinator: Url 
         return described.model_copy(update={"incarnations": tuple(await client.containers(described))})
 
     found = call(coordinator, request)
-    reply = ContainersReply(job=found.job, run_id=found.run_id, containers=found.incarnations)
+    reply = ContainersOfRunReply(job=found.job, run_id=found.run_id, containers=found.incarnations)
     print_reply(reply, lambda width: _with_run(found, containers_table(found, width)), as_json=as_json)
 
 
-def tasks(run: OptionalRun = None, as_json: Json = False, coordinator: Url = LOCAL) -> None:
+def tasks(run: OptionalRun = None, as_json: Annotated[Json, Document(TasksOfRunReply)] = False, coordinator: Url = LOCAL) -> None:
     """List the tasks of a run: their container, progress and lag."""
     found = call(coordinator, lambda client: find_run(client, run))
-    reply = TasksReply(job=found.job, run_id=found.run_id, tasks=found.tasks)
+    reply = TasksOfRunReply(job=found.job, run_id=found.run_id, tasks=found.tasks)
     print_reply(reply, lambda width: _with_run(found, tasks_table(found, found.server_time or _now(), width)), as_json=as_json)
 
 

@@ -11,8 +11,9 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli.client import OperatorClient
+from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.runner import LOCAL, OptionalRun, Url, call, find_run
+from sluice.client import OperatorClient
 from sluice.core.errors import Conflict
 from sluice.core.ids import RunId
 from sluice.wire import runs as wire_runs
@@ -28,35 +29,38 @@ def stop(
     run: OptionalRun = None,
     reason: Annotated[str, typer.Option("--reason", help="Reason, recorded with the run.")] = "",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when the last container has stopped, or immediately.")] = True,
+    as_json: Annotated[Json, Document(wire_runs.RunReply, wire_runs.BasicRun)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Stop a job between two batches. It starts again with `sluice start`, and continues where it stopped."""
     ended = call(coordinator, lambda client: _stopped(client, run, reason, wait=wait))
-    typer.echo(f"{ended.run_id} {ended.state.value if ended.state.ended else 'is stopping'}")
+    state = ended.state.value if ended.state.ended else "is stopping"
+    print_reply(ended, lambda _: f"{ended.run_id} {state}", as_json=as_json)
 
 
-async def _stopped(client: OperatorClient, name: str | None, reason: str, *, wait: bool) -> wire_runs.RunSummary:
+async def _stopped(client: OperatorClient, name: str | None, reason: str, *, wait: bool) -> wire_runs.RunReply:
     found = await find_run(client, name)
-    run: wire_runs.RunSummary = await client.stop_run(RunId(found.run_id), reason)
+    run: wire_runs.RunReply = await client.stop_run(RunId(found.run_id), reason)
     while wait and not run.state.ended:
         await asyncio.sleep(POLL.total_seconds())
         run = await client.basic_run(RunId(found.run_id))
     return run
 
 
-def start(run: OptionalRun = None, coordinator: Url = LOCAL) -> None:
+def start(run: OptionalRun = None, as_json: Annotated[Json, Document(wire_runs.RunReply)] = False, coordinator: Url = LOCAL) -> None:
     """Start a job that was stopped or drained: create its next run, and print its id.
 
     The run has the settings of the last one. A waiting `sluice exec` starts its command. Start the containers of a job file with this id as
     SLUICE_RUN_ID.
     """
-    typer.echo(call(coordinator, lambda client: _started(client, run)))
+    started = call(coordinator, lambda client: _started(client, run))
+    print_reply(started, lambda _: started.run_id, as_json=as_json)
 
 
-async def _started(client: OperatorClient, name: str | None) -> str:
+async def _started(client: OperatorClient, name: str | None) -> wire_runs.RunReply:
     found = await find_run(client, name)
     if not found.state.ended:
         what = "is stopping: wait until it has" if found.stop_requested_at is not None else f"is {found.state.value}"
         raise AlreadyRunning(f"run {found.run_id} {what}")
     request = await client.request_of(RunId(found.run_id))
-    return (await client.deploy(request.model_copy(update={"start": "checkpoint"}), replaces=RunId(found.run_id))).run_id
+    return await client.deploy(request.model_copy(update={"start": "checkpoint"}), replaces=RunId(found.run_id))

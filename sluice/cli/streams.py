@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -15,6 +14,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.main import warn_deprecated
 from sluice.core import deprecations
 from sluice.core.deprecations import Kind
@@ -24,6 +24,7 @@ from sluice.streams.kafka_properties import KafkaProperties
 from sluice.streams.log import LogSystem
 from sluice.streams.port import KeyValue, StreamAdmin, StreamRecord
 from sluice.streams.settings import read_stream_settings
+from sluice.wire.body import Reply
 
 T = TypeVar("T")
 
@@ -64,10 +65,46 @@ Properties = Annotated[
 ]
 
 
+class PartitionsReply(Reply):
+    """A stream and its number of partitions after the command."""
+
+    stream: str
+    partitions: int
+
+
+class StoredStream(PartitionsReply):
+    """`records`: those that are stored now; on Kafka the number of offsets, which the ends of transactions take, too."""
+
+    records: int
+
+
+class StreamsReply(Reply):
+    streams: tuple[StoredStream, ...]
+
+
+class AppendedReply(Reply):
+    """`records`: how many records were appended."""
+
+    stream: str
+    records: int
+
+
+class StreamRecordReply(Reply):
+    """One record, on a line of its own. Bytes that are not UTF-8 are written as `\\xNN`. `timestamp`: ISO 8601."""
+
+    partition: int
+    offset: int
+    key: str | None
+    value: str | None
+    headers: dict[str, str | None]
+    timestamp: str
+
+
 def create(
     context: typer.Context,
     stream: Stream,
     partitions: Partitions = 1,
+    as_json: Annotated[Json, Document(PartitionsReply)] = False,
     system: OfSystem = None,
     home: Home = None,
     bootstrap: Bootstrap = None,
@@ -75,13 +112,14 @@ def create(
 ) -> None:
     """Create a stream. An existing stream with the same number of partitions is not changed."""
     _run(_opened(context, system, home, bootstrap, properties), lambda streams: streams.create(stream, partitions))
-    typer.echo(f"{stream}: {partitions} partitions")
+    _print_partitions(stream, partitions, as_json=as_json)
 
 
 def grow(
     context: typer.Context,
     stream: Stream,
     partitions: Annotated[int, typer.Option(min=1, metavar="N", help="New number of partitions.")],
+    as_json: Annotated[Json, Document(PartitionsReply)] = False,
     system: OfSystem = None,
     home: Home = None,
     bootstrap: Bootstrap = None,
@@ -89,11 +127,16 @@ def grow(
 ) -> None:
     """Add partitions to a stream. A stateful job accepts only a multiple of the number that it started with."""
     _run(_opened(context, system, home, bootstrap, properties), lambda streams: streams.grow(stream, partitions))
-    typer.echo(f"{stream}: {partitions} partitions")
+    _print_partitions(stream, partitions, as_json=as_json)
+
+
+def _print_partitions(stream: str, partitions: int, *, as_json: bool) -> None:
+    print_reply(PartitionsReply(stream=stream, partitions=partitions), lambda _: f"{stream}: {partitions} partitions", as_json=as_json)
 
 
 def list_streams(
     context: typer.Context,
+    as_json: Annotated[Json, Document(StreamsReply)] = False,
     system: OfSystem = None,
     home: Home = None,
     bootstrap: Bootstrap = None,
@@ -101,13 +144,19 @@ def list_streams(
 ) -> None:
     """List streams, with the number of their partitions and records; on Kafka of offsets, which the ends of transactions take, too."""
 
-    async def show(streams: StreamAdmin) -> None:
-        counted = "offsets" if streams.transactional else "records"
+    async def listed(streams: StreamAdmin) -> Sequence[StoredStream]:
+        found = list[StoredStream]()
         for stream in await streams.streams():
             earliest, latest = await streams.earliest(stream), await streams.latest(stream)
-            typer.echo(f"{stream}\t{len(latest)} partitions\t{sum(latest.values()) - sum(earliest.values())} {counted}")
+            records = sum(latest.values()) - sum(earliest.values())
+            found.append(StoredStream(stream=stream, partitions=len(latest), records=records))
+        return found
 
-    _run(_opened(context, system, home, bootstrap, properties), show)
+    opened = _opened(context, system, home, bootstrap, properties)
+    reply = StreamsReply(streams=tuple(_run(opened, listed)))
+    counted = "offsets" if opened.transactional else "records"
+    lines = [f"{each.stream}\t{each.partitions} partitions\t{each.records} {counted}" for each in reply.streams]
+    print_reply(reply, lambda _: "\n".join(lines), as_json=as_json)
 
 
 def append(
@@ -116,6 +165,7 @@ def append(
     key_separator: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Text between key and value in each line. Without it records have no key.")
     ] = None,
+    as_json: Annotated[Json, Document(AppendedReply)] = False,
     system: OfSystem = None,
     home: Home = None,
     bootstrap: Bootstrap = None,
@@ -123,7 +173,7 @@ def append(
 ) -> None:
     """Append each line of standard input as a record. Records with equal keys go to the same partition."""
     count = _run(_opened(context, system, home, bootstrap, properties), lambda streams: streams.append(stream, _lines(key_separator)))
-    typer.echo(f"{stream}: {count} records appended")
+    print_reply(AppendedReply(stream=stream, records=count), lambda _: f"{stream}: {count} records appended", as_json=as_json)
 
 
 async def _lines(separator: str | None) -> AsyncIterator[Sequence[KeyValue]]:
@@ -146,7 +196,9 @@ def cat(
     offset: Annotated[int, typer.Option(min=0, metavar="N", help="Start at this offset of each partition.")] = 0,
     limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="Print at most this many records.")] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per record, with partition, offset, timestamp, key and headers.")
+        bool,
+        typer.Option("--json", help="Print one JSON object per record, with partition, offset, timestamp, key and headers."),
+        Document(StreamRecordReply),
     ] = False,
     system: OfSystem = None,
     home: Home = None,
@@ -166,20 +218,20 @@ def cat(
                 if left == 0:
                     return
                 left = None if left is None else left - 1
-                typer.echo(json.dumps(_document(record)) if as_json else _text(record.value) or "")
+                typer.echo(_document(record).model_dump_json() if as_json else _text(record.value) or "")
 
     _run(_opened(context, system, home, bootstrap, properties), show)
 
 
-def _document(record: StreamRecord) -> dict[str, object]:
-    return {
-        "partition": record.partition,
-        "offset": record.offset,
-        "key": _text(record.key),
-        "value": _text(record.value),
-        "headers": dict(record.headers),
-        "timestamp": record.timestamp.isoformat(),
-    }
+def _document(record: StreamRecord) -> StreamRecordReply:
+    return StreamRecordReply(
+        partition=record.partition,
+        offset=record.offset,
+        key=_text(record.key),
+        value=_text(record.value),
+        headers=dict(record.headers),
+        timestamp=record.timestamp.isoformat(),
+    )
 
 
 def _text(value: bytes | None) -> str | None:

@@ -12,12 +12,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sluice import logconfig
-from sluice.cli.client import OperatorClient
 from sluice.cli.console.tables import shown
 from sluice.cli.deploy import Bind
-from sluice.cli.runner import LOCAL, Json, Url, print_reply
+from sluice.cli.documents import Document, Json, print_reply
+from sluice.cli.runner import LOCAL, Url
 from sluice.cli.upgrade.decide import EXIT_CODES, LocalOptions, Settings, UpgradeOptions, UpgradeReply, say
 from sluice.cli.upgrade.run import Upgrade
+from sluice.client import OperatorClient
 from sluice.core.errors import BadSettings, SluiceError
 
 
@@ -53,7 +54,7 @@ def upgrade(
     home: Annotated[Path, typer.Option(envvar="SLUICE_HOME", hidden=True)] = Path(".sluice"),
     master: Annotated[str | None, typer.Option(envvar="SLUICE_SPARK_MASTER", hidden=True)] = None,
     restarts: Annotated[int, typer.Option(min=0, hidden=True)] = 5,
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(UpgradeReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Replace a job by a new version, and roll back if it fails.

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar, assert_never
 
-from sluice.cli.client import OperatorClient
 from sluice.cli.console.bars import Bars
 from sluice.cli.console.tables import count
 from sluice.cli.drain import follow
@@ -39,7 +38,7 @@ from sluice.cli.upgrade.decide import (
     upgrade_request,
 )
 from sluice.cli.upgrade.watch import HealthState, HealthWatch, show_progress
-from sluice.client import Refused
+from sluice.client import OperatorClient, Refused
 from sluice.clock import SystemClock
 from sluice.core.drain import Mode, Phase
 from sluice.core.errors import ClientError, CoordinatorUnreachable, NotEmptied, NotTheCurrentRun, RunIsDraining

@@ -11,8 +11,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.runner import LOCAL, Limit, Url, call
-from sluice.cli.runner import print_reply as show
+from sluice.core.errors import BadSettings
 from sluice.wire import access as wire_access
 
 
@@ -21,15 +22,18 @@ def audit_log(
     limit: Limit = 50,
     job: Annotated[str | None, typer.Option(help="Only events of requests that name this job.")] = None,
     lines: Annotated[bool, typer.Option("--json-lines", help="Print one JSON object for each event, oldest first.")] = False,
+    as_json: Annotated[Json, Document(wire_access.AuditLogReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Show the requests for changes and the refused requests, newest first."""
+    if lines and as_json:
+        raise BadSettings("--json-lines prints one document for each event: leave out --json")
     reply = call(coordinator, lambda client: client.audit_log(before, limit, job))
     if lines:
         for event in reversed(reply.events):
             typer.echo(event.model_dump_json(by_alias=True))
     else:
-        show(reply, lambda _: _table(reply), as_json=False)
+        print_reply(reply, lambda _: _table(reply), as_json=as_json)
 
 
 def _table(reply: wire_access.AuditLogReply) -> Table:

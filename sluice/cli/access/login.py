@@ -15,9 +15,11 @@ from typing import Annotated, Any
 import typer
 
 from sluice import logins
+from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.runner import LOCAL, Url, call
+from sluice.client import urls_of
 from sluice.clock import Clock, SystemClock
-from sluice.core.errors import ClientError
+from sluice.core.errors import BadSettings, ClientError
 from sluice.wire import access as wire_access
 
 GRANT = "urn:ietf:params:oauth:grant-type:device_code"
@@ -41,18 +43,21 @@ def logout(
         str | None,
         typer.Option(metavar="NAME", help="End all sessions of this user on the web pages instead, as an administrator."),
     ] = None,
+    as_json: Annotated[Json, Document(wire_access.SessionsEndedReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Delete the stored login of `sluice login`."""
     if user is None:
-        logins.keep(coordinator, None)
+        if as_json:
+            raise BadSettings("--json needs --user: without it nothing is printed")
+        _keep(coordinator, None)
         return
     reply = call(coordinator, lambda client: client.end_sessions(user))
-    typer.echo(f"{reply.ended} sessions of {user} have ended")
+    print_reply(reply, lambda _: f"{reply.ended} sessions of {user} have ended", as_json=as_json)
 
 
 def _login(coordinator: str, name: str | None, clock: Clock) -> None:
-    logins.keep(coordinator, None)
+    _keep(coordinator, None)
     chosen = _chosen(call(coordinator, lambda client: client.identity_providers()).providers, name)
     found = logins.discovered(chosen.issuer)
     if "device_authorization_endpoint" not in found:
@@ -63,8 +68,13 @@ def _login(coordinator: str, name: str | None, clock: Clock) -> None:
         raise ClientError(f"the provider {chosen.name} refused the login: {begun.get('error_description') or begun.get('error', status)}")
     url = begun.get("verification_uri_complete")
     typer.echo(f"Open {begun['verification_uri']} and enter the code {begun['user_code']}" + (f"\nor open {url}" if url else ""))
-    kept = confirmed(str(found["token_endpoint"]), chosen.client_id, begun, clock, time.sleep)
-    logins.keep(coordinator, kept)
+    _keep(coordinator, confirmed(str(found["token_endpoint"]), chosen.client_id, begun, clock, time.sleep))
+
+
+def _keep(coordinator: str, login: logins.Login | None) -> None:
+    """Store the login under each URL of the coordinator, or remove it. Raises BadSettings."""
+    for url in urls_of(coordinator):
+        logins.keep(url, login)
 
 
 def _chosen(providers: tuple[wire_access.IdentityProviderReply, ...], name: str | None) -> wire_access.IdentityProviderReply:

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
-from sluice.cli.runner import LOCAL, Json, Url, call, print_reply
+from sluice.cli.documents import Document, Json, print_reply
+from sluice.cli.runner import LOCAL, Url, call
 from sluice.clock import SystemClock
 from sluice.core.access.roles import Role
 from sluice.core.errors import ClientError
@@ -31,7 +32,7 @@ def create(
         typer.Option("--job", metavar="PATTERN", help="Jobs that the roles are for, such as team-*. May be repeated. Default: all."),
     ] = None,
     expires_days: Annotated[float | None, typer.Option(min=0.001, metavar="DAYS", help="Default: the token does not expire.")] = None,
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(wire_access.NewTokenReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Create a token and print it. It cannot be shown again."""
@@ -45,7 +46,7 @@ def create(
 
 
 @app.command("ls")
-def ls(as_json: Json = False, coordinator: Url = LOCAL) -> None:
+def ls(as_json: Annotated[Json, Document(wire_access.TokensReply)] = False, coordinator: Url = LOCAL) -> None:
     """List all tokens, without their secrets."""
     reply = call(coordinator, lambda client: client.tokens())
     print_reply(reply, lambda _: _table(reply), as_json=as_json)
@@ -54,7 +55,7 @@ def ls(as_json: Json = False, coordinator: Url = LOCAL) -> None:
 @app.command("revoke")
 def revoke(
     token_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, as `sluice token ls` shows it.")],
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(wire_access.TokenReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Revoke a token: requests with it are refused from now on."""

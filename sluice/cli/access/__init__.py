@@ -1,0 +1,1 @@
+"""Who may do what, at a terminal: `login` and `logout`, the `token` commands, and `audit-log`."""
