@@ -22,8 +22,8 @@ from containers.agent.agent import Agent
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, ExitReason
 from containers.engine import Engine
 from containers.settings import ContainerSettings, read_container_settings
-from sluice import logconfig
-from sluice.client import CoordinatorClient
+from sluice import logconfig, tracing
+from sluice.client.agents import AgentClient
 from sluice.clock import SystemClock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import Instant, JobName, StreamId
@@ -118,7 +118,7 @@ class Driver:
 
     async def _run_agent(self) -> ExitReason:
         self._loop = asyncio.get_running_loop()
-        coordinator = CoordinatorClient(self._settings.coordinator_url)
+        coordinator = AgentClient(self._settings.coordinator_url)
         try:
             self._agent = Agent(
                 self._job,
@@ -162,6 +162,7 @@ def main(job_file: Path) -> int:
         stamp = logconfig.configure(logconfig.read_log_settings())
         settings = read_container_settings()
         stamp.fields |= settings.log_fields
+        tracing.configure("sluice-container", **settings.log_fields)
         job = load_job(job_file)
     except SluiceError as error:
         log.error("%s %s", error.title(), error)
@@ -187,6 +188,7 @@ def _claim_scratch(settings: ContainerSettings) -> None:
 def run_and_exit(job_file: Path) -> NoReturn:
     """Run the container and end the process without waiting for user threads and the JVM's shutdown hooks: queries are stopped."""
     code = main(job_file)
+    tracing.shutdown()
     sys.stderr.flush()
     sys.stdout.flush()
     os._exit(code)

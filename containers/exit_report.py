@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from datetime import timedelta
 
-from sluice.client import CoordinatorClient
+from sluice.client.agents import AgentClient
 from sluice.core.errors import CoordinatorUnreachable, SluiceError
 from sluice.core.ids import ExecutionContainerId
 
@@ -18,7 +18,7 @@ async def report_exit(url: str, container: ExecutionContainerId, exit_code: int,
     """Report the exit; errors are ignored, since the lease expires anyway. Call it only after the last process has ended, because the tasks
     are free from then on. `token`: that of the container. The report is repeated for a short time, because the coordinator may be
     restarting."""
-    coordinator = CoordinatorClient(url)
+    coordinator = AgentClient(url)
     coordinator.act_as(token)
     try:
         with suppress(SluiceError, TimeoutError):

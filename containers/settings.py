@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from containers.scratch import scratch_directory
+from sluice.client import urls_of
 from sluice.core.errors import BadSettings
 from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId
 from sluice.disks import NEXT_TO_NOTHING, Thresholds, checked_path
@@ -23,7 +24,7 @@ from sluice.randomness import new_uuid
 class ContainerSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="ignore", allow_inf_nan=False)
 
-    coordinator_url: str = Field("http://127.0.0.1:8180", description="URL of the coordinator")
+    coordinator_url: str = Field("http://127.0.0.1:8180", description="URL of the coordinator, or several, separated by commas")
     run_id: str = Field(min_length=1, description="run that this container belongs to")
     processor_id: str = Field("0", min_length=1, max_length=100, description="slot in the job model")
     execution_container_id: str = Field(
@@ -78,6 +79,9 @@ class ContainerSettings(BaseSettings):
     )
     max_replay: int = Field(8, ge=1, description="back up state after this many batches, even before the interval ends")
     commit_max_delay_seconds: float = Field(60, ge=0, description="how late a backup may be before batches wait for it")
+    commit_late_seconds: float = Field(
+        20, ge=0, description="how late a backup may be, while a blob store does not take it, before `sluice status` shows that"
+    )
     commit_timeout_seconds: float = Field(
         1800, gt=0, description="how long batches wait for a backup before the container exits; see also the coordinator's gc_grace_seconds"
     )
@@ -87,6 +91,10 @@ class ContainerSettings(BaseSettings):
     blob_ttl_days: float = Field(30, ge=1, le=3650, description="blobs that never became part of a snapshot expire after this many days")
     log_file: str = Field(
         "", max_length=1000, description="where this container's log can be read, as shown with its failures; default: its standard error"
+    )
+    jvm_log: Path | None = Field(
+        None,
+        description="file for the log of Spark's JVM, of which three older ones are kept; default: standard error. `sluice run` sets it",
     )
     disk_low_bytes: int = Field(1 << 30, ge=0, description="a disk with less free space is reported with failures and in metrics; 0: none")
     metrics_host: str = Field("127.0.0.1", max_length=255, description="address on which this container serves its metrics")
@@ -99,7 +107,16 @@ class ContainerSettings(BaseSettings):
     )
     spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings as a JSON object; they override Sluice's")
 
-    @field_validator("home", "state_dir", "sockets_dir")
+    @field_validator("coordinator_url")
+    @classmethod
+    def _is_url(cls, given: str) -> str:
+        try:
+            urls_of(given)
+        except BadSettings as error:
+            raise ValueError(str(error)) from None
+        return given
+
+    @field_validator("home", "state_dir", "sockets_dir", "jvm_log")
     @classmethod
     def _utf8(cls, given: Path | None) -> Path | None:
         return None if given is None else checked_path(given)
@@ -168,6 +185,7 @@ class ContainerSettings(BaseSettings):
             max_replay=self.max_replay,
             max_delay=timedelta(seconds=self.commit_max_delay_seconds),
             timeout=timedelta(seconds=self.commit_timeout_seconds),
+            late=timedelta(seconds=self.commit_late_seconds),
         )
 
     @property
@@ -201,13 +219,14 @@ def read_container_settings() -> ContainerSettings:
 @dataclass(frozen=True, slots=True)
 class CommitPolicy:
     """When to commit: after `interval`, or after `max_replay` batches if that is sooner. With an interval of zero: after every batch, and,
-    if the sink can wait, before the next one starts. Batches wait for a commit that is late by `max_delay`. The container exits when the
-    commit is late by another `timeout`."""
+    if the sink can wait, before the next one starts. A failing commit that is late by `late` is reported. Batches wait for a commit that is
+    late by `max_delay`. The container exits when the commit is late by another `timeout`."""
 
     interval: timedelta
     max_replay: int
     max_delay: timedelta
     timeout: timedelta
+    late: timedelta
 
     @property
     def longest(self) -> timedelta:

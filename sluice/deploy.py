@@ -9,9 +9,9 @@ from types import CellType, CodeType, FunctionType, ModuleType
 
 from pydantic import ValidationError
 
+from sluice import tracing
 from sluice.client import CoordinatorClient
 from sluice.core.errors import BadJobFile, BadSettings
-from sluice.core.ids import RunId
 from sluice.core.jobmodels.placement import slots
 from sluice.core.watermarks import event_time_missing
 from sluice.job import Job, load_job
@@ -100,19 +100,34 @@ def deploy_request(
 
 
 def missing_event_times(job: Job) -> Sequence[str]:
-    """A sentence for each stage that writes an intermediate stream and does not report its progress in event time: neither its function nor
-    the functions that it calls in the job's own modules name `withWatermark` or pass `event_time`."""
-    intermediates = {each.name for each in job.intermediates}
-    return [
-        event_time_missing(declared.stage.name, written)
-        for declared in job.stages
-        if (written := sorted(intermediates.intersection(declared.stage.writes))) and not _names_event_time(declared.function, job)
-    ]
+    """A sentence for each stage that writes an intermediate stream, does not report its progress in event time, and has a stage behind it
+    that needs it: one whose function, or a function that it calls in the job's own modules, names `withWatermark`. A stage reports its
+    progress if these functions name `withWatermark` or pass `event_time`."""
+    names = {declared.stage.name: _names(declared.function, job) for declared in job.stages}
+    watermarked = {stage for stage, named in names.items() if WATERMARK in named}
+    readers = {each.name: {d.stage.name for d in job.stages if each.name in d.stage.reads} for each in job.intermediates}
+    writes = {d.stage.name: [each for each in sorted(d.stage.writes) if each in readers] for d in job.stages}
+
+    def behind(stream: str) -> set[str]:
+        found, waiting = set[str](), {stream}
+        while waiting:
+            new = readers[waiting.pop()] - found
+            found |= new
+            waiting.update(*(writes[stage] for stage in new))
+        return found
+
+    needed = {stage: [each for each in streams if behind(each) & watermarked] for stage, streams in writes.items()}
+    return [event_time_missing(stage, streams) for stage, streams in needed.items() if streams and not names[stage] & {WATERMARK, COLUMN}]
 
 
-def _names_event_time(function: object, job: Job) -> bool:
+WATERMARK, COLUMN = "withWatermark", "event_time"
+
+
+def _names(function: object, job: Job) -> set[str]:
+    """The names and keywords in the code of the function and of those that it calls in the job's own modules."""
     seen: set[int] = set()
     waiting = [function]
+    all_names: set[str] = set()
     while waiting:
         found = waiting.pop()
         if not isinstance(found, FunctionType) or id(found) in seen or not _is_of(found, job):
@@ -120,13 +135,12 @@ def _names_event_time(function: object, job: Job) -> bool:
         seen.add(id(found))
         names = {name for code in _codes(found.__code__) for name in code.co_names}
         keywords = {name for code in _codes(found.__code__) for const in code.co_consts if isinstance(const, tuple) for name in const}
-        if "withWatermark" in names or "event_time" in keywords:
-            return True
+        all_names |= names | {each for each in keywords if isinstance(each, str)}
         named = [found.__globals__[name] for name in names if name in found.__globals__]
         waiting += named
         waiting += [getattr(module, name, None) for module in named if isinstance(module, ModuleType) for name in names]
         waiting += [cell.cell_contents for cell in found.__closure__ or () if cell != _EMPTY_CELL]
-    return False
+    return all_names
 
 
 _EMPTY_CELL = CellType()
@@ -145,11 +159,12 @@ def _is_of(function: FunctionType, job: Job) -> bool:
     return job.directory is None or Path(function.__code__.co_filename).is_relative_to(job.directory)
 
 
-async def deploy(url: str, request: wire_runs.RunRequest) -> RunId:
-    """Create the run on the coordinator at `url`, and return its id. Raises CoordinatorUnreachable, Refused."""
+async def deploy(url: str, request: wire_runs.RunRequest) -> wire_runs.RunReply:
+    """Create the run on the coordinator at `url`, and return it. Raises CoordinatorUnreachable, Refused."""
     coordinator = CoordinatorClient(url)
     try:
-        return RunId((await coordinator.deploy(request)).run_id)
+        with tracing.span("deploy", job=request.job):
+            return await coordinator.deploy(request)
     finally:
         await coordinator.close()
 

@@ -1,8 +1,9 @@
 """Logging of all Sluice processes: to standard error, as text or as one JSON object per line.
 
 A JSON record has `time` (UTC, ISO 8601 with milliseconds), `level`, `logger` and `message`; `exception` (the traceback) if there is one;
-the fields of its process (of a container: job, run, processor, container); and its context (`about`: task, stage, generation). Records of
-libraries are shown from WARNING on, at every level: their details are statements, requests and settings, which may contain secrets.
+the fields of its process (of a container: job, run, processor, container); its context (`about`: task, stage, generation); and `trace_id`
+within a trace. Records of libraries are shown from WARNING on, at every level: their details are statements, requests and settings, which
+may contain secrets.
 """
 
 from __future__ import annotations
@@ -73,8 +74,22 @@ def about(**fields: object) -> Iterator[None]:
         _about.reset(token)
 
 
+_trace: ContextVar[str] = ContextVar("trace", default="")
+
+
+@contextmanager
+def traced(trace_id: str) -> Iterator[None]:
+    """Add the id of this trace to records logged in this block, also by asyncio tasks that it starts."""
+    token = _trace.set(trace_id)
+    try:
+        yield
+    finally:
+        _trace.reset(token)
+
+
 class FieldsFilter(logging.Filter):
-    """Adds the fields of the process, and those of `about`, to every record. Fields that a record already has are kept."""
+    """Adds the fields of the process, those of `about`, and the id of the trace to every record. Fields that a record already has are
+    kept."""
 
     def __init__(self, fields: Mapping[str, object]) -> None:
         super().__init__()
@@ -83,6 +98,8 @@ class FieldsFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         for name, value in {**self.fields, **_about.get()}.items():
             record.__dict__.setdefault(name, value)
+        if trace := _trace.get():
+            record.trace_id = trace
         return True
 
 
@@ -99,6 +116,10 @@ class TextFormatter(_UtcTimes):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        text, trace = super().formatMessage(record), getattr(record, "trace_id", "")
+        return f"{text} [trace {trace}]" if trace else text
 
 
 class JsonLines(JsonFormatter, _UtcTimes):
@@ -154,9 +175,10 @@ def _log_uncaught(kind: type[BaseException], error: BaseException | None, traceb
     log.critical("uncaught %s", kind.__name__, exc_info=(kind, error or kind(), traceback))
 
 
-def print_final_error(text: str) -> None:
-    """Report the error that ends the process: one line on standard error, or a log record if the format is JSON."""
+def print_final_error(text: str, remedy: str) -> None:
+    """Report the error that ends the process, and what to do about it: two lines on standard error, or a log record with the field `remedy`
+    if the format is JSON."""
     if any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers):
-        log.error(text)
+        log.error(text, extra={"remedy": remedy})
     else:
-        print(f"sluice: {text}", file=sys.stderr)
+        print(f"sluice: {text}\nremedy: {remedy}", file=sys.stderr)

@@ -29,7 +29,8 @@ def attach(
     `replace` it stops the other one. Under `sluice exec` the lease is that of the command.
 
     `coordinator`: its URL; default: SLUICE_COORDINATOR_URL, else http://127.0.0.1:8180. `stop_timeout`: how long batches may take at a
-    stop, and then the script to end. Raises CannotAttach for a session of Spark Connect, NotGranted, BadName.
+    stop, and then the script to end. Raises CannotAttach for a session of Spark Connect and for Spark
+    before 3.5 or after 4.3, NotGranted, BadName.
     """
     found: Any = import_module("containers.attached.app")
     app: App = found.attach(spark, job, coordinator=coordinator, wait=wait, replace=replace, stop_timeout=stop_timeout)

@@ -36,7 +36,8 @@ from containers.state.context import StateContext
 from containers.state.standby import Standby
 from sluice import disks
 from sluice.blobs.port import BlobStore
-from sluice.client import CoordinatorClient, Refused
+from sluice.client import Refused
+from sluice.client.agents import AgentClient
 from sluice.clock import Clock
 from sluice.core.drain import Mode
 from sluice.core.errors import BlobUnavailable, LeaseLost, SluiceError, StaleRun, Unavailable
@@ -76,7 +77,7 @@ class Agent:
         self,
         job: Job,
         settings: ContainerSettings,
-        coordinator: CoordinatorClient,
+        coordinator: AgentClient,
         clock: Clock,
         make_engine: Callable[[wire_runs.BasicRun], Engine],
         on_renewed: Callable[[Instant], None],

@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 from containers.engine import StageStart
-from sluice.client import CoordinatorClient
+from sluice.client.agents import AgentClient
 from sluice.core.errors import Unavailable
 from sluice.core.ids import RunId
 from sluice.wire import agents as wire_agents
@@ -32,9 +32,7 @@ PROGRESS_WITHIN = timedelta(seconds=20)
 class Aligner:
     """Aligns one stage of a task with the others. Created and run on the agent's loop. A `BatchHooks`."""
 
-    def __init__(
-        self, coordinator: CoordinatorClient, run_id: RunId, start: StageStart, waiting_interval: timedelta = WAITING_INTERVAL
-    ) -> None:
+    def __init__(self, coordinator: AgentClient, run_id: RunId, start: StageStart, waiting_interval: timedelta = WAITING_INTERVAL) -> None:
         self._coordinator = coordinator
         self._run_id = run_id
         self._start = start

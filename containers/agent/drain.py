@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
@@ -19,13 +20,14 @@ from containers.engine import Emptied, Kept
 from containers.state.checkpoint import inspect, read_offset_log
 from containers.state.context import StateContext
 from containers.state.offsets.offsetlog import positions_in
-from sluice.client import CoordinatorClient, Refused
+from sluice import tracing
+from sluice.client import Refused
+from sluice.client.agents import AgentClient
 from sluice.core.drain import Mode, Phase
 from sluice.core.errors import Unavailable
 from sluice.core.ids import RunId, Ssp, StageName
 from sluice.core.snapshots.snapshot import CommitId
 from sluice.job import Job
-from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
 from sluice.wire import runs as wire_runs
@@ -100,7 +102,7 @@ class DrainParticipant:
     def __init__(
         self,
         job: Job,
-        coordinator: CoordinatorClient,
+        coordinator: AgentClient,
         run_id: RunId,
         state: StateContext,
         lifecycle: ContainerLifecycle,
@@ -194,7 +196,9 @@ class DrainParticipant:
         await drain.until(lambda: drain.phase.over)
 
     async def _stop(self, drain: Drain, queries: Queries, stage: Stage) -> None:
-        if drain.phase is Phase.STOPPING:
+        if drain.phase is not Phase.STOPPING:
+            return
+        with _part_of(drain, "drain.stop", stage):
             await queries.engine.run_for(stage.start.task, lambda engine: engine.finish(stage.start))
             await self._report(drain, stage, "stopped", await self._durable(drain, stage))
             log.info("%s has stopped for drain %s", stage.name, drain.uuid)
@@ -220,6 +224,10 @@ class DrainParticipant:
         await drain.until(lambda: failed.is_set() or (drain.flushed is not None and drain.flushed.issuperset(feeders)))
         if failed.is_set():
             return
+        with _part_of(drain, "drain.flush", stage):
+            await self._flush_stage(drain, queries, stage)
+
+    async def _flush_stage(self, drain: Drain, queries: Queries, stage: Stage) -> None:
         await self._report(drain, stage, "flushing")
         start = stage.start if drain.mode is Mode.KEEP_STATE else replace(stage.start, drain=drain.uuid)
         ends = dict(await self._retry(drain, lambda: queries.engine.run_for(start.task, lambda engine: engine.ends(start)), stage))
@@ -235,7 +243,8 @@ class DrainParticipant:
         log.info("%s is flushed after batch %d%s", stage.name, emptied.batch, left)
 
     async def _commit(self, drain: Drain, stage: Stage) -> None:
-        await self._report(drain, stage, "committed", await self._durable(drain, stage))
+        with _part_of(drain, "drain.commit", stage):
+            await self._report(drain, stage, "committed", await self._durable(drain, stage))
 
     async def _durable(self, drain: Drain, stage: Stage) -> CommitId | None:
         return None if stage.backup is None else await self._retry(drain, stage.backup.durable, stage)
@@ -244,7 +253,7 @@ class DrainParticipant:
         self,
         drain: Drain,
         stage: Stage,
-        step: wire_agents.StepName,
+        step: wire_body.StepName,
         checkpoint: CommitId | None = None,
         emptied: Emptied | None = None,
         kept: Kept | None = None,
@@ -336,6 +345,10 @@ async def _all(works: Iterable[Awaitable[None]]) -> None:
     errors = [error for error in await asyncio.gather(*works, return_exceptions=True) if error is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, DrainEnded)):
         raise error
+
+
+def _part_of(drain: Drain, name: str, stage: Stage) -> AbstractContextManager[None]:
+    return tracing.part_of(tracing.drain_subject(drain.uuid), name, task=stage.start.task, stage=stage.start.declared.stage.name)
 
 
 def _feeders(job: Job) -> Mapping[StageName, Collection[StageName]]:

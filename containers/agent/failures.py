@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import takewhile
 from pathlib import Path
 
 from containers.errors import StateIncompatible
@@ -135,9 +136,14 @@ def check_state_fits(error: str) -> None:
 
 _FRAME = re.compile(r'\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)')
 _TRACEBACK = "Traceback (most recent call last):"
+_PY4J = "py4j.protocol.Py4JJavaError: An error occurred while calling "
+_JAVA_ERROR = re.compile(r": (?P<error>[\w.$]+: .+)")
+"""The line after `_PY4J`."""
+_CAUSED_BY = re.compile(r"Caused by: (?P<error>.+)")
 _VARYING = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"  # ids of queries
     r"|0x[0-9a-f]+"
+    r"|\bo\d+(?=\.\w)"  # Py4J's names of objects
     r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*"
     r"|\b(?:stage|task|tid|attempt|job) \d+(?:\.\d+)?"  # Spark's numbers
     r"|\d{5,}",
@@ -191,7 +197,7 @@ def _is_own(frame: _Frame, directory: Path | None) -> bool:
 def _tracebacks(lines: Sequence[str]) -> Iterator[_Traceback]:
     """Python's tracebacks in a text, which may also have Java's."""
     frames: list[_Frame] | None = None
-    for line in lines:
+    for n, line in enumerate(lines):
         if _TRACEBACK in line:
             frames = []
         elif frames is None:
@@ -199,5 +205,16 @@ def _tracebacks(lines: Sequence[str]) -> Iterator[_Traceback]:
         elif (found := _FRAME.fullmatch(line)) is not None:
             frames.append(_Frame(**found.groupdict()))
         elif line.strip() and not line[0].isspace():
-            yield _Traceback(frames, line.strip())
+            yield _Traceback(frames, _java_error(lines[n + 1 :]) if line.startswith(_PY4J) else line.strip())
             frames = None
+
+
+def _java_error(lines: Sequence[str]) -> str:
+    """The error of the JVM that Python reports as a Py4JJavaError, whose first line does not tell it, and its innermost cause. `lines`:
+    those after the first line. A Python traceback that follows belongs to another error."""
+    found = _JAVA_ERROR.fullmatch(lines[0]) if lines else None
+    if found is None:
+        return f"{_PY4J}a method of the JVM"
+    own = list(takewhile(lambda line: _TRACEBACK not in line, lines))
+    causes = [cause["error"] for line in own if (cause := _CAUSED_BY.fullmatch(line)) is not None]
+    return f"{found['error']} Caused by: {causes[-1]}" if causes else found["error"]

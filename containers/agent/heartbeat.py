@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from sluice.client import Alive, NotValid
+from sluice.client.agents import Alive, NotValid
 from sluice.clock import Clock
 from sluice.core.errors import Unavailable
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant

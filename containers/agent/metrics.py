@@ -103,6 +103,10 @@ class Meter:
         self._recent.clear()
         return self._body(0, 0.0)
 
+    def between_batches(self) -> wire_agents.StageMetricsBody:
+        """The metrics to report while the next batch waits."""
+        return self._body(0, 0.0)
+
     def _rate(self, now: float) -> float:
         while len(self._recent) > 1 and self._recent[0][1] <= now - RATE_OVER.total_seconds():
             self._recent.popleft()

@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 
 from sluice.clock import SystemClock
 from sluice.core.ids import Instant
+from sluice.renewals.versions import FileVersion, version_of
 from sluice.wire import body as wire_body
 
 log = logging.getLogger(__name__)
@@ -132,17 +133,16 @@ class TokenFile:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._version: tuple[int, int] | None = None
+        self._version: FileVersion | None = None
         self._token = b""
 
     def accepts(self, authorization: str) -> bool:
         """Whether this value of the header `Authorization` has the token. Compares in constant time. Raises OSError if the file cannot be
         read and could not be read before."""
         try:
-            found = self._file.stat()
-            if (found.st_mtime_ns, found.st_ino) != self._version:
-                self._token = self._file.read_bytes().strip()
-                self._version = found.st_mtime_ns, found.st_ino
+            found = version_of(self._file)
+            if found != self._version:
+                self._token, self._version = self._file.read_bytes().strip(), found
         except OSError:
             if self._version is None:
                 raise

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sluice.client import CoordinatorClient
+from sluice.client.agents import AgentClient
 from sluice.core.errors import ClientError, CoordinatorUnavailable, Unavailable
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 from sluice.wire import agents as wire_agents
@@ -56,7 +56,7 @@ class ProgressReporter:
     """A newer report of a stage replaces an older one that was not sent yet: a stage that runs ten batches in a second sends one report.
     `interval`: the shortest time between two rounds of reports."""
 
-    def __init__(self, coordinator: CoordinatorClient, run_id: RunId, interval: timedelta) -> None:
+    def __init__(self, coordinator: AgentClient, run_id: RunId, interval: timedelta) -> None:
         self._coordinator = coordinator
         self._run_id = run_id
         self._interval = interval

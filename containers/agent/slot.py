@@ -14,6 +14,7 @@ from datetime import timedelta
 
 from containers.agent.lifecycle import EXIT_OK, ExitReason
 from containers.agent.task import AssignedTask, TaskContext
+from sluice import tracing
 from sluice.client import Refused, Served
 from sluice.core.errors import StaleRun, TaskNotYours, UnknownTask
 from sluice.core.ids import Generation, ProcessorId, Ssp, TaskName
@@ -96,9 +97,13 @@ class Slot:
         if plan.slot_removed:
             self._context.lifecycle.exit(ExitReason(EXIT_OK, f"the slot no longer exists: the run has {run.containers} containers"))
             return
-        await _all([*map(self._release, sorted(plan.release)), *(self._tasks[task].extend() for task in sorted(plan.extend))])
-        if served.version > self._version:
-            await self._report(served.version)
+        if plan.nothing and served.version <= self._version:
+            return
+        subject = tracing.version_subject(self._context.run_id, served.version)
+        with tracing.part_of(subject, "adopt", container=self._context.execution_id):
+            await _all([*map(self._release, sorted(plan.release)), *(self._tasks[task].extend() for task in sorted(plan.extend))])
+            if served.version > self._version:
+                await self._report(served.version)
 
     def _plan(self, served: Served, run: wire_runs.BasicRun) -> Adoption:
         mine = served.model.containers.get(self._processor)

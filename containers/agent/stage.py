@@ -21,6 +21,7 @@ from containers.agent.watermarks import StageWatermarks
 from containers.engine import Batch, StageStart
 from containers.errors import DiskFull, OperatorsDiffer, StateIncompatible, StateNotLocal
 from containers.state.backup import Backup
+from sluice.client import sendable
 from sluice.clock import Clock
 from sluice.core.errors import BadJobFile, CorruptData, LeaseLost
 from sluice.core.ids import Ssp
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 
 LOGGED = 20_000
 """How many characters of an error are logged."""
+
+REPORTED = 500
+"""How many characters of the problem of a backup are reported."""
 
 LAST_PROGRESS_WITHIN = timedelta(seconds=5)
 """How long a stop waits for the query's last progress: Spark reports it, and then the end, a moment after the stop."""
@@ -300,7 +304,10 @@ class Stage:
             self.aligner.close()
         self.running = True
         try:
-            await first_of(self.runner.run(), *(each.run() for each in (self.aligner, self.backup) if each is not None))
+            works = [each.run() for each in (self.runner, self.aligner, self.backup) if each is not None]
+            if self.backup is not None:
+                works.append(self.backup.watch(self._report_again))
+            await first_of(*works)
         finally:
             self.running = False
 
@@ -365,8 +372,21 @@ class Stage:
         elif self._failing:
             self.recovered()
 
+    def _report_again(self) -> None:
+        """Report the last batch again, while nothing else is reported because the next one waits for a backup. Not while the query fails,
+        because progress ends a failure."""
+        if self._failing:
+            return
+        metrics, last = self.meter.between_batches() if self.running else None, self._last_report
+        if last is not None:
+            self._report(last.batch, last.offsets, metrics)
+        elif self.start.reported is not None:
+            self._report(self.start.reported, {}, metrics)
+
     def _report(self, batch: int, offsets: Mapping[Ssp, int], metrics: wire_agents.StageMetricsBody | None) -> None:
         start = self.start
+        if metrics is not None and self.backup is not None and (problem := self.backup.problem) is not None:
+            metrics = metrics.model_copy(update={"backup_problem": sendable(problem)[:REPORTED]})
         report = ProgressReport(start.task, start.declared.stage.name, start.generation, start.lineage, batch, offsets, metrics)
         self._last_report, self._failing = report, False
         self._context.reporter.put(report)

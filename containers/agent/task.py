@@ -14,7 +14,7 @@ from containers.agent.progress import ProgressReporter
 from containers.agent.queries import Queries
 from containers.agent.stage import Stage
 from containers.engine import StageStart
-from sluice.client import CoordinatorClient
+from sluice.client.agents import AgentClient
 from sluice.core.errors import Unavailable
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, TaskName
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
@@ -23,6 +23,7 @@ from sluice.logconfig import about
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
+from sluice.wire import snapshots as wire_snapshots
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class TaskContext:
 
     lifecycle: ContainerLifecycle
     job: Job
-    coordinator: CoordinatorClient
+    coordinator: AgentClient
     run: wire_runs.BasicRun
     execution_id: ExecutionContainerId
     epoch: Epoch
@@ -258,7 +259,7 @@ def stage_starts(job: Job, run: wire_runs.BasicRun, task: TaskName, acquired: wi
     ]
 
 
-def _snapshot(found: wire_agents.StageSnapshot) -> Snapshot:
+def _snapshot(found: wire_snapshots.StageSnapshot) -> Snapshot:
     return Snapshot(
         CommitId(found.checkpoint_id),
         Lineage(found.lineage),

@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 from containers.engine import Batch, StageStart
-from sluice.client import CoordinatorClient
+from sluice.client.agents import AgentClient
 from sluice.clock import Clock
 from sluice.core.errors import ClientError, LeaseLost, Unavailable
 from sluice.core.ids import Instant, RunId, StreamId
@@ -81,7 +81,7 @@ class WatermarkReporter:
 
     def __init__(
         self,
-        coordinator: CoordinatorClient,
+        coordinator: AgentClient,
         run_id: RunId,
         clock: Clock,
         stages: Callable[[], Iterable[StageWatermarks]],

@@ -24,9 +24,11 @@ from typing import TYPE_CHECKING, Any
 from containers.agent.lifecycle import EXIT_LEASE_LOST
 from containers.attached import messages, processes
 from containers.attached.attendant import Driver, command
+from containers.attached.batch_context import BatchContext, running_batch
 from containers.attached.claim import Request
 from containers.attached.script_report import ScriptReport
-from containers.spark.active_queries import SPARK_ERRORS, ActiveQueries, ActiveQuery, is_connect, process_of_jvm, stop_all
+from containers.spark.active_queries import SPARK_ERRORS, ActiveQueries, ActiveQuery, is_connect, process_of_jvm, session_of, stop_all
+from containers.spark.jvm import parse_version
 from sluice.clock import Clock, SystemClock
 from sluice.core.errors import ClientError, Conflict
 from sluice.core.ids import ExecutionContainerId, JobName, RunId, checked_name
@@ -44,6 +46,9 @@ POLL = timedelta(seconds=0.5)
 
 AFTER_QUERIES = timedelta(seconds=10)
 """How long after a SIGTERM the script may continue when its queries have ended."""
+
+OLDEST, NEWEST = (3, 5), (4, 3)
+"""The versions of Spark that `make matrix` tries."""
 
 HOSTED = ("DATABRICKS_RUNTIME_VERSION", "GLUE_VERSION", "AZUREML_RUN_ID", "DATAPROC_CLUSTER_NAME")
 """Environment variables of platforms that own the driver's process."""
@@ -70,6 +75,7 @@ def attach(
     checked_name("job", job)
     if is_connect(spark):
         raise CannotAttach("spark is a session of Spark Connect: its queries run in another process; start the script with spark-submit")
+    check_version(str(spark.version))
     with _attaching:
         if _attached:
             (known,) = _attached
@@ -79,6 +85,13 @@ def attach(
         app = _attach(spark, JobName(job), coordinator or os.environ.get("SLUICE_COORDINATOR_URL", LOCAL), wait, replace, stop_timeout)
         _attached.append(app)
         return app
+
+
+def check_version(version: str) -> None:
+    """Raises CannotAttach if the queries of this Spark cannot be found and stopped, because its internals are others."""
+    if not OLDEST <= parse_version(version) <= NEWEST:
+        known = f"Spark {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+        raise CannotAttach(f"this is Spark {version}, and sluice.attach works with {known}; `sluice exec` works with any")
 
 
 _attaching = threading.Lock()
@@ -136,6 +149,7 @@ class App:
     ) -> None:
         """Call `attach` instead of this."""
         self.job = job
+        self._spark = spark
         self._queries = ActiveQueries(spark)
         self._report = ScriptReport(socket.gethostname(), clock)
         self._drivers = drivers
@@ -156,6 +170,16 @@ class App:
     @property
     def run(self) -> RunId | None:
         return None if self._grant is None else self._grant.run
+
+    def batch_context(self) -> BatchContext:
+        """The batch that runs now: lineage, number and generation, by which a sink can write each batch once. Call it in the function of
+        `foreachBatch`, in the thread in which Spark calls the function. Raises NoBatch elsewhere, and NotGranted without a coordinator,
+        because there is no generation then."""
+        if self._grant is None:
+            raise NotGranted(
+                f"{self.job} runs without a coordinator, so that another copy may write at the same time: it has no generation"
+            )
+        return running_batch(session_of(self._spark), self._grant.generation)
 
     def start(self, connection: socket.socket | None, *, ends_script: bool) -> None:
         """Wait until the job may be run. `connection`: to the supervisor. `ends_script`: this process is killed if the supervisor has

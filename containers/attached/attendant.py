@@ -27,7 +27,7 @@ from containers.attached.guardian import GuardianProcess
 from containers.attached.processes import Process, ProcessId
 from containers.exit_report import report_exit
 from sluice import logconfig
-from sluice.client import CoordinatorClient
+from sluice.client.agents import AgentClient
 from sluice.clock import Clock, SystemClock
 from sluice.core.errors import LeaseLost, SluiceError
 from sluice.core.ids import ExecutionContainerId, Instant, JobName
@@ -57,7 +57,7 @@ class Attendant:
         self._url = url
         self._clock = clock
         self._stop_timeout = stop_timeout
-        self._coordinator = CoordinatorClient(url)
+        self._coordinator = AgentClient(url)
         self._link = DriverLink(request.job, self._coordinator, lambda pid: True)
         self._guardian = GuardianProcess(request.container, url, driver.processes)
         self._token = ""

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from containers.agent.heartbeat import HeartbeatClient, LeaseExpired, LeaseKeeper, Replaced, RunEnded
-from sluice.client import Alive, CoordinatorClient, NotValid, Refused
+from sluice.client import Refused
+from sluice.client.agents import AgentClient, Alive, NotValid
 from sluice.clock import Clock
 from sluice.core.errors import (
     Conflict,
@@ -89,7 +90,7 @@ class Claims:
 
     def __init__(
         self,
-        coordinator: CoordinatorClient,
+        coordinator: AgentClient,
         clock: Clock,
         on_renewed: Callable[[Instant], None],
         on_token: Callable[[str], None],
@@ -194,7 +195,7 @@ class Claims:
             log.warning("waiting: the former container, %s, may still act for %.0f s", reply.former, reply.wait_seconds)
 
 
-async def stop_requested(coordinator: CoordinatorClient, run: RunId) -> None:
+async def stop_requested(coordinator: AgentClient, run: RunId) -> None:
     """Wait until the run is asked to stop, or has ended."""
     seq = 0
     while True:

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from containers.attached import messages
 from containers.attached.claim import Claim
-from sluice.client import CoordinatorClient, Refused
+from sluice.client import Refused
+from sluice.client.agents import AgentClient
 from sluice.core.errors import ClientError, LeaseLost, Unavailable
 from sluice.core.ids import Instant, JobName
 from sluice.core.jobmodels.spec import ATTACHED_TASK
@@ -28,13 +29,13 @@ RETRY = timedelta(seconds=2)
 class DriverLink:
     """The connection to one driver at a time. `is_ours` returns whether a process may be that driver."""
 
-    def __init__(self, job: JobName, coordinator: CoordinatorClient, is_ours: Callable[[int], bool]) -> None:
+    def __init__(self, job: JobName, coordinator: AgentClient, is_ours: Callable[[int], bool]) -> None:
         self._job = job
         self._coordinator = coordinator
         self._is_ours = is_ours
         self._claim: Claim | None = None
         self._lease_ends: Instant | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._outgoing: _Outgoing | None = None
         self._ended = asyncio.Event()
         self._stopped = asyncio.Event()
         self._reports: wire_agents.QueriesRequest | None = None
@@ -44,7 +45,7 @@ class DriverLink:
 
     @property
     def connected(self) -> bool:
-        return self._writer is not None
+        return self._outgoing is not None
 
     def granted(self, claim: Claim) -> None:
         """Record that the command may run, and inform the driver."""
@@ -74,7 +75,7 @@ class DriverLink:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Read messages until the driver ends."""
-        self._writer = writer
+        outgoing = self._outgoing = _Outgoing(writer.get_extra_info("socket").dup())
         self._ended.clear()
         self._stopped.clear()
         try:
@@ -84,8 +85,9 @@ class DriverLink:
         except (OSError, ValueError) as error:
             log.warning("the connection to the driver is lost: %s", error)
         finally:
-            self._writer = None
+            self._outgoing = None
             self._ended.set()
+            outgoing.close()
             writer.close()
 
     def _greet(self) -> None:
@@ -111,8 +113,8 @@ class DriverLink:
                 self.error = error
 
     def _send(self, kind: str, **fields: object) -> None:
-        if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(messages.encode(kind, **fields))
+        if self._outgoing is not None:
+            self._outgoing.send(messages.encode(kind, **fields))
 
     async def stop(self, within: timedelta) -> bool:
         """Let the driver stop all its queries between batches. Returns True when they have ended, or the driver has; False if no driver is
@@ -159,6 +161,43 @@ class DriverLink:
 
 GRACE = timedelta(seconds=5)
 """How much longer than its own deadline a driver may take to report that its queries have ended."""
+
+
+class _Outgoing:
+    """Sends messages to a driver, and drops them when the driver has ended. A transport of asyncio would also drop what it has not yet
+    read, when a message finds the driver gone: how the script has ended would not be known."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """`connection`: a duplicate of the socket that the transport reads, in non-blocking mode."""
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._unsent = bytearray()
+
+    def send(self, message: bytes) -> None:
+        waits = bool(self._unsent)
+        self._unsent += message
+        if not waits:
+            self._send_some()
+            if self._unsent:
+                self._loop.add_writer(self._connection, self._on_writable)
+
+    def _on_writable(self) -> None:
+        self._send_some()
+        if not self._unsent:
+            self._loop.remove_writer(self._connection)
+
+    def _send_some(self) -> None:
+        try:
+            del self._unsent[: self._connection.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            log.debug("the driver does not read: %s", error)
+            self._unsent.clear()
+
+    def close(self) -> None:
+        self._loop.remove_writer(self._connection)
+        self._connection.close()
 
 
 def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from containers.attached.guardian import MARK, GuardianProcess
 from containers.attached.processes import Process
 from containers.errors import signal_name
 from containers.exit_report import report_exit
-from sluice.client import CoordinatorClient
+from sluice.client.agents import AgentClient
 from sluice.clock import Clock
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Instant, RunId
@@ -80,7 +80,7 @@ class Supervisor:
         processes.become_subreaper()
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         threading.Thread(target=self._wait_for_signals, args=(asyncio.get_running_loop(),), name="signals", daemon=True).start()
-        coordinator = CoordinatorClient(self._url)
+        coordinator = AgentClient(self._url)
         link = self._link = DriverLink(self._request.job, coordinator, lambda pid: any(each.id.pid == pid for each in self._descendants()))
         drivers = await link.listen(socket_of(self._request))
         claims = Claims(coordinator, self._clock, self._on_renewed, self._on_token, self._driver_stopped)
@@ -121,7 +121,7 @@ class Supervisor:
 
     # --- the command -----------------------------------------------------------------------------------------------
 
-    async def _supervise(self, claim: Claim, coordinator: CoordinatorClient, unblocked: Collection[int]) -> tuple[int, str, bool]:
+    async def _supervise(self, claim: Claim, coordinator: AgentClient, unblocked: Collection[int]) -> tuple[int, str, bool]:
         """Run the command. Returns its exit code, the reason, and whether all processes have ended."""
         read_fd, errors = (None, None) if sys.stderr.isatty() else os.pipe()
         try:
@@ -246,7 +246,7 @@ class Supervisor:
 
     # --- stopping --------------------------------------------------------------------------------------------------
 
-    async def _follow_notices(self, coordinator: CoordinatorClient, run: RunId) -> None:
+    async def _follow_notices(self, coordinator: AgentClient, run: RunId) -> None:
         await stop_requested(coordinator, run)
         self._stopping = True
         if self._link is not None and self._link.connected:

@@ -13,7 +13,9 @@ from containers.jars import broker_jars, connector_jars
 from containers.local.kafka import Broker, Process
 from sluice import logconfig
 from sluice.cli import streams
+from sluice.cli.documents import Document, Json, print_reply
 from sluice.core.errors import BadSettings
+from sluice.wire.body import Reply
 
 app = typer.Typer(no_args_is_help=True, help="Start and stop a Kafka broker for development on this machine.")
 app.add_typer(streams.kafka_topics, name="topics", hidden=True)
@@ -28,6 +30,26 @@ _PORT = 9092
 _TERMINATED = 128 + signal.SIGTERM
 
 
+class BrokerReply(Reply):
+    """The broker's address, its process, and the address and certificate of its second listener, if it has them."""
+
+    bootstrap: str
+    pid: int
+    secured: str | None
+    certificate: str | None
+
+
+class BrokerStoppedReply(Reply):
+    """`stopped`: false if it was not running. `deleted`: whether its files were deleted."""
+
+    stopped: bool
+    deleted: bool
+
+
+class DirectoriesReply(Reply):
+    directories: tuple[str, ...]
+
+
 @app.callback()
 def _configure() -> None:
     logconfig.configure(logconfig.read_log_settings())
@@ -39,6 +61,7 @@ def up(
     port: Annotated[int | None, typer.Option(min=0, max=65535, help=f"Port on 127.0.0.1. Default: {_PORT}. 0 chooses a free one.")] = None,
     user: User = None,
     tls: Annotated[bool, typer.Option("--tls", help="Encrypt the second listener with TLS. Opens it also without --user.")] = False,
+    as_json: Annotated[Json, Document(BrokerReply)] = False,
 ) -> None:
     """Start the broker unless it is running, wait until it answers, and print its address."""
     directory = home / "kafka"
@@ -53,7 +76,13 @@ def up(
         raise typer.Exit(_TERMINATED) from None
     for line in _summary(broker, process, already=process == before):
         typer.echo(line, err=True)
-    typer.echo(process.bootstrap)
+    reply = BrokerReply(
+        bootstrap=process.bootstrap,
+        pid=process.pid,
+        secured=process.secured,
+        certificate=str(broker.certificate) if process.secured and broker.certificate.exists() else None,
+    )
+    print_reply(reply, lambda _: process.bootstrap, as_json=as_json)
 
 
 def _credentials(text: str) -> tuple[str, str]:
@@ -80,13 +109,18 @@ def _summary(broker: Broker, process: Process, *, already: bool) -> list[str]:
 
 @app.command()
 def down(
-    home: Home = Path(".sluice"), wipe: Annotated[bool, typer.Option("--wipe", help="Also delete its topics and all its files.")] = False
+    home: Home = Path(".sluice"),
+    wipe: Annotated[bool, typer.Option("--wipe", help="Also delete its topics and all its files.")] = False,
+    as_json: Annotated[Json, Document(BrokerStoppedReply)] = False,
 ) -> None:
     """Stop the broker. Topics are kept, unless --wipe is given."""
     broker = Broker(home / "kafka")
-    typer.echo("Kafka is stopped" if asyncio.run(broker.down()) else "Kafka was not running")
+    stopped = asyncio.run(broker.down())
+    deleted = wipe and asyncio.run(broker.wipe())
+    lines = ["Kafka is stopped" if stopped else "Kafka was not running"]
     if wipe:
-        typer.echo("topics deleted" if asyncio.run(broker.wipe()) else "nothing to delete")
+        lines.append("topics deleted" if deleted else "nothing to delete")
+    print_reply(BrokerStoppedReply(stopped=stopped, deleted=deleted), lambda _: "\n".join(lines), as_json=as_json)
 
 
 @app.command()
@@ -94,10 +128,12 @@ def jars(
     connector: Annotated[
         bool, typer.Option("--connector", help="Only the jars of the connector, which is all that containers need.")
     ] = False,
+    as_json: Annotated[Json, Document(DirectoriesReply)] = False,
 ) -> None:
     """Download the jars of Spark's Kafka connector and of the broker, and print their directories.
 
     For images, and for machines without access to a Maven repository: copy the directories there, below SLUICE_JARS_DIR.
     """
-    for fetched in [connector_jars] if connector else [connector_jars, broker_jars]:
-        typer.echo(fetched()[0].parent)
+    fetched = [each()[0].parent for each in ([connector_jars] if connector else [connector_jars, broker_jars])]
+    reply = DirectoriesReply(directories=tuple(map(str, fetched)))
+    print_reply(reply, lambda _: "\n".join(reply.directories), as_json=as_json)

@@ -22,6 +22,7 @@ def logs(
     run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run, or a job: its newest run. Default: the newest run.")] = None,
     slot: Annotated[str | None, typer.Option("--slot", metavar="N", help="Only the container of this slot.")] = None,
     coordinator: Annotated[bool, typer.Option("--coordinator", help="The log of the coordinator instead of those of containers.")] = False,
+    jvm: Annotated[bool, typer.Option("--jvm", help="The logs of Spark's JVMs instead of those of containers.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, metavar="N", help="Number of last lines of each file.")] = 100,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue to print new lines until Ctrl-C.")] = False,
     home: Annotated[Path, typer.Option(envvar="SLUICE_HOME", help="The directory given to `sluice run`.")] = Path(".sluice"),
@@ -31,7 +32,9 @@ def logs(
     Containers that a platform starts log to standard error: see the platform's own command.
     """
     place = home / "logs" if coordinator else run_directory(home / "logs", run)
-    pattern = "coordinator.log" if coordinator else f"container-{slot or '*'}.log"
+    if coordinator and jvm:
+        raise BadSettings("--coordinator and --jvm are different logs: leave out one")
+    pattern = "coordinator.log" if coordinator else f"{'jvm' if jvm else 'container'}-{slot or '*'}.log"
     followed = {file: Followed(file) for file in files(place, pattern)}
     if not followed:
         raise BadSettings(f"{place} has no {pattern}")

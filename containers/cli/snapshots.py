@@ -3,7 +3,6 @@ package."""
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,10 +10,11 @@ from containers.state.recovery.restore import Restored, Restorer, RestoreSetting
 from containers.state.transfer import TransferContext
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
-from sluice.cli.client import OperatorClient
 from sluice.cli.console.bars import Bars
-from sluice.cli.console.tables import Screen
+from sluice.cli.documents import print_reply
 from sluice.cli.runner import call, find_job
+from sluice.cli.snapshots import CopiedSnapshotReply
+from sluice.client import OperatorClient
 from sluice.core.errors import BadSettings, UnknownSnapshot
 from sluice.core.ids import JobName, RunId, StageKey, StageName, TaskName
 from sluice.core.snapshots.snapshot import BlobId
@@ -24,15 +24,18 @@ PINNED_FOR = timedelta(days=1)
 """When the pin of a copy expires if this process dies."""
 
 
-def copy_snapshot(url: str, job: str, task: str, stage: str, checkpoint: str, into: Path, blob_store: str | None) -> None:
+def copy_snapshot(url: str, job: str, task: str, stage: str, checkpoint: str, into: Path, blob_store: str | None, *, as_json: bool) -> None:
     """Raises BadSettings if the directory exists, and what a restore raises."""
     if into.exists():
         raise BadSettings(f"{into} exists: name a directory that does not exist")
-    restored = call(url, lambda client: _copied(client, job, task, stage, checkpoint, into.absolute(), blob_store))
-    Screen(sys.stdout).say(f"{into}: {restored}")
+    restored = call(url, lambda client: _copied(client, job, task, stage, checkpoint, into.absolute(), blob_store, quiet=as_json))
+    reply = CopiedSnapshotReply(directory=str(into), files=restored.files, bytes=restored.bytes)
+    print_reply(reply, lambda _: f"{into}: {restored}", as_json=as_json)
 
 
-async def _copied(client: OperatorClient, job: str, task: str, stage: str, checkpoint: str, into: Path, blob_store: str | None) -> Restored:
+async def _copied(
+    client: OperatorClient, job: str, task: str, stage: str, checkpoint: str, into: Path, blob_store: str | None, *, quiet: bool
+) -> Restored:
     """The snapshot is pinned meanwhile, so that it is not deleted during the copy."""
     found = await client.snapshot(job, task, stage, checkpoint)
     urls = (await client.run(RunId((await find_job(client, job)).current_run))).blob_stores
@@ -55,7 +58,7 @@ async def _copied(client: OperatorClient, job: str, task: str, stage: str, check
     try:
         await blobs.open(create=False)
         into.parent.mkdir(parents=True, exist_ok=True)
-        with Bars("restoring", unit="bytes") as bars:
+        with Bars("restoring", unit="bytes", quiet=quiet) as bars:
             key = StageKey(JobName(job), TaskName(task), StageName(stage))
             restorer = Restorer(TransferContext(blobs, key, _Progress(bars)), RestoreSettings())
             return await restorer.restore(BlobId(found.markers[name].index), into, None)

@@ -206,7 +206,8 @@ class LocalContainers:
         command = [sys.executable, "-P", "-m", "sluice", "container", str(self._launch.job_file)]
         made = Slot(f"container-{slot}", command, container_environment(self._launch, self._run_id, slot), slot, FINAL)
         made.log = f"{self._run_id}/container-{slot}.log"
-        made.environment["SLUICE_LOG_FILE"] = str(self._processes.log_of(made))
+        made.environment["SLUICE_LOG_FILE"] = str(log := self._processes.log_of(made))
+        made.environment["SLUICE_JVM_LOG"] = str(log.with_name(f"jvm-{slot}.log").absolute())
         return made
 
     @property

@@ -24,11 +24,13 @@ from sluice.clock import Clock, SystemClock
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
 from sluice.core.ids import RunId
 from sluice.core.lifecycle import RunState
+from sluice.core.remedies import plain, remedy_of_error, remedy_of_reason
 from sluice.deploy import job_request
 from sluice.disks import checked_path
 from sluice.wire import runs as wire_runs
 
 LOCAL_KAFKA = "127.0.0.1:9092"
+RUN_FAILED = "the run failed: "
 TICK = timedelta(seconds=1)
 START_WITHIN = timedelta(seconds=30)
 NEXT_WITHIN = timedelta(seconds=3)
@@ -119,7 +121,7 @@ class LocalRun:
         self._clock = SystemClock()
         self._processes = Processes(options.home / "logs", restarts, self._clock)
         self._run_id = RunId("")
-        self._failure = ""
+        self._failure = self._remedy = ""
 
     async def run(self) -> int:
         """Run until Ctrl-C, the end of the run, or a failure. Returns the exit code."""
@@ -136,7 +138,8 @@ class LocalRun:
                 await display.stop()
                 await self._serve_next()
         except SluiceError as error:
-            self._failure = self._failure or f"{error.title()} {error}"
+            if not self._failure:
+                self._failure, self._remedy = f"{error.title()} {error}", remedy_of_error(error)
         except RestartLimitReached as often:
             self._failure = await self._why(often)
         finally:
@@ -147,6 +150,8 @@ class LocalRun:
             await self._client.close()
         if self._failure:
             print(f"sluice: {self._failure}", file=sys.stderr)
+            if remedy := self._remedy or remedy_of_reason(self._failure.removeprefix(RUN_FAILED)):
+                print(f"remedy: {plain(remedy)}", file=sys.stderr)
             return 1
         return 0
 
@@ -210,7 +215,7 @@ class LocalRun:
                 run = await self._client.run(self._run_id)
                 self._containers.scale(run.processors)
                 if run.state.ended:
-                    self._failure = self._failure or (f"the run failed: {run.reason}" if run.state is RunState.FAILED else "")
+                    self._failure = self._failure or (f"{RUN_FAILED}{run.reason}" if run.state is RunState.FAILED else "")
                     return run.state
                 if run.stop_requested_at is not None and not self._containers.up:
                     return None

@@ -7,7 +7,7 @@
     flush       a drain: run the rest of the input, close windows, fire timers; `operators` determines what can be flushed
     task        the `Task` that a stage's function gets; `systems` reads and writes the embedded log and Kafka
     executors   checks that the executors of a cluster see the driver's directories
-    cds         an archive of Spark's classes, with which the JVM starts faster
+    start       how the JVM starts: an archive of Spark's classes, files of settings, and its log
 
 This file and `systems/__init__.py` import nothing: Spark's Python workers import `systems.log_source` for every source of every query, and
 each import would delay them.

@@ -21,15 +21,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from containers.engine import Batch, StatefulOperator, StateSize
-from containers.spark.gate import RAN, TRIGGERS, PausedQuery, pause
-from containers.spark.jvm import EXECUTION, java
+from containers.spark.gate import RAN, PausedQuery, pause
+from containers.spark.jvm import MICRO_BATCH, TRIGGERS, WRAPPER, java, runtime_class
 from containers.spark.operators import operators_in, stateful, unflushable
 from containers.spark.query import stop_between_batches
 from sluice.core.ids import Ssp
 
 T = TypeVar("T")
-
-WRAPPER = "org.apache.spark.sql.execution.streaming.runtime.StreamingQueryWrapper"
 
 SPARK_ERRORS = (Py4JError, PySparkException, OSError)
 """Raised by calls to a JVM that ends."""
@@ -63,8 +61,8 @@ class ActiveQuery:
         """Spark's id of the query, which is in its checkpoint."""
         self.name = str(execution.name() or "")
         self.checkpoint = str(execution.resolvedCheckpointRoot())
-        self.is_micro_batch = str(execution.getClass().getName()) == EXECUTION
-        self.query = StreamingQuery(java(spark, WRAPPER)(execution))
+        self.is_micro_batch = str(execution.getClass().getSimpleName()) == MICRO_BATCH
+        self.query = StreamingQuery(java(spark, runtime_class(spark, WRAPPER))(execution))
         self._last: tuple[str, int] | None = None
         self._operators: tuple[Sequence[StatefulOperator], Sequence[str]] | None = None
 
@@ -100,7 +98,7 @@ class ActiveQuery:
     @property
     def can_be_paused(self) -> bool:
         """Whether it runs batches at intervals. One with the trigger `availableNow` or `once` ends by itself."""
-        return self.is_micro_batch and str(self._execution.triggerExecutor().getClass().getName()) == TRIGGERS
+        return self.is_micro_batch and str(self._execution.triggerExecutor().getClass().getSimpleName()) == TRIGGERS
 
     def pause(self, deadline: timedelta, forced: Event) -> PausedQuery | None:
         """None if it cannot be paused; see `containers.spark.gate.pause`."""

@@ -49,7 +49,7 @@ from containers.spark.watermark import Capping, WatermarkGate
 from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect, unfinished_batches
 from containers.state.offsets.offsetlog import positions_of
 from sluice.clock import Clock
-from sluice.core.batchsize import BatchSizes
+from sluice.core.batchsize import BatchSizes, catch_up_intervals
 from sluice.core.drain import operators_differ
 from sluice.core.errors import BadJobFile
 from sluice.core.ids import Ssp, StreamId
@@ -69,8 +69,8 @@ WATCHER_ENDS_WITHIN = timedelta(seconds=2)
 
 @dataclass(slots=True)
 class StageQuery:
-    """The query of one stage. `task` is that of the running query. `limit`: None if its batches have a fixed limit of rows. `flushed`:
-    whether a drain has begun to empty its state. `steps`: see `Engine.limit_watermark`."""
+    """The query of one stage. `task` is that of the running query. `limit`: None if its batches have a fixed limit of rows. `pace`: that of
+    its gate (`InputGates.pace`). `flushed`: whether a drain has begun to empty its state. `steps`: see `Engine.limit_watermark`."""
 
     reads: Sequence[StreamId] = ()
     task: StageTask | None = None
@@ -78,6 +78,7 @@ class StageQuery:
     paused: PausedQuery | None = None
     flushed: bool = False
     limit: RowLimit | None = None
+    pace: timedelta = timedelta(0)
     caps: StageCaps | None = None
     steps: Mapping[StreamId, Sequence[WatermarkStep]] | None = field(default_factory=dict)
 
@@ -157,6 +158,7 @@ class SparkEngine:
         if query.limit is not None:
             row_limit = query.limit.rows
             query.limit.committed(done.rows, behind, timedelta(milliseconds=done.duration_ms))
+            self._set_paces()
         self._callbacks.on_batch(
             Batch(
                 query=done.query,
@@ -178,6 +180,17 @@ class SparkEngine:
             )
         )
 
+    def _set_paces(self) -> None:
+        """While a query has a backlog, those without one run fewer and larger batches, because they use the same cores."""
+        assert self._input is not None
+        queries = dict(self._queries)
+        for name, pace in catch_up_intervals(
+            {name: each.limit is not None and each.limit.behind for name, each in queries.items()}
+        ).items():
+            if pace != queries[name].pace:
+                self._input.pace(name, pace)
+                queries[name].pace = pace
+
     def _progress(self, query: StageQuery, done: BatchDone) -> FeederProgress | None:
         if query.caps is None:
             return None
@@ -196,7 +209,9 @@ class SparkEngine:
 
     def _on_end(self, ended: QueryEnded) -> None:
         assert self._callbacks is not None
-        self._names.pop(ended.run_id, None)
+        name = self._names.pop(ended.run_id, "")
+        if (query := self._queries.get(name)) is not None and query.limit is not None:
+            query.limit.behind = False
         self._callbacks.on_end(ended.run_id, ended.error)
 
     # --- running queries -------------------------------------------------------------------------------------------
@@ -238,6 +253,7 @@ class SparkEngine:
 
             def new_gate(execution: Any) -> Any:
                 known.limit = RowLimit(self._opened.spark, execution, sizes) if own else None
+                known.pace = timedelta(0)
                 return gates.new_gate(start.query, known.reads, waits, execution)
 
             first.append(new_gate)

@@ -32,6 +32,7 @@ from containers.spark.jvm import (
     java,
     scala_object,
     set_member,
+    version,
     watermark_propagator,
 )
 from containers.spark.listener import OperatorState, operator_states
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-TRIGGERS = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor"
 NO_ENTRIES = "scala.collection.immutable.Map$"
 NONE = "scala.None$"
 
@@ -148,9 +148,16 @@ class PausedQuery:
             if forced.is_set() or monotonic() > over:
                 break
         if self.gate.reached.is_set():
-            set_member(self._execution.getLatestExecutionContext(), "previousContext", scala_object(self._spark, NONE))
+            self._forget_last_batch()
         self.gate.answer()
         return stop_between_batches(self._spark, self._query, deadline, forced)
+
+    def _forget_last_batch(self) -> None:
+        """Otherwise Spark could run a batch without data after it."""
+        if version(self._spark) >= (4, 0):
+            set_member(self._execution.getLatestExecutionContext(), "previousContext", scala_object(self._spark, NONE))
+        else:
+            set_member(self._execution, "lastExecution", None)
 
     def _await_gate(self) -> None:
         while not self.gate.reached.wait(POLL.total_seconds()):
@@ -162,8 +169,8 @@ class PausedQuery:
 
     def _interval(self, millis: int | None) -> int:
         """Set the time between triggers, unless it is 0. Returns the former time."""
-        interval = field(self._spark, TRIGGERS, "intervalMs")
         executor = self._execution.triggerExecutor()
+        interval = field(self._spark, str(executor.getClass().getName()), "intervalMs")
         before = int(interval.getLong(executor))
         if before and millis is not None:
             interval.setLong(executor, millis)

@@ -123,6 +123,7 @@ public class InputGates {
         boolean asked = false;
         long batch = -1L;
         long passed = 0L;
+        long pace = 0L;
 
         InputGate(InputGates gates, long id, MicroBatchExecution execution, long interval, long longest, boolean repeats) {
             this.gates = gates;
@@ -141,6 +142,14 @@ public class InputGates {
         public void hurry() {
             synchronized (gates) {
                 hurried = true;
+                gates.notifyAll();
+            }
+        }
+
+        /** Sets a shortest time, in milliseconds, from one call that passes to the next, beside the interval. */
+        public void pace(long shortest) {
+            synchronized (gates) {
+                pace = shortest * 1000000L;
                 gates.notifyAll();
             }
         }
@@ -196,7 +205,7 @@ public class InputGates {
                 return 0L;
             }
             long now = System.nanoTime();
-            long allowed = interval - (now - passed);
+            long allowed = Math.max(interval, pace) - (now - passed);
             if (allowed > 0L) {
                 return allowed;
             }
@@ -291,6 +300,7 @@ class InputGates:
         self._java = compiled(spark, SOURCE, GATES).newInstance()
         self._numbers: dict[str, int] = {}
         """The number of the present gate of each query, by the name of the query."""
+        self._gates: dict[int, Any] = {}
         self._reads: dict[int, Sequence[StreamId]] = {}
         self._opened: set[int] = set()
         self._lock = threading.Lock()
@@ -299,9 +309,12 @@ class InputGates:
         """A gate for a query that starts. `reads`: the streams that it reads; `execution`: Spark's `MicroBatchExecution`."""
         gate = self._java.gate(execution, waits.interval // MILLISECOND, waits.limit // MILLISECOND, not waits.timed)
         with self._lock:
-            self._reads.pop(self._numbers.get(query, 0), None)
-            self._numbers[query] = int(gate.id())
-            self._reads[int(gate.id())] = tuple(reads)
+            former, number = self._numbers.get(query, 0), int(gate.id())
+            self._reads.pop(former, None)
+            self._gates.pop(former, None)
+            self._numbers[query] = number
+            self._reads[number] = tuple(reads)
+            self._gates[number] = gate
         return gate
 
     def open(self, query: str) -> None:
@@ -309,6 +322,14 @@ class InputGates:
         with self._lock:
             if query in self._numbers:
                 self._opened.add(self._numbers[query])
+
+    def pace(self, query: str, shortest: timedelta) -> None:
+        """Set a shortest time from one call of the query that passes to the next, beside the interval of its `Waits`; 0 for none. It ends
+        with the gate."""
+        with self._lock:
+            gate = self._gates.get(self._numbers.get(query, 0))
+        if gate is not None:
+            gate.pace(shortest // MILLISECOND)
 
     def exchange(self, opened: Collection[int], pause: timedelta) -> Mapping[int, Mapping[Ssp, int]] | None:
         """Open these gates and those of `open`, wait for `pause`, and then until a gate waits. Returns how far the query of each waiting

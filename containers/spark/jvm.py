@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -11,10 +12,17 @@ from containers.engine import JvmUsage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
 SERIALIZED_OFFSET = "org.apache.spark.sql.execution.streaming.runtime.SerializedOffset"
 EXECUTION = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
 STREAM_PROGRESS = "org.apache.spark.sql.execution.streaming.runtime.StreamProgress"
 READ_LIMIT = "org.apache.spark.sql.connector.read.streaming.ReadLimit"
+
+MICRO_BATCH = "MicroBatchExecution"
+TERMINATED = "TERMINATED$"
+TRIGGERS = "ProcessingTimeExecutor"
+WRAPPER = "StreamingQueryWrapper"
+"""Classes of Spark's runtime for streaming; `runtime_class` adds the package."""
 
 EVERY_BATCH = 2**62
 """A number that is higher than that of any batch."""
@@ -23,6 +31,24 @@ EVERY_BATCH = 2**62
 def java(spark: SparkSession, name: str) -> Any:
     """The Java class with this name."""
     return getattr(spark._jvm, name)  # one call: each part of a dotted path would be another call
+
+
+def version(spark: SparkSession) -> tuple[int, int]:
+    """The major and minor version of the Spark that runs: (4, 2). Raises ValueError."""
+    return parse_version(str(spark.version))
+
+
+def parse_version(text: str) -> tuple[int, int]:
+    """ "3.5.1-amzn-0" -> (3, 5). Raises ValueError."""
+    found = re.match(r"(\d+)\.(\d+)", text)
+    if found is None:
+        raise ValueError(f"not a version of Spark: {text!r}")
+    return int(found[1]), int(found[2])
+
+
+def runtime_class(spark: SparkSession, name: str) -> str:
+    """The full name of a class of Spark's runtime for streaming, which got a package of its own in Spark 4.1."""
+    return f"{RUNTIME}.{name}" if version(spark) >= (4, 1) else f"{RUNTIME.removesuffix('.runtime')}.{name}"
 
 
 def scala_object(spark: SparkSession, name: str) -> Any:

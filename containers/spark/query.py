@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from containers.spark.input_gate import hurry
-from containers.spark.jvm import each_of, field
+from containers.spark.jvm import TERMINATED, each_of, field, runtime_class, scala_object
 from containers.spark.listener import OperatorState, operator_states
 from sluice.core.batchsize import BatchSizes
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 PARTITIONS_OF_STATE = "spark.sql.shuffle.partitions"
 
 OFFSET_METADATA = "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata"
-
-TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
 
 
 def start_query(spark: SparkSession, writer: DataStreamWriter, name: str, checkpoint: Path, trigger: timedelta) -> StreamingQuery:
@@ -90,7 +88,7 @@ def stop_between_batches(spark: SparkSession, query: StreamingQuery, deadline: t
 def terminate(spark: SparkSession, query: StreamingQuery) -> None:
     """Let the query end after its current trigger, and end its wait for input."""
     if query.isActive:
-        query._jsq.streamingQuery().state().set(getattr(getattr(spark._jvm, TERMINATED), "MODULE$"))
+        query._jsq.streamingQuery().state().set(scala_object(spark, runtime_class(spark, TERMINATED)))
         hurry(query)
 
 
@@ -109,13 +107,17 @@ class RowLimit:
         self._fields = {READ_MAX_ROWS: field(spark, READ_MAX_ROWS, "rows"), PYTHON_READ_LIMIT: field(spark, PYTHON_READ_LIMIT, "json")}
         self._limits = [(str(limit.getClass().getName()), limit) for limit in each_of(execution.uniqueSources().valuesIterator())]
         self._sizes = sizes
-        self.rows = sizes.first
+        self.rows = sizes.most
+        self.behind = False
+        """Whether there was more to read than the last batch has read."""
+        self._first = True
         self._set()
 
     def committed(self, rows: int, behind: int | None, took: timedelta) -> None:
         """Record a batch: its rows, the records that it left unread when it was planned, and its duration. Called on one thread."""
-        more = bool(behind) and rows >= self.rows // 2
-        limit = self._sizes.after(self.rows, took, more=more)
+        self.behind = bool(behind) and rows >= self.rows // 2
+        limit = self._sizes.after(self.rows, took, more=self.behind, first=self._first)
+        self._first = False
         if limit != self.rows:
             self.rows = limit
             self._set()

@@ -34,9 +34,11 @@ from containers.jars import check_java, java
 from containers.secrets import ResolvedConfig, resolve_secrets
 from containers.settings import ContainerSettings
 from containers.spark import local_files
-from containers.spark.cds import CLASS_PATH, ClassArchive, find_archive
 from containers.spark.executors import SharedPath, SharedPaths
 from containers.spark.jvm import JvmBeans
+from containers.spark.start.cds import CLASS_PATH, ClassArchive, find_archive
+from containers.spark.start.java_properties import property_text
+from containers.spark.start.jvm_log import configuration, is_configured
 from containers.spark.systems.registry import Connections, jars_for
 from containers.state.checkpoint import check_writable
 from containers.worker_python import plain_environment, worker_python
@@ -77,6 +79,7 @@ class Session:
             archive,
             job_directory=job.directory,
             log_place=settings.log_place,
+            jvm_log=settings.jvm_log,
             java_permissions=settings.java_permissions,
             secret=config.secret | own.secret,
         )
@@ -166,14 +169,15 @@ def start_session(
     archive: ClassArchive | None = None,
     job_directory: Path | None = None,
     log_place: str = "",
+    jvm_log: Path | None = None,
     java_permissions: bool = True,
     secret: Collection[str] = (),
 ) -> SparkSession:
-    """Start the driver's session; see `session_settings`. `job_directory`: the directory of the job file, from which the Python processes
-    of a local master can import. `log_place`: where the container's log is, for error messages. `java_permissions`: see
-    `containers.spark.local_files`. `secret`: names of settings that the JVM gets in a file, because PySpark passes settings as arguments,
-    which every user of the machine can read. Blocks for some seconds while the JVM starts, and for a minute if no master answers. Raises
-    SparkNotStarted, BadSettings."""
+    """Start the driver's session; see `session_settings`. `job_directory`: that of the job file, from which the Python processes of a
+    local master can import. `log_place`: where the container's log is, for error messages. `jvm_log`: see `containers.spark.start.jvm_log`.
+    `java_permissions`: see `containers.spark.local_files`. `secret`: names of settings that the JVM gets in a file, because PySpark passes
+    settings as arguments, which every user of the machine can read. Blocks for some seconds while the JVM starts, and for a minute if no
+    master answers. Raises SparkNotStarted, BadSettings."""
     submitted = submitted_conf()
     master = submitted.get("spark.master", master)
     temporary = local_dir / "tmp"
@@ -189,7 +193,11 @@ def start_session(
     builder = SparkSession.builder.appName(app_name).master(master).config("spark.local.dir", str(local_dir))
     builder = builder.config("spark.sql.warehouse.dir", str(local_dir / "warehouse"))
     hidden = {} if LAUNCHED_BY_JVM in os.environ else {name: settings[name] for name in secret if name in settings}
-    for name, value in session_settings(master, submitted, settings, sockets, archive, temporary).items():
+    logging = None
+    if jvm_log is not None and not submitted and not is_configured(settings, os.environ):
+        logging = local_dir / "log4j2.properties"
+        logging.write_text(configuration(jvm_log.absolute()), encoding="ascii")
+    for name, value in session_settings(master, submitted, settings, sockets, archive, temporary, logging).items():
         if name not in hidden:
             builder = builder.config(name, value)
     try:
@@ -201,7 +209,8 @@ def start_session(
             local_files.install(spark)
     except (Py4JError, PySparkException) as error:
         log.warning("Spark did not start", exc_info=error)
-        why = f"{_start_error(error)}; Spark's messages are in the container's log{f' ({log_place})' if log_place else ''}"
+        logs = f"the container's log{f' ({log_place})' if log_place else ''}{f' and in {jvm_log}' if logging else ''}"
+        why = f"{_start_error(error)}; Spark's messages are in {logs}"
         raise SparkNotStarted(f"there is no session under the master {master}: {why}") from error
     return spark
 
@@ -244,14 +253,6 @@ def _properties_file(settings: Mapping[str, str], directory: Path) -> Iterator[N
             yield
     finally:
         Path(file).unlink(missing_ok=True)
-
-
-def property_text(text: str) -> str:
-    """A name or value in a file of Java properties (java.util.Properties.load). All characters except letters and digits are escaped.
-    Spark removes blanks at both ends of a value."""
-    units = text.encode("utf-16-be")
-    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
-    return "".join(chr(code) if code < 128 and chr(code).isalnum() else f"\\u{code:04x}" for code in codes)
 
 
 def _write_no_checksums(spark: SparkSession) -> None:
@@ -399,17 +400,21 @@ def session_settings(
     sockets: Path | None,
     archive: ClassArchive | None = None,
     temporary: Path | None = None,
+    logging: Path | None = None,
 ) -> Mapping[str, str]:
     """The job's `settings` override those given to spark-submit (`submitted`), and both override Sluice's own.
 
     `sockets`: a directory for this session, which the caller deletes afterwards; Spark leaves its sockets there. `archive`: the JVM starts
     with it, unless spark-submit has started the JVM already, or the job has its own class path, for which no archive is valid. `temporary`:
-    the directory of the JVM's temporary files. It unpacks native libraries there (15 MB), and does not delete them if it is killed."""
+    the directory of the JVM's temporary files. It unpacks native libraries there (15 MB), and does not delete them if it is killed.
+    `logging`: the configuration of its log."""
     where = {**(LOCAL_SETTINGS if is_loopback(master) else {}), **({} if is_local(master) else REMOTE_SETTINGS)}
     near = _unix_sockets(sockets) if sockets is not None and is_local(master) else {}
     options, path = [EXIT_ON_OUT_OF_MEMORY], {}
     if temporary is not None and not submitted:
         options.append(_quoted(f"-Djava.io.tmpdir={temporary}"))
+    if logging is not None and not submitted:
+        options.append(_quoted(f"-Dlog4j2.configurationFile={logging.absolute().as_uri()}"))
     if archive is not None and not submitted and CLASS_PATH not in settings:
         options, path = [*options, archive.use], {CLASS_PATH: archive.class_path}
     defaults = {DEFAULT_JAVA_OPTIONS: " ".join([*options, settings.get(DEFAULT_JAVA_OPTIONS, "")]).rstrip()}

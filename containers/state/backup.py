@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -31,6 +32,10 @@ from sluice.core.ids import Instant
 from sluice.core.snapshots.snapshot import BlobStoreName, CommitId
 
 log = logging.getLogger(__name__)
+
+
+WATCH_EVERY = timedelta(seconds=5)
+"""How often it is checked whether the backup is overdue."""
 
 
 class CommitOverdue(Unavailable):
@@ -53,6 +58,8 @@ class Backup:
         self._last_batch = -1
         self._behind_since: Instant = state.clock.elapsed()
         self._warned_of_sink = False
+        self._failed_with: str | None = None
+        """The error of the last commit; None if it succeeded."""
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # --- before the query starts -----------------------------------------------------------------------------------
@@ -122,6 +129,34 @@ class Backup:
                     "with task.write and task.foreach_batch it waits",
                     self._start.query,
                 )
+
+    # --- problems --------------------------------------------------------------------------------------------------
+
+    @property
+    def problem(self) -> str | None:
+        """Why the newest batch is not backed up although that is overdue, or why a batch waits for its offset-log entry; one line. None
+        while neither takes too long, or the backup is late because there is much to upload."""
+        policy = self._state.policy
+        error = self._failed_with or self._state.requests.put_error
+        if error is not None and self._overdue(policy.late):
+            return " ".join(error.split())
+        if (batch := self._gate.late_batch(policy.late)) is not None:
+            return " ".join(f"batch {batch} waits, because its offset-log entry is not durable: {error or 'no answer'}".split())
+        if self._overdue(policy.max_delay):
+            return f"it is late by more than {policy.max_delay}, and batches wait for it"
+        return None
+
+    async def watch(self, report: Callable[[], None]) -> None:
+        """Call `report` repeatedly while there is a problem, and once when it is over, until cancelled. A batch that waits for a commit
+        reports nothing else."""
+        pause = min(WATCH_EVERY, max(self._state.policy.late, RETRY_DELAY / 10))
+        reported = False
+        while True:
+            await asyncio.sleep(pause.total_seconds())
+            found = self.problem is not None
+            if found or reported:
+                report()
+            reported = found
 
     # --- commits ---------------------------------------------------------------------------------------------------
 
@@ -201,6 +236,7 @@ class Backup:
                     await self.commit(up_to)
             except (Unavailable, TimeoutError) as error:
                 self._state.meter(self._start).backup.failed += 1
+                self._failed_with = str(error) or "it took too long"
                 if self._overdue(limit):
                     raise CommitOverdue(f"{self._start.query} was not backed up for {limit}: {error}") from error
                 log.warning("%s was not backed up; retrying: %s", self._start.query, error or "it took too long")
@@ -215,6 +251,7 @@ class Backup:
         `containers.state.commits.commit.commit` raises."""
         async with self._one_commit:
             await commit(self._commits, self._state, up_to)
+        self._failed_with = None
         self._durable_changed.set()
 
     async def durable(self) -> CommitId | None:

@@ -22,7 +22,7 @@ from containers.state.transfer import Progress, TransferContext
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
-from sluice.client import CoordinatorClient
+from sluice.client.agents import AgentClient
 from sluice.clock import Clock
 from sluice.core.ids import JobName, RunId, StageKey, StageName, StreamId, TaskName
 from sluice.core.snapshots.snapshot import BlobStoreName, CommitId
@@ -80,7 +80,7 @@ class StateContext:
         self,
         job: Job,
         settings: ContainerSettings,
-        coordinator: CoordinatorClient,
+        coordinator: AgentClient,
         clock: Clock,
         open_blobs: Callable[[str], BlobStore] | None = None,
     ) -> None:

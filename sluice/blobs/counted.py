@@ -22,13 +22,22 @@ class RequestKind(NamedTuple):
 
 class Requests:
     """Counts of requests since the start: every attempt, including failed ones, and every page of a list. `sent` and `received` are bytes
-    of blobs by purpose. Read them on the event loop of the store."""
+    of blobs by purpose. `errors`: the error of each kind of request whose last attempt failed. Read them on the event loop of the store."""
 
     def __init__(self) -> None:
         self.requests: Counter[RequestKind] = Counter()
         self.failed: Counter[RequestKind] = Counter()
         self.sent: Counter[Purpose] = Counter()
         self.received: Counter[Purpose] = Counter()
+        self.errors: dict[RequestKind, str] = {}
+
+    @property
+    def put_error(self) -> str | None:
+        """Why the last attempt to put a blob failed; None if it did not."""
+        return next((error for kind, error in self.errors.items() if kind.operation in PUTS), None)
+
+
+PUTS = ("put", "put_if_absent")
 
 
 class CountedBlobs(WrappedBlobs):
@@ -43,10 +52,12 @@ class CountedBlobs(WrappedBlobs):
         self._requests.requests[kind] += 1
         try:
             answer = await send()
-        except BaseException:
+        except BaseException as error:
             self._requests.failed[kind] += 1
+            self._requests.errors[kind] = str(error) or f"{request.operation} of {request.blob} was not answered"
             raise
-        if request.operation in ("put", "put_if_absent"):
+        self._requests.errors.pop(kind, None)
+        if request.operation in PUTS:
             self._requests.sent[request.purpose] += request.size
         return answer
 

@@ -1,22 +1,31 @@
 """The number of rows that a batch may read, computed from the durations of batches.
 
-While a stage has far more to read than fits into a batch, batches grow or shrink until one takes `target`. When it has read all, they
-return to `FIRST`, so that the first batch of a burst is short.
+A query begins with the largest batches. While a stage has more to read than fits into a batch, its batches shrink if they take much longer
+than `target`, and grow again until one takes about that long. Small batches are not faster in proportion: much of the duration of a batch
+does not depend on its rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-FIRST = 10_000
 LEAST = 500
 
 FASTEST_GROWTH, FASTEST_FALL = 2.0, 0.25
-"""Bounds of the factor from one batch to the next. A single slow batch, such as the first one, is not representative."""
+"""Bounds of the factor from one batch to the next. A single slow batch is not representative."""
 
 NOISE = 0.1
 """A change by less than this fraction is not made."""
+
+SLOW, SLOW_FIRST = 3, 10
+"""By which factor a batch must exceed the target to make the next one smaller. Other queries use the same cores, and a slow batch is more
+often due to them than to its rows. The first batch of a query, which also compiles the query's code, often takes several times as long."""
+
+CATCH_UP_INTERVAL = timedelta(seconds=1)
+"""While a stage of a container has a backlog: the shortest time from one batch to the next of each stage that has none. Their batches would
+otherwise be many and small, and take the cores from the stage that has to catch up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +36,19 @@ class BatchSizes:
     most: int
     target: timedelta
 
-    @property
-    def first(self) -> int:
-        """The limit of a query's first batch."""
-        return min(FIRST, self.most)
-
-    def after(self, limit: int, took: timedelta, *, more: bool) -> int:
-        """The limit of the next batch, after one under `limit`. `more`: whether there were more records to read than it has read."""
+    def after(self, limit: int, took: timedelta, *, more: bool, first: bool = False) -> int:
+        """The limit of the next batch, after one under `limit`. `more`: whether there were more records to read than it has read. `first`:
+        whether it was the first batch of its query."""
         if not more:
-            return max(self.first, limit // 2) if limit > self.first else limit
+            return limit
         factor = min(FASTEST_GROWTH, max(FASTEST_FALL, self.target / max(took, timedelta(milliseconds=1))))
+        if factor < 1 and took < (SLOW_FIRST if first else SLOW) * self.target:
+            return limit
         wanted = min(self.most, max(min(LEAST, self.most), round(limit * factor)))
         return limit if abs(wanted - limit) < NOISE * limit and wanted != self.most else wanted
+
+
+def catch_up_intervals(behind: Mapping[str, bool]) -> Mapping[str, timedelta]:
+    """The shortest time from one batch to the next of each query of a container. `behind`: whether each has a backlog, by its name."""
+    catching_up = any(behind.values())
+    return {query: CATCH_UP_INTERVAL if catching_up and not has_backlog else timedelta(0) for query, has_backlog in behind.items()}

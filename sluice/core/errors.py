@@ -203,7 +203,7 @@ class NotAttached(Conflict):
 
 
 class AttachedJob(Conflict):
-    """The job is a command that Sluice runs without knowing its queries."""
+    """The job is an existing script, which Sluice cannot drain."""
 
 
 class NotEmptied(Conflict):

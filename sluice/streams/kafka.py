@@ -25,6 +25,7 @@ from sluice.core.ids import checked_name
 from sluice.streams.kafka_access import OLDEST, denied, unsupported
 from sluice.streams.kafka_producers import DescribeProducers, ListTransactions
 from sluice.streams.kafka_properties import KafkaProperties
+from sluice.streams.kafka_refusals import refusal
 from sluice.streams.kafka_topicids import NO_ID, TopicIdRequest
 from sluice.streams.port import KeyValue, Offsets, StreamRecord
 
@@ -43,6 +44,9 @@ trimming would stop at a record with a timestamp of next year."""
 _SETTLES_WITHIN = timedelta(minutes=2)
 _APPEARS_WITHIN = timedelta(seconds=20)
 _POLL = timedelta(milliseconds=50)
+_REFUSAL_WITHIN = timedelta(seconds=3)
+"""How long a failed request may take longer to find out why no broker can be used."""
+
 _NOT_AUTHORIZED = (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError)
 _STALE = (errors.NotLeaderForPartitionError, errors.LeaderNotAvailableError, errors.UnknownTopicOrPartitionError)
 
@@ -322,7 +326,10 @@ class KafkaSystem:
         try:
             yield
         except errors.UnknownTopicOrPartitionError as error:
-            raise UnknownStream(f"Kafka has no topic {stream!r}: create it first") from error
+            raise UnknownStream(
+                f"Kafka at {self._bootstrap} has no topic {stream!r}: create it first, for example with "
+                f"`sluice streams create {stream} --partitions N --system kafka`"
+            ) from error
         except (errors.InvalidTopicError, errors.InvalidPartitionsError, errors.InvalidReplicationFactorError) as error:
             raise ClientError(f"Kafka rejects the topic {stream!r}: {error}") from error
         except errors.PolicyViolationError as error:
@@ -342,6 +349,10 @@ class KafkaSystem:
                 )
                 try:
                     await client.bootstrap()
+                except errors.KafkaConnectionError as error:
+                    await client.close()
+                    why = await refusal(self._client_arguments(), min(self._timeout, _REFUSAL_WITHIN))
+                    raise ConnectionError(why or str(error)) from error
                 except BaseException:
                     await client.close()
                     raise

@@ -9,18 +9,29 @@ from typing import Annotated, Any, ClassVar, Literal, assert_never
 from pydantic import Field
 
 from sluice.core.drain import Effect, Mode, Step
-from sluice.wire.body import HOST_AND_PORT, NO_NUL, Body, Name, Number, Offset, RenamedBody, RenamedReply, Reply, SspOffset, Utc
+from sluice.wire.body import (
+    HOST_AND_PORT,
+    NO_NUL,
+    Body,
+    Name,
+    Number,
+    Offset,
+    OperatorText,
+    RenamedBody,
+    RenamedReply,
+    Reply,
+    SspOffset,
+    StepName,
+    Utc,
+)
 from sluice.wire.runs import DrainOfRun
+from sluice.wire.snapshots import StageSnapshot
 
 MAX_QUERIES = 50
 """How many queries of a script are listed. The number of labels of metrics is bounded by it."""
 Millis = Annotated[int, Field(ge=0, le=10**12)]
-OperatorText = Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
 BatchPart = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
-IdentityText = Annotated[str, Field(min_length=1, max_length=2000, pattern=NO_NUL)]
 """What an operator computes, as text that another version of the job is compared with."""
-StepName = Literal["stopped", "flushing", "flushed", "committed"]
-"""Steps of a stage in a drain, see `sluice.core.drain.Step`."""
 
 
 class RegisterRequest(RenamedBody):
@@ -50,26 +61,23 @@ class RegisterReply(Reply):
 
 
 class ExitRequest(Body):
-    """A container has exited; reported by itself or by its launcher."""
+    """A container has exited; reported by itself or by its launcher. `terminated`: the launcher confirms that the process has ended.
+    Without it, the tasks are free only after the lease and the grace period. A container's own report needs no confirmation."""
 
     exit_code: Annotated[int, Field(ge=-255, le=255)]
     reason: Annotated[str, Field(max_length=10_000, pattern=NO_NUL)] = ""
+    terminated: bool = False
+
+
+class InvalidateRequest(Body):
+    """A platform declares a container invalid. `reason`: why, which is stored with the container."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=10_000, pattern=NO_NUL)]
 
 
 class AcquireRequest(Body):
     execution_container_id: Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
     epoch: Annotated[int, Field(ge=1, lt=2**31)]
-
-
-class StageSnapshot(Reply):
-    """The snapshot that a stage is restored from if its checkpoint is not on this disk: the newest one, or the one that an operator has
-    chosen (`chosen`). `batchId`: the last batch in it. `markers`: its index by blob store."""
-
-    checkpoint_id: str
-    lineage: str
-    batch_id: int | None
-    markers: dict[str, str]
-    chosen: bool
 
 
 class StageStart(Reply):
@@ -135,10 +143,13 @@ class StageMetricsBody(RenamedBody):
     query, and what a drain does to each; null if unknown. `lateRows`: how many rows the query has dropped as late since the container
     acquired the task, and `lateRowsAt` when it did so last; null if it has dropped none. `delivery`: of each stream that it writes, by the
     job's name of the stream. `recordsPerOffset`: the share of the offsets that had a record, of those that the container has read; null if
-    it has read none. In Kafka the end of a transaction takes an offset, and so do aborted records.
+    it has read none. In Kafka the end of a transaction takes an offset, and so do aborted records. `backupProblem`: why the newest state
+    is not backed up although that is overdue, one line; null if it is not overdue.
     """
 
-    added_fields: ClassVar[frozenset[str]] = frozenset({"operators", "lateRows", "lateRowsAt", "delivery", "recordsPerOffset"})
+    added_fields: ClassVar[frozenset[str]] = frozenset(
+        {"operators", "lateRows", "lateRowsAt", "delivery", "recordsPerOffset", "backupProblem"}
+    )
 
     rows: Offset
     rows_per_second: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
@@ -159,6 +170,7 @@ class StageMetricsBody(RenamedBody):
         default_factory=dict
     )
     records_per_offset: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    backup_problem: Annotated[str, Field(max_length=500, pattern=NO_NUL)] | None = None
     at: Utc
 
 

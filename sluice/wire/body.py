@@ -87,6 +87,10 @@ HOST_AND_PORT = rf"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):{_PORT}$"
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
 Number = Annotated[int, Field(ge=0, lt=2**31)]
+OperatorText = Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
+IdentityText = Annotated[str, Field(min_length=1, max_length=2000, pattern=NO_NUL)]
+StepName = Literal["stopped", "flushing", "flushed", "committed"]
+"""Steps of a stage in a drain, see `sluice.core.drain.Step`."""
 
 
 class Body(BaseModel):

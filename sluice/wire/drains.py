@@ -9,8 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from sluice.core.drain import Mode, Phase
-from sluice.wire.agents import IdentityText, OperatorText, StepName
-from sluice.wire.body import NO_NUL, Body, RenamedBody, RenamedReply, Reply, SspOffset
+from sluice.wire.body import NO_NUL, Body, IdentityText, OperatorText, RenamedBody, RenamedReply, Reply, SspOffset, StepName
 from sluice.wire.snapshots import CheckpointText, GenerationNumber, Reason
 
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]

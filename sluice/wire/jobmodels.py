@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from sluice.core.jobmodels.expansion import Verdict
-from sluice.wire.agents import StageSnapshot
 from sluice.wire.body import NO_NUL, Body, Count, Name, RenamedReply, Reply
+from sluice.wire.snapshots import StageSnapshot
 
 Why = Annotated[str, Field(max_length=1000, pattern=NO_NUL)]
 

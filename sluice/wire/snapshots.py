@@ -21,6 +21,17 @@ PinText = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0
 # --- reports ---------------------------------------------------------------------------------------------------------
 
 
+class StageSnapshot(Reply):
+    """The snapshot that a stage is restored from if its checkpoint is not on this disk: the newest one, or the one that an operator has
+    chosen (`chosen`). `batchId`: the last batch in it. `markers`: its index by blob store."""
+
+    checkpoint_id: str
+    lineage: str
+    batch_id: int | None
+    markers: dict[str, str]
+    chosen: bool
+
+
 class MarkerBody(Body):
     """A snapshot in one blob store: its index, and the index of the snapshot before it there (null for the first). `files`, `bytes`: size
     of the directory; `uploadedFiles`, `uploadedBytes`: the part of it that was new; `puts`: requests used."""

@@ -31,6 +31,7 @@ from containers.state.context import StateContext
 from containers.state.offsets.offsetlog import positions_in
 from containers.state.recovery.restore import LOST
 from containers.state.transfer import in_parallel, log_progress, run_to_completion
+from sluice import tracing
 from sluice.client import Refused, until_answered
 from sluice.core.errors import BlobUnavailable, SnapshotConflict, StaleRun, UnknownTask
 from sluice.core.ids import Instant, Ssp
@@ -108,6 +109,12 @@ async def commit(stage: CommitState, state: StateContext, up_to: int | None = No
     May be interrupted anywhere. A crash at any line loses nothing: a snapshot is valid only when it is reported, and blobs that were
     uploaded before that are garbage with a TTL. Raises what `settle_report`, `freeze`, `repair` and `Uploader.upload` raise.
     """
+    start = stage.start
+    with tracing.new_trace("commit", task=start.task, stage=start.declared.stage.name, generation=start.generation):
+        return await _commit(stage, state, up_to)
+
+
+async def _commit(stage: CommitState, state: StateContext, up_to: int | None) -> Commit | None:
     settled = await settle_report(stage, state)
     lacking = stage.lacking(state)
     if not state.destinations.to or (up_to is not None and up_to <= stage.durable_batch and not lacking):
@@ -117,7 +124,8 @@ async def commit(stage: CommitState, state: StateContext, up_to: int | None = No
     checkpoint = state.checkpoints.directory(start.task, start.declared.stage.name)
     directory = state.checkpoints.frozen(start.task, start.declared.stage.name) / commit_id
     try:
-        frozen = await run_to_completion(state.in_thread(lambda: freeze(checkpoint, directory)))
+        with tracing.span("freeze"):
+            frozen = await run_to_completion(state.in_thread(lambda: freeze(checkpoint, directory)))
         batch = frozen.batch
         if batch is not None and stage.to_repair:
             await _repair(stage, state, frozen)
@@ -127,7 +135,8 @@ async def commit(stage: CommitState, state: StateContext, up_to: int | None = No
         entry = await state.in_thread(lambda: read_offset_log(directory, batch))
         async with log_progress(f"{start.query} is backed up", meter):
             offsets = positions_in(entry, state.reads(start))
-            uploads = await _upload(stage, state, frozen, commit_id, offsets)
+            with tracing.span("upload"):
+                uploads = await _upload(stage, state, frozen, commit_id, offsets)
         if not uploads:  # the run's blob stores were removed meanwhile
             return settled
         report = wire_snapshots.SnapshotRequest(
@@ -202,9 +211,10 @@ async def settle_report(stage: CommitState, state: StateContext) -> Commit | Non
     if done is None:
         return None
     try:
-        await until_answered(
-            partial(state.coordinator.report_snapshot, state.run_id, start.task, start.declared.stage.name, done.report), start.query
-        )
+        with tracing.span("report"):
+            await until_answered(
+                partial(state.coordinator.report_snapshot, state.run_id, start.task, start.declared.stage.name, done.report), start.query
+            )
     except Refused as refused:
         stage.unanswered = None
         if refused.refused_as in (SnapshotConflict.slug, UnknownTask.slug):

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import timedelta
 
 from containers.engine import StageStart
 from containers.state.checkpoint import read_offset_log, write_offset_log
@@ -28,7 +29,7 @@ from containers.state.recovery.decision import OffsetLogEntry
 from sluice.blobs.port import BlobStore, Purpose, RequestContext
 from sluice.client import RETRY_DELAY
 from sluice.core.errors import BlobCorrupted, BlobUnavailable, SluiceError, Unavailable
-from sluice.core.ids import Generation, Lineage, StageKey
+from sluice.core.ids import Generation, Instant, Lineage, StageKey
 from sluice.core.snapshots.snapshot import BlobId, batch_of, offsets_blob_id, offsets_prefix
 
 log = logging.getLogger(__name__)
@@ -155,6 +156,8 @@ class OffsetLogGate:
         self._directory = state.checkpoints.directory(start.task, start.declared.stage.name)
         self._pending: PendingEntry | None = None
         self._last_begun = -1
+        self._put_since: dict[int, Instant] = {}
+        """For each batch whose entry is being put: since when."""
         self._background: set[asyncio.Task[None]] = set()
 
     def before_batch(self, batch: int) -> None:
@@ -197,18 +200,27 @@ class OffsetLogGate:
         """Put the entry into all blob stores. Waits for an unavailable blob store for as long as a commit may; if the query failed instead,
         it would use up its restarts."""
         policy = self._state.policy
-        give_up = self._state.clock.elapsed() + (policy.max_delay + policy.timeout).total_seconds()
-        while to := self._state.destinations.to:
-            try:
-                return await put_in_all([offset_log(self._state, self._start, blobs) for blobs in to.values()], entry)
-            except BlobUnavailable as error:
-                if self._state.clock.elapsed() >= give_up:
-                    raise
-                log.warning(
-                    "%s: batch %d waits, because its offset-log entry is not durable yet: %s", self._start.query, entry.batch, error
-                )
-                await asyncio.sleep(RETRY_DELAY.total_seconds())
+        began = self._put_since[entry.batch] = self._state.clock.elapsed()
+        give_up = began + (policy.max_delay + policy.timeout).total_seconds()
+        try:
+            while to := self._state.destinations.to:
+                try:
+                    return await put_in_all([offset_log(self._state, self._start, blobs) for blobs in to.values()], entry)
+                except BlobUnavailable as error:
+                    if self._state.clock.elapsed() >= give_up:
+                        raise
+                    log.warning(
+                        "%s: batch %d waits, because its offset-log entry is not durable yet: %s", self._start.query, entry.batch, error
+                    )
+                    await asyncio.sleep(RETRY_DELAY.total_seconds())
+        finally:
+            self._put_since.pop(entry.batch, None)
         return None
+
+    def late_batch(self, delay: timedelta) -> int | None:
+        """The first batch whose entry has not been durable for longer than `delay`; None if there is none."""
+        now = self._state.clock.elapsed()
+        return min((batch for batch, since in self._put_since.items() if now - since > delay.total_seconds()), default=None)
 
     async def _put_afterwards(self, batch: int) -> None:
         try:

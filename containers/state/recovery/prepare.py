@@ -27,6 +27,7 @@ from containers.state.recovery.decision import (
 )
 from containers.state.recovery.restore import LOST, Source, finish_swap
 from containers.state.transfer import log_progress
+from sluice import tracing
 from sluice.client import until_answered
 from sluice.core.errors import BlobCorrupted, BlobUnavailable, SluiceError
 from sluice.core.ids import Lineage
@@ -195,8 +196,10 @@ async def _fetch(
     local = directory if directory.is_dir() else None
     meter = state.meter(start).restore
     try:
-        async with log_progress(f"{start.query} is restored", meter):
-            restored = await state.restorer(first.blobs, start).restore(first.index, directory, local, others)
+        trace = tracing.new_trace("restore", task=start.task, stage=start.declared.stage.name, snapshot=snapshot.checkpoint)
+        with trace:
+            async with log_progress(f"{start.query} is restored", meter):
+                restored = await state.restorer(first.blobs, start).restore(first.index, directory, local, others)
     except LOST as error:
         meter.failed += 1
         if last_resort:

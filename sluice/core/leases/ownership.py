@@ -11,7 +11,7 @@ reports also determine the start offsets of its tasks (`regrouped`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from sluice.core.errors import FalseReport
@@ -126,6 +126,13 @@ def unread_from(readers: Iterable[PartitionReader], end: int) -> int:
     """The first offset of a partition that one of its readers may still read; there is at least one reader. `end`: the partition's end,
     looked up after the reports. A report beyond it is unconfirmed, and is ignored."""
     return min(_unread_from(reader, end) for reader in readers)
+
+
+def kept_for_snapshots(readers: Collection[PartitionReader], begin: int, end: int, limit: int) -> int:
+    """How many records of a partition are kept only because a reader may return to one of its snapshots. `begin`: the offset of the first
+    record that exists. `end`: see `unread_from`. `limit`: the offset below which records are old enough to be deleted."""
+    passed = min(unread_from([replace(reader, snapshots=()) for reader in readers], end), limit)
+    return max(0, passed - max(begin, unread_from(readers, end)))
 
 
 def _unread_from(reader: PartitionReader, end: int) -> int:

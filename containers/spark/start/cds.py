@@ -30,12 +30,12 @@ from pathlib import Path
 
 from containers.errors import ClassArchiveUnavailable
 from containers.jars import clear_unfinished, jars_directory, java, locked, run_with_lock
-from containers.spark.pathing_jar import pathing_jar
+from containers.spark.start.pathing_jar import pathing_jar
 
 log = logging.getLogger(__name__)
 
 CLASS_PATH = "spark.driver.extraClassPath"
-TRAINING = "containers.spark.cds_training"
+TRAINING = "containers.spark.start.cds_training"
 _TIMEOUT = timedelta(minutes=10)
 _LAST_LINES = 12
 

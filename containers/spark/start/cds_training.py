@@ -1,4 +1,4 @@
-"""The typical job that `sluice class-archive` runs to load Spark's classes: `python -m containers.spark.cds_training FILE CLASS_PATH`.
+"""The job that `sluice class-archive` records: `python -m containers.spark.start.cds_training FILE CLASS_PATH`.
 
 It has two stages over a log in a temporary directory: routing by a key, and windows under a watermark, in RocksDB. Classes that it does not
 use are loaded from the jars when a job needs them, like all classes without an archive.
@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.spark.cds import CLASS_PATH, ClassArchive
 from containers.spark.listener import BatchDone, Listener, QueryEnded
 from containers.spark.query import start_query, stop_between_batches
 from containers.spark.session import DEFAULT_JAVA_OPTIONS, start_session
+from containers.spark.start.cds import CLASS_PATH, ClassArchive
 from containers.spark.systems.log import LogTaskSystem
 from containers.spark.systems.port import Grant
 from containers.spark.task import Bound, StageTask
