@@ -57,6 +57,7 @@ from coordinator.runs.regrouping import Regrouping
 from coordinator.runs.removal import Removal
 from coordinator.runs.runs import Runs
 from coordinator.runs.tasks import Tasks
+from coordinator.runs.timeline import Timeline
 from coordinator.runs.transactions import AbortTransactions
 from coordinator.runs.trim import TrimStreams
 from coordinator.runs.watermarks import WatermarkCoordinator
@@ -269,6 +270,15 @@ def build(
     partition_watch = PartitionMonitor(store, systems, versions, clock, timedelta(seconds=settings.partition_monitor_seconds))
     samples = Samples(runs, lag, stage_metrics, clock)
     transactions = AbortTransactions(store, systems, clock)
+    trim = TrimStreams(
+        store,
+        systems,
+        clock,
+        timedelta(seconds=settings.log_retention_seconds),
+        models.decoded,
+        hold,
+        lambda run: bool(blob_stores.backup(run.backup).to),
+    )
     maintenance = ChoreScheduler(
         [
             partition_watch,
@@ -280,15 +290,7 @@ def build(
             issued,
             disks,
             drain_watch,
-            TrimStreams(
-                store,
-                systems,
-                clock,
-                timedelta(seconds=settings.log_retention_seconds),
-                models.decoded,
-                hold,
-                lambda run: bool(blob_stores.backup(run.backup).to),
-            ),
+            trim,
             transactions,
             lag,
             samples,
@@ -319,6 +321,7 @@ def build(
     parts = Parts(
         deployments=deployments,
         runs=runs,
+        timeline=Timeline(store),
         tasks=Tasks(
             store, leases, clock, models.decoded, new_lineage, stage_metrics, reports, blob_stores, regrouping, task_waiters, strangers
         ),
@@ -342,6 +345,7 @@ def build(
                     partial(metrics.of_watermarks, watermarks, lag),
                     partial(metrics.of_reports, reports, lag),
                     partial(metrics.of_streams, partition_watch, clock),
+                    partial(metrics.of_trimmed_streams, trim),
                     partial(metrics.of_chores, maintenance),
                     partial(metrics.of_traffic, traffic, models, notices),
                     partial(metrics.of_connections, connections),
@@ -367,6 +371,7 @@ def build(
         snapshots=snapshots,
         backup_monitor=backup_monitor,
         lost_blobs=lost_blobs,
+        transactions=transactions,
         issued=issued,
         removal=Removal(store, models, snapshots.forget, strangers),
         notices_wait=timedelta(seconds=settings.notices_wait_seconds),
@@ -457,7 +462,7 @@ def build(
     marked = middleware.deprecation_marked(middleware.limited(api, settings.max_body_bytes))
     hosts = HostCheck(settings.host_names)
     fast_paths = FastPaths(leases, models, hosts, for_all=not settings.authenticates)
-    asgi = fast_paths.before(middleware.with_term(traffic.counted(browsers.guarded(marked, hosts)), leases))
+    asgi = fast_paths.before(middleware.with_term(traffic.counted(middleware.traced(browsers.guarded(marked, hosts))), leases))
     taken = partial(take, settings, store)
     return Coordinator(asgi, fast_paths, api, notices, task_waiters, pages, connections, loop_lag, authentication, taken)
 

@@ -26,6 +26,7 @@ from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.partition_monitor import PartitionMonitor
 from coordinator.runs.lag import LagMonitor
 from coordinator.runs.transactions import AbortTransactions
+from coordinator.runs.trim import TrimStreams
 from coordinator.runs.watermarks import WatermarkCoordinator
 from coordinator.snapshots.cleanup import CleanUp
 from coordinator.snapshots.degraded import BackupMonitor
@@ -225,6 +226,19 @@ def of_streams(watch: PartitionMonitor, clock: Clock) -> Iterable[Metric]:
             refused.add_metric(labels, float(row.verdict is Verdict.REFUSED))
             unseen.add_metric(labels, 0.0 if row.seen is not None else age(row.since, now).total_seconds())
     yield from (seen, known, refused, unseen)
+
+
+def of_trimmed_streams(trim: TrimStreams) -> Iterable[Metric]:
+    """The intermediate streams of live runs, as of the last trim."""
+    kept = GaugeMetricFamily(
+        "sluice_stream_kept_records",
+        "Records of an intermediate stream that every reader has passed and that are older than log_retention_seconds, but are kept "
+        "because a retained or pinned snapshot of a reader needs them.",
+        labels=_STREAM,
+    )
+    for (job, stream), count in sorted(trim.kept.items()):
+        kept.add_metric([job, stream.system, stream.stream], count)
+    yield kept
 
 
 def of_watermarks(watermarks: WatermarkCoordinator, lag_monitor: LagMonitor) -> Iterable[Metric]:

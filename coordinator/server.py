@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import IO
@@ -20,6 +20,8 @@ from coordinator.connections import FEW_CONTAINERS, Timeouts, file_limit, protoc
 from coordinator.settings import Settings
 from coordinator.store.claim import lock_file
 from sluice.core.errors import BadSettings, CannotListen, HomeInUse, SluiceError
+from sluice.renewals.certificates import replace_chain
+from sluice.renewals.versions import versions_of
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +197,7 @@ class Certificate:
         self._chain = (certificate, key)
         self._authorities = client_authorities
         self._files = self._chain if client_authorities is None else (*self._chain, client_authorities)
-        self._version = self._now()
+        self._version = versions_of(self._files)
         self._next: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -212,11 +214,11 @@ class Certificate:
 
     def refresh(self) -> bool:
         """Load the files if they have changed. Returns whether they were loaded."""
-        found = self._now()
+        found = versions_of(self._files)
         if found is None or found == self._version:
             return False
         try:
-            self._context.load_cert_chain(*self._chain)
+            replace_chain(self._context, *self._chain)
             if self._authorities is not None:
                 self._context.load_verify_locations(self._authorities)
         except OSError as error:
@@ -225,14 +227,6 @@ class Certificate:
         self._version = found
         log.info("reloaded the certificate from %s", self._files[0])
         return True
-
-    def _now(self) -> Sequence[tuple[int, int]] | None:
-        """The modification times and inodes of the files; None if one cannot be read."""
-        try:
-            found = [file.stat() for file in self._files]
-        except OSError:
-            return None
-        return [(each.st_mtime_ns, each.st_ino) for each in found]
 
 
 def certificate_of(config: uvicorn.Config, settings: Settings) -> Certificate | None:
@@ -255,6 +249,10 @@ FULL_COLLECTION_INTERVAL = timedelta(hours=1)
 FULL = 2
 """The number of the oldest generation."""
 
+THRESHOLDS = (700, 5, 50)
+"""When the collector runs, as in `gc.set_threshold`. A collection of the middle generation looks at half as many objects as by default, and
+takes less than a millisecond. Full ones, which take five to ten in a coordinator that renders pages, are five times rarer."""
+
 
 class FrozenHeap:
     """Prevents the garbage collector from scanning long-lived objects repeatedly: after each full collection the surviving objects are
@@ -262,9 +260,12 @@ class FrozenHeap:
 
     def __init__(self) -> None:
         self._next: asyncio.TimerHandle | None = None
+        self._former_thresholds = gc.get_threshold()
 
     def start(self) -> None:
         """Call on the event loop."""
+        self._former_thresholds = gc.get_threshold()
+        gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self._collected)
         self.collect_everything()
 
@@ -274,6 +275,7 @@ class FrozenHeap:
             self._next.cancel()
             self._next = None
             gc.callbacks.remove(self._collected)
+            gc.set_threshold(*self._former_thresholds)
             gc.unfreeze()
 
     def collect_everything(self) -> None:

@@ -16,6 +16,7 @@ from coordinator.store.fleet import ContainerRow, ContainerState, StageStateRow,
 from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import PinRow, SnapshotRow
 from coordinator.store.sql import ReadTransaction, WriteTransaction
+from sluice import tracing
 from sluice.core.drain import DrainId, Phase, RunTopology, cancelled, moved
 from sluice.core.errors import Bug, LeaseLost, OutdatedContainers, UnknownRun, UnknownTask
 from sluice.core.ids import ExecutionContainerId, Generation, Lineage, ProcessorId, RunId, Ssp, StageKey, StageName, TaskName
@@ -172,7 +173,17 @@ async def enter(tx: WriteTransaction, drain: DrainRow, phase: Phase, now: dateti
     await tx.drains.put(entered)
     await add_drain_notice(tx, entered, now, flushed)
     log.info("drain %s of run %s is %s%s", drain.drain_id, drain.run_id, phase, f": {entered.reason}" if entered.reason else "")
+    _trace(drain, entered, now)
     return entered
+
+
+def _trace(before: DrainRow, entered: DrainRow, now: datetime) -> None:
+    """Add the phase that has ended to the trace of the drain, and the whole drain when it is over."""
+    subject = tracing.drain_subject(entered.drain_id)
+    tracing.record_part(subject, f"drain {before.phase.lower()}", before.entered_at, now)
+    if entered.phase.over:
+        attributes = {"job": entered.job, "run": entered.run_id, "mode": entered.mode.value, "outcome": entered.phase.value}
+        tracing.record_whole(subject, "drain", entered.requested_at, now, **attributes)
 
 
 async def add_drain_notice(tx: WriteTransaction, drain: DrainRow, now: datetime, flushed: Sequence[StageName] = ()) -> None:

@@ -1,10 +1,10 @@
 """The HTTP API. Each route reads a request, makes one call and builds its answer; the rules are in `sluice.core`.
 
 The routes and the bodies they build are grouped by capability: `runs`, `agents` (what containers call), `samza` (what Apache Samza's
-containers call), `jobmodels`, `drains`, `snapshots`, `ops` (metrics and probes), `tokens`, `audit`, `docs` (API documentation). `access`
-defines which role may send which request, `deps` has the FastAPI dependencies, `errors` turns errors into answers, `middleware` counts and
-limits requests, `browsers` refuses requests from pages of other sites, `text` refuses text that cannot be stored, and `fastpath` answers
-heartbeats without the framework.
+containers call), `jobmodels`, `drains`, `snapshots`, `ops` (metrics and probes), `tokens`, `audit`, `events` (of jobs), `docs` (API
+documentation). `access` defines which role may send which request, `deps` has the FastAPI dependencies, `errors` turns errors into answers,
+`middleware` counts and limits requests, `browsers` refuses requests from pages of other sites, `text` refuses text that cannot be stored,
+and `fastpath` answers heartbeats without the framework.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 
-from coordinator.api import agents, audit, docs, drains, jobmodels, ops, runs, samza, snapshots, tokens
+from coordinator.api import agents, audit, docs, drains, events, jobmodels, ops, runs, samza, snapshots, tokens
 from coordinator.api.access import GuardedRoute
 from coordinator.api.text import check_body
 from sluice.core.deprecations import Kind, of_kind
@@ -30,6 +30,7 @@ ROUTERS = (
     samza.router,
     tokens.router,
     audit.router,
+    events.router,
 )
 
 

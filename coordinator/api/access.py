@@ -113,10 +113,12 @@ CURRENT_RULES: Mapping[str, Rule] = {
     "PUT /runs/{runId}/backup": Rule(DEPLOY, JobSource.RUN),
     "GET /jobs": Rule(READ, JobSource.ANY),
     "DELETE /jobs/{job}": Rule(ADMINISTER, JobSource.PATH),
+    "GET /jobs/{job}/events": Rule(READ, JobSource.PATH),
     # containers
     "GET /runs/{runId}/notices": Rule(READ, JobSource.RUN, ContainerAccess.RUN),
     "POST /runs/{runId}/containers": Rule(REGISTER, JobSource.RUN),
     "POST /containers/{executionContainerId:path}/exit": Rule(LAUNCH, JobSource.CONTAINER, ContainerAccess.FORMER),
+    "POST /containers/{executionContainerId:path}/invalidate": Rule(LAUNCH, JobSource.CONTAINER),
     "GET /containerHeartbeat": Rule(NO_ROLE, JobSource.CONTAINER_QUERY, ContainerAccess.FORMER, samza=True),
     "POST /runs/{runId}/tasks/{task}/acquire": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.RUN),
     "GET /runs/{runId}/tasks/{task}/owner": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.RUN),
@@ -525,6 +527,11 @@ class RequestGuard:
     def name(self) -> str:
         """The name of the principal; "" without authentication."""
         return "" if self._principal is None else self._principal.name
+
+    @property
+    def by_principal(self) -> bool:
+        """Whether an authenticated principal sends the request: not a container, and not a client without authentication."""
+        return self._principal is not None
 
     def is_admin(self, job: str) -> bool:
         """Whether the principal has the role admin for the job."""

@@ -16,6 +16,7 @@ from coordinator.api.runs import container_reply, drain_of_run
 from coordinator.fleet.registration import Registration
 from coordinator.fleet.script_queries import ScriptQuery
 from coordinator.fleet.stage_metrics import StageReport
+from coordinator.fleet.termination import ContainerReports, is_confirmed
 from coordinator.runs.tasks import StageStart
 from coordinator.runs.watermarks import StageReport as WatermarkReport
 from coordinator.runs.watermarks import StreamCap
@@ -31,6 +32,7 @@ from sluice.randomness import random_bytes
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
+from sluice.wire import snapshots as wire_snapshots
 
 router = APIRouter(responses=PROBLEMS, route_class=GuardedRoute)
 
@@ -109,9 +111,26 @@ async def report_exit(
     execution_container_id: Annotated[str, Path(alias="executionContainerId", max_length=300)],
     body: wire_agents.ExitRequest,
     parts: PartsDep,
+    guard: RequestGuardDep,
 ) -> wire_runs.ContainerReply:
-    """Report that a container has exited; the container or its launcher may do so. Its tasks are free immediately."""
-    return container_reply(await parts.registrations.exited(ExecutionContainerId(execution_container_id), body.exit_code, body.reason))
+    """Report that a container has exited; the container or its launcher may do so. Its tasks are free immediately, if the container reports
+    it or the launcher confirms that the process has ended; otherwise after its lease and the grace period."""
+    execution_id = ExecutionContainerId(execution_container_id)
+    confirmed = is_confirmed(by_principal=guard.by_principal, terminated=body.terminated)
+    reports: ContainerReports = parts.registrations
+    return container_reply(await reports.exited(execution_id, body.exit_code, body.reason, confirmed=confirmed))
+
+
+@router.post("/containers/{executionContainerId:path}/invalidate")
+async def invalidate_container(
+    execution_container_id: Annotated[str, Path(alias="executionContainerId", max_length=300)],
+    body: wire_agents.InvalidateRequest,
+    parts: PartsDep,
+) -> wire_runs.ContainerReply:
+    """Declare a container invalid: its next heartbeat is answered with `alive: false`. Its tasks are free when it has reported its exit, or
+    after its lease and the grace period. A container that has ended does not change."""
+    reports: ContainerReports = parts.registrations
+    return container_reply(await reports.invalidate(ExecutionContainerId(execution_container_id), body.reason))
 
 
 @router.get("/containerHeartbeat", response_model=wire_body.HeartbeatReply)
@@ -299,8 +318,8 @@ async def release_task(run_id: RunIdPath, task: TaskPath, body: wire_agents.Rele
     await parts.tasks.release(RunId(run_id), TaskName(task), Generation(body.generation))
 
 
-def stage_snapshot(found: SnapshotRow, store: StageStateRow) -> wire_agents.StageSnapshot:
-    return wire_agents.StageSnapshot(
+def stage_snapshot(found: SnapshotRow, store: StageStateRow) -> wire_snapshots.StageSnapshot:
+    return wire_snapshots.StageSnapshot(
         checkpoint_id=found.checkpoint,
         lineage=found.lineage,
         batch_id=found.batch_id,

@@ -28,6 +28,8 @@ from coordinator.runs.lag import LagMonitor
 from coordinator.runs.removal import Removal
 from coordinator.runs.runs import BasicRunBodies, Runs
 from coordinator.runs.tasks import Tasks
+from coordinator.runs.timeline import Timeline
+from coordinator.runs.transactions import AbortTransactions
 from coordinator.runs.watermarks import WatermarkCoordinator
 from coordinator.snapshots.audit import Audits
 from coordinator.snapshots.catalog import SnapshotCatalog
@@ -97,6 +99,7 @@ class Parts:
 
     deployments: Deployments
     runs: Runs
+    timeline: Timeline
     tasks: Tasks
     alignment: AlignmentCoordinator
     watermarks: WatermarkCoordinator
@@ -114,6 +117,7 @@ class Parts:
     snapshots: Snapshots
     backup_monitor: BackupMonitor
     lost_blobs: FindLostBlobs
+    transactions: AbortTransactions
     issued: IssuedNumbers
     removal: Removal
     notices_wait: timedelta

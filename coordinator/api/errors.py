@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from sluice.core.errors import Bug, NotAuthenticated, RetryAfter, SluiceError
 from sluice.wire import body as wire_body
@@ -61,6 +62,11 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     )
 
 
+async def _incomplete(request: Request, error: Exception) -> JSONResponse:
+    """The connection ended before the whole body had arrived, so no client reads this answer. It is no error of the coordinator."""
+    return problem("http-400", "Bad Request", 400, "the connection ended before the whole body had arrived", request.scope["path"])
+
+
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     log.error("unexpected error at %s", request.scope["path"], exc_info=error)
     return problem("bug", "Internal error", 500, type(error).__name__, request.scope["path"])
@@ -70,4 +76,5 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(SluiceError, _sluice_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _incomplete)
     app.add_exception_handler(Exception, _unexpected)

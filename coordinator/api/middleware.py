@@ -11,6 +11,7 @@ from prometheus_client import Counter, Histogram
 
 from coordinator.api.errors import problem_of
 from coordinator.fleet.leases import Leases, term_headers
+from sluice import tracing
 from sluice.clock import Clock
 from sluice.core import deprecations
 from sluice.core.deprecations import Kind, of_kind
@@ -112,6 +113,22 @@ def deprecation_marked(app: App) -> App:
             await app(scope, receive, marked)
         finally:
             deprecations.in_request.reset(token)
+
+    return inner
+
+
+def traced(app: App) -> App:
+    """Handle requests with the header `traceparent` within their trace. Without traces, `app` itself."""
+    if not tracing.is_on():
+        return app
+
+    async def inner(scope: Scope, receive: Receive, send: Send) -> None:
+        parent = next((value for name, value in scope.get("headers", ()) if name == b"traceparent"), None)
+        if scope["type"] != "http" or parent is None:
+            await app(scope, receive, send)
+            return
+        with tracing.continued(parent.decode("latin-1"), f"{scope['method']} {scope['path']}"):
+            await app(scope, receive, send)
 
     return inner
 

@@ -28,7 +28,7 @@ from coordinator.store.drains import DrainRow
 from coordinator.store.fleet import ContainerRow, ContainerState, LateRows, StageStateRow
 from coordinator.store.jobmodels import MonitoredStreamRow
 from coordinator.store.runs import JobRow, RunRow
-from coordinator.turns import in_turns
+from coordinator.turns import free_in_turns, in_turns
 from sluice.core.access.spark_settings import not_allowed
 from sluice.core.drain import Mode, Phase
 from sluice.core.errors import Forbidden, UnknownJob
@@ -329,7 +329,7 @@ class InMemory:
     """Those of an attached job."""
 
 
-PER_TURN = 10
+PER_TURN = 5
 """Number of tasks or containers that are described before the event loop processes other requests: less than two milliseconds."""
 
 
@@ -407,7 +407,11 @@ async def describe_run(parts: Parts, run_id: RunId) -> wire_runs.RunDetail:
         missing_event_times=parts.watermarks.missing_event_times(run_id),
         queries=parts.stage_metrics.scripts.of_run(run_id),
     )
-    return await in_turns(run_detail(described, parts.connections, memory, parts.blob_stores))
+    made = await in_turns(run_detail(described, parts.connections, memory, parts.blob_stores))
+    rows = [*described.stores, *described.holds, *described.containers]
+    del described
+    await free_in_turns(rows)
+    return made
 
 
 def _basic_run_body(basic: BasicRun, parts: Parts) -> bytes:

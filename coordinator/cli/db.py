@@ -13,8 +13,24 @@ from coordinator.cli.serve import Database, Home
 from coordinator.settings import read_settings
 from coordinator.store import copies
 from coordinator.store.sql import open_store
+from sluice.cli.documents import Document, Json, print_reply
+from sluice.wire.body import Reply
 
 db = typer.Typer(no_args_is_help=True, help="Migrate, back up and restore the coordinator's database.")
+
+
+class SchemaReply(Reply):
+    """`database`: the URL of the database, without its password."""
+
+    database: str
+
+
+class CopyReply(Reply):
+    """`revision`: the schema of the copy, as Alembic names it."""
+
+    file: str
+    bytes: int
+    revision: str
 
 
 def _file(home: Path | None, database_url: str | None) -> Path:
@@ -26,7 +42,7 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file
 
 
 @db.command("upgrade")
-def db_upgrade(home: Home = None, database_url: Database = None) -> None:
+def db_upgrade(as_json: Annotated[Json, Document(SchemaReply)] = False, home: Home = None, database_url: Database = None) -> None:
     """Migrate the database to the schema of this version."""
     settings = read_settings(home=home, database_url=database_url)
 
@@ -38,13 +54,15 @@ def db_upgrade(home: Home = None, database_url: Database = None) -> None:
             await store.close()
 
     asyncio.run(migrate())
-    typer.echo(f"{settings.database_shown} has the current schema")
+    reply = SchemaReply(database=settings.database_shown)
+    print_reply(reply, lambda _: f"{reply.database} has the current schema", as_json=as_json)
 
 
 @db.command("backup")
 def db_backup(
     file: Annotated[Path, typer.Argument(help="The copy to write.")],
     force: Force = False,
+    as_json: Annotated[Json, Document(CopyReply)] = False,
     home: Home = None,
     database_url: Database = None,
 ) -> None:
@@ -53,13 +71,15 @@ def db_backup(
     Use pg_dump for PostgreSQL.
     """
     done = copies.backup(_file(home, database_url), file.absolute(), force=force)
-    typer.echo(f"{done.file}: {done.size} bytes, schema {done.revision}, integrity checked")
+    said = f"{done.file}: {done.size} bytes, schema {done.revision}, integrity checked"
+    print_reply(_reply(done), lambda _: said, as_json=as_json)
 
 
 @db.command("restore")
 def db_restore(
     file: Annotated[Path, typer.Argument(help="A copy made by `sluice db backup`.")],
     force: Force = False,
+    as_json: Annotated[Json, Document(CopyReply)] = False,
     home: Home = None,
     database_url: Database = None,
 ) -> None:
@@ -68,4 +88,9 @@ def db_restore(
     Use pg_restore for PostgreSQL.
     """
     done = copies.restore(file.absolute(), _file(home, database_url), force=force)
-    typer.echo(f"{done.file} is restored: {done.size} bytes, schema {done.revision}. Start the coordinator: it completes the catalog.")
+    said = f"{done.file} is restored: {done.size} bytes, schema {done.revision}. Start the coordinator: it completes the catalog."
+    print_reply(_reply(done), lambda _: said, as_json=as_json)
+
+
+def _reply(done: copies.DatabaseCopy) -> CopyReply:
+    return CopyReply(file=str(done.file), bytes=done.size, revision=done.revision)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import nullcontext
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,14 +15,44 @@ from coordinator.snapshots.operations import Progress
 from coordinator.snapshots.rebuild import RebuiltCatalog, find, write
 from coordinator.store.sql import open_store
 from sluice.cli.console.bars import Bars
-from sluice.cli.runner import Json
+from sluice.cli.documents import Document, Json, print_reply
 from sluice.clock import SystemClock
+from sluice.wire.body import Reply
+
+
+class RebuiltStage(Reply):
+    """A stage that continues from the snapshot `checkpoint_id`, after the batch `batch_id`."""
+
+    job: str
+    task: str
+    stage: str
+    checkpoint_id: str
+    lineage: str
+    batch_id: int | None
+
+
+class RebuiltRun(Reply):
+    """A run that the next one continues. `first_run`: the run that began its history."""
+
+    job: str
+    run_id: str
+    first_run: str
+
+
+class RebuiltReply(Reply):
+    """`snapshots`: how many are registered, or would be. `left_out`: what is not, and why."""
+
+    dry_run: bool
+    snapshots: int
+    stores: tuple[RebuiltStage, ...]
+    runs: tuple[RebuiltRun, ...]
+    left_out: dict[str, str]
 
 
 def rebuild(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be registered.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Discard the snapshots that the catalog already has.")] = False,
-    as_json: Json = False,
+    as_json: Annotated[Json, Document(RebuiltReply)] = False,
     home: Home = None,
     database_url: Database = None,
 ) -> None:
@@ -33,7 +62,7 @@ def rebuild(
     """
     settings = read_settings(home=home, database_url=database_url)
     rebuilt = asyncio.run(_rebuilt(settings, dry_run=dry_run, force=force, quiet=as_json))
-    typer.echo(json.dumps(_document(rebuilt, dry_run=dry_run), indent=2) if as_json else _page(rebuilt, dry_run=dry_run))
+    print_reply(_reply(rebuilt, dry_run=dry_run), lambda _: _page(rebuilt, dry_run=dry_run), as_json=as_json)
 
 
 async def _rebuilt(settings: Settings, *, dry_run: bool, force: bool, quiet: bool) -> RebuiltCatalog:
@@ -59,24 +88,26 @@ async def _rebuilt(settings: Settings, *, dry_run: bool, force: bool, quiet: boo
         await store.close()
 
 
-def _document(rebuilt: RebuiltCatalog, *, dry_run: bool) -> dict[str, Any]:
-    return {
-        "dryRun": dry_run,
-        "snapshots": len(rebuilt.snapshots),
-        "stores": [
-            {
-                "job": each.job,
-                "task": each.task,
-                "stage": each.stage,
-                "checkpointId": each.head,
-                "lineage": each.lineage,
-                "batchId": each.batch_id,
-            }
-            for each in rebuilt.stores
-        ],
-        "runs": [{"job": job, "runId": each.run.run_id, "firstRun": each.run.first_run} for job, each in rebuilt.runs.items()],
-        "leftOut": rebuilt.left_out,
-    }
+def _reply(rebuilt: RebuiltCatalog, *, dry_run: bool) -> RebuiltReply:
+    stages = [
+        RebuiltStage(
+            job=each.job,
+            task=each.task,
+            stage=each.stage,
+            checkpoint_id=str(each.head),
+            lineage=str(each.lineage),
+            batch_id=each.batch_id,
+        )
+        for each in rebuilt.stores
+    ]
+    runs = [RebuiltRun(job=job, run_id=each.run.run_id, first_run=str(each.run.first_run)) for job, each in rebuilt.runs.items()]
+    return RebuiltReply(
+        dry_run=dry_run,
+        snapshots=len(rebuilt.snapshots),
+        stores=tuple(stages),
+        runs=tuple(runs),
+        left_out={str(blob): why for blob, why in rebuilt.left_out.items()},
+    )
 
 
 def _page(rebuilt: RebuiltCatalog, *, dry_run: bool) -> str:

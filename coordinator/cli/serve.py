@@ -14,7 +14,7 @@ import uvicorn
 from coordinator.connections import raise_file_limit
 from coordinator.server import server
 from coordinator.settings import read_settings
-from sluice import logconfig
+from sluice import logconfig, tracing
 
 Home = Annotated[Path | None, typer.Option("--home", help="Directory of the database, the log and local state. Default: .sluice.")]
 Database = Annotated[
@@ -62,6 +62,7 @@ def coordinator(
         behind_proxy=behind_proxy,
         insecure=insecure,
     )
+    tracing.configure("sluice-coordinator")
     raise_file_limit()
     for each in (
         signal.SIGTERM,

@@ -250,13 +250,17 @@ class Registrations:
         await tx.fleet.put_container(container)
         return container
 
-    async def exited(self, execution_id: ExecutionContainerId, exit_code: int, reason: str) -> ContainerRow:
-        """Record the exit of a container, reported by itself or by its launcher, and release its tasks. Idempotent. Raises
-        UnknownContainer."""
-        return await self._exits.submit(_Exit(execution_id, exit_code, reason))
+    async def exited(self, execution_id: ExecutionContainerId, exit_code: int, reason: str, *, confirmed: bool = True) -> ContainerRow:
+        """See `ContainerReports.exited`. Idempotent."""
+        return await self._exits.submit(_Exit(execution_id, exit_code, reason, confirmed=confirmed))
+
+    async def invalidate(self, execution_id: ExecutionContainerId, reason: str) -> ContainerRow:
+        """See `ContainerReports.invalidate`. Idempotent: the first reason is kept."""
+        return await self._exits.submit(_Exit(execution_id, None, reason, confirmed=False))
 
     async def _exit_all(self, exits: Sequence[_Exit]) -> Sequence[ContainerRow | SluiceError]:
-        """Record all exits in one transaction, one after the other."""
+        """Record all exits in one transaction, one after the other. The leases change after the commit: after a crash in between, the
+        next coordinator waits for the longest lease of a container that is not valid."""
         async with self._store.begin() as tx:
             released: list[TaskOwnershipRow] = []
             found = [await self._exit(tx, each, released) for each in exits]
@@ -265,7 +269,10 @@ class Registrations:
             for run_id in touched:
                 await settle_run(tx, await get_run(tx, run_id), self._clock.now())
         for each in ended:
-            self._leases.drop(each.execution_id)
+            if each.ended_at is None:
+                self._leases.supersede(each.execution_id)
+            else:
+                self._leases.drop(each.execution_id)
         self._task_waiters.notify_released(released)
         for run_id in touched:
             self._notices.notify(run_id)
@@ -278,6 +285,8 @@ class Registrations:
         except UnknownContainer as refusal:
             return refusal
         now = self._clock.now()
+        if not exited.confirmed:
+            return await _invalidated(tx, container, exited)
         ended, holds = await end_container(tx, container, ContainerState.EXITED, now, exit_code=exited.exit_code, reason=exited.reason)
         released += holds
         return ended
@@ -324,9 +333,12 @@ class _Stored:
 
 @dataclass(frozen=True, slots=True)
 class _Exit:
+    """`exit_code`: None if the container is only declared invalid. `confirmed`: see `ContainerReports.exited`."""
+
     execution_id: ExecutionContainerId
-    exit_code: int
+    exit_code: int | None
     reason: str
+    confirmed: bool
 
 
 class _Runs:
@@ -408,6 +420,21 @@ def _check_repeated(known: ContainerRow, run_id: RunId, new: Registration) -> No
         raise Forbidden(f"container {known.execution_id} was registered by another principal: register with another id")
     if known.state is not ContainerState.LIVE:
         raise LeaseLost(f"container {known.execution_id} is {known.state}: another container has its slot now")
+
+
+async def _invalidated(tx: WriteTransaction, container: ContainerRow, exited: _Exit) -> ContainerRow:
+    """Store that the container is not valid, with what was reported. It keeps its tasks. One that has ended does not change."""
+    if container.ended_at is not None:
+        return container
+    log.warning("container %s is not valid any more; lease and grace are waited for: %s", container.execution_id, exited.reason)
+    invalid = replace(
+        container,
+        state=ContainerState.REPLACED,
+        exit_code=exited.exit_code if container.exit_code is None else container.exit_code,
+        reason=container.reason or exited.reason,
+    )
+    await tx.fleet.put_container(invalid)
+    return invalid
 
 
 async def _get_container(tx: ReadTransaction, execution_id: ExecutionContainerId) -> ContainerRow:

@@ -21,6 +21,7 @@ from coordinator.store.jobmodels import ModelRow
 from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import containers_of, get_run
+from sluice import tracing
 from sluice.clock import Clock
 from sluice.core.errors import BadPlacement, RunIsDraining, StaleRun, UnknownStream, UnknownSystem, VersionConflict
 from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, Ssp
@@ -263,6 +264,7 @@ async def store_version(tx: WriteTransaction, run: RunRow, plan: PlannedModel, r
     await tx.runs.put(changed)
     detail = {"version": version, "containers": run.spec.containers, "why": reason.why}
     await tx.runs.add_notice(run.run_id, "MODEL", now, detail)
+    tracing.record_whole(tracing.version_subject(run.run_id, version), "version", now, now, job=run.job, version=version, why=reason.why)
     return changed
 
 

@@ -20,6 +20,7 @@ from coordinator.store.jobmodels import ModelRow
 from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import get_run, hosts_of, request_stop
+from sluice import tracing
 from sluice.clock import Clock
 from sluice.core.access.secrets import check_secrets
 from sluice.core.drain import Mode, check_continued
@@ -117,6 +118,10 @@ class Deployments:
         """
         self._check(spec)
         self._strangers.check_catalog()
+        with tracing.span("deploy.create", job=spec.job):
+            return await self._deploy(spec, replaces, who)
+
+    async def _deploy(self, spec: RunSpec, replaces: RunId | None, who: str) -> RunRow:
         async with self._deploying:
             while True:
                 run = await self._deployed(spec, replaces, who)

@@ -15,9 +15,9 @@ from coordinator.transitions import stages_of
 from coordinator.waits import DeletionHold
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError
-from sluice.core.ids import Ssp, StageKey, StreamId
+from sluice.core.ids import JobName, Ssp, StageKey, StreamId
 from sluice.core.jobmodels.model import JobModel
-from sluice.core.leases.ownership import PartitionReader, unread_from
+from sluice.core.leases.ownership import PartitionReader, kept_for_snapshots, unread_from
 from sluice.streams.port import StreamSystem
 
 log = logging.getLogger(__name__)
@@ -51,25 +51,32 @@ class TrimStreams:
     every: timedelta = timedelta(seconds=60)
     name: str = "trim_streams"
     failing: dict[StreamId, str] = field(default_factory=dict)
+    kept: dict[tuple[JobName, StreamId], int] = field(default_factory=dict)
+    """How many old records of each stream every reader has passed, and are kept because a reader may return to one of its snapshots, as of
+    the last run in which the stream could be trimmed."""
 
     async def run_once(self) -> Mapping[str, int]:
         if self.hold is not None and self.hold.incomplete:
             return {}
         readers: defaultdict[StreamId, defaultdict[int, list[PartitionReader]]] = defaultdict(lambda: defaultdict(list))
+        jobs: dict[StreamId, JobName] = {}
         async with self.store.read() as tx:
             for run in await tx.runs.active():
                 if not run.spec.intermediates:
                     continue
                 for ssp, reader in await _readers(tx, run, await self.model_of(tx, run), self.backs_up(run)):
                     readers[ssp.stream_id][ssp.partition].append(reader)
+                    jobs[ssp.stream_id] = run.job
         for stream in self.failing.keys() - readers.keys():
             del self.failing[stream]
+        for job, stream in [key for key in self.kept if jobs.get(key[1]) != key[0]]:
+            del self.kept[job, stream]
         done: Counter[str] = Counter()
         places = asyncio.Semaphore(AT_ONCE)
 
         async def trim(stream: StreamId) -> None:
             async with places:
-                done.update(await self._trim(stream, readers[stream]))
+                done.update(await self._trim(jobs[stream], stream, readers[stream]))
 
         known = [
             stream for stream in readers if stream.system in self.systems
@@ -77,7 +84,7 @@ class TrimStreams:
         await asyncio.gather(*map(trim, known))
         return +done
 
-    async def _trim(self, stream: StreamId, readers: Mapping[int, Sequence[PartitionReader]]) -> Mapping[str, int]:
+    async def _trim(self, job: JobName, stream: StreamId, readers: Mapping[int, Sequence[PartitionReader]]) -> Mapping[str, int]:
         """Trim one stream. Returns the number of trimmed records. A failure is returned, not raised, so that the other streams are still
         trimmed."""
         system = self.systems[stream.system]
@@ -86,6 +93,10 @@ class TrimStreams:
             old = await system.at_time(stream.stream, self.clock.now() - self.keep)
             before = {p: min(unread_from(each, ends.get(p, 0)), old.get(p, 0)) for p, each in readers.items()}
             trimmed = await system.trim(stream.stream, before)
+            begins = await system.earliest(stream.stream)
+            self.kept[job, stream] = sum(
+                kept_for_snapshots(each, begins.get(p, 0), ends.get(p, 0), old.get(p, 0)) for p, each in readers.items()
+            )
         except Exception as error:
             if self.failing.get(stream) != str(error):
                 log.warning("cannot trim %s, which keeps growing: %s", stream, error, exc_info=not isinstance(error, SluiceError))

@@ -9,7 +9,7 @@ from datetime import timedelta
 from coordinator.snapshots.cleanup import pins_at
 from coordinator.snapshots.inventory import is_known
 from coordinator.store.fleet import StageStateRow
-from coordinator.store.snapshots import PinRow, SnapshotRow
+from coordinator.store.snapshots import HeadRow, PinRow, SnapshotRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import pin_id as pin_of
 from coordinator.transitions import retirement
@@ -72,6 +72,12 @@ class SnapshotCatalog:
             await _known_job(tx, job)
             rows = await tx.snapshots.page(job, task, stage, before, limit)
             return await self._described(tx, job, rows)
+
+    async def heads(self, job: JobName) -> Mapping[tuple[TaskName, StageName], HeadRow]:
+        """The snapshot of each stage that a restore starts from, now. Raises UnknownJob."""
+        async with self._store.read() as tx:
+            await _known_job(tx, job)
+            return {(row.task, row.stage): row for row in await tx.snapshots.heads(job)}
 
     async def snapshot(self, key: StageKey, checkpoint: CommitId) -> SnapshotDetails:
         """Raises UnknownSnapshot."""
@@ -154,7 +160,7 @@ class SnapshotCatalog:
             found = await get_snapshot(tx, key, checkpoint)
             owned = await tx.fleet.owner(key.job, key.task)
             if owned is not None and not owned.owner.released:
-                raise TaskHeld(f"{owned.owner.holder} owns task {key.task}: stop run {owned.run_id} first (`sluice runs`, POST …/stop)")
+                raise TaskHeld(f"{owned.owner.holder} owns task {key.task}: stop run {owned.run_id} first (`sluice stop`)")
             row = await tx.fleet.stage_state(key)
             if row is None:
                 raise UnknownSnapshot(

@@ -16,9 +16,12 @@ from sluice.core.ids import Instant, JobName, RunId, StageKey
 from sluice.core.snapshots.degraded import BackupProblem, Degradation, StageOfTask, backup_problems
 from sluice.core.snapshots.snapshot import BlobStoreName
 
-TOLERATED_FOR = timedelta(seconds=30)
-"""How long a stage may have no snapshot, or a blob store may fail to open, before it is reported. A blob store that is not configured is
-reported immediately."""
+TOLERATED_FOR = timedelta(seconds=20)
+"""How long a stage may have no snapshot, or a blob store may fail to open, before it is reported. With the interval of this chore and the
+shipped Prometheus configuration, the alert is raised within a minute."""
+
+AT_ONCE = (Degradation.NOT_CONFIGURED, Degradation.OVERDUE)
+"""What is reported immediately. Containers report a backup only when it is overdue by their setting commit_late_seconds."""
 
 Seen = tuple[RunId, BlobStoreName, Degradation]
 
@@ -65,7 +68,7 @@ class BackupMonitor:
         return {}
 
     def _counts(self, key: Seen, now: Instant) -> bool:
-        return key[2] is Degradation.NOT_CONFIGURED or now - self._since[key] >= TOLERATED_FOR.total_seconds()
+        return key[2] in AT_ONCE or now - self._since[key] >= TOLERATED_FOR.total_seconds()
 
     async def _of(self, run: RunRow) -> Sequence[BackupProblem]:
         requested = self.blob_stores.requested(run.backup)
@@ -73,10 +76,12 @@ class BackupMonitor:
             return ()
         problems = {name: self.blob_stores.problem(name) for name in requested if name in self.blob_stores.places}
         unavailable = {name: problem for name, problem in problems.items() if problem is not None}
-        stages = [of for of, report in self.stage_metrics.of_run(run.run_id).items() if report.batch >= 0]
+        reports = self.stage_metrics.of_run(run.run_id)
+        stages = [of for of, report in reports.items() if report.batch >= 0]
         await self.snapshots.look_up(run.job, stages)
         heads = {of: self._stores(run.job, of) for of in stages}
-        return backup_problems(requested, self.blob_stores.places, unavailable, heads)
+        overdue = {of: each.metrics.backup_problem for of, each in reports.items() if each.metrics and each.metrics.backup_problem}
+        return backup_problems(requested, self.blob_stores.places, unavailable, heads, overdue)
 
     def _stores(self, job: JobName, of: StageOfTask) -> frozenset[BlobStoreName]:
         return self.snapshots.stores.get(StageKey(job, *of), frozenset())

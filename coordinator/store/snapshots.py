@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, delete, func, select
+from sqlalchemy import Row, Select, and_, delete, func, select
 
 from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes, offset_list, offsets_of
@@ -50,6 +50,19 @@ class SnapshotRow:
     @property
     def key(self) -> StageKey:
         return StageKey(self.job, self.task, self.stage)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRow:
+    """The head of a stage: the snapshot that a restore starts from, and its last batch. `same_lineage`: the stage still has the lineage of
+    the snapshot. `chosen`: an operator chose it, and no container has restored it yet."""
+
+    task: TaskName
+    stage: StageName
+    checkpoint: CommitId
+    batch_id: int | None
+    same_lineage: bool
+    chosen: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +113,25 @@ class SnapshotReads(Reads):
         if before is not None:
             query = query.where(table.c.seq < before)
         return [snapshot_row(each) for each in await self._connection.execute(query)]
+
+    async def heads(self, job: JobName) -> Sequence[HeadRow]:
+        """The heads of the job's stages, by task and stage. A stage without a snapshot has none."""
+        found, state = tables.snapshots, tables.stores
+        same = (state.c.job == found.c.job, state.c.task == found.c.task, state.c.stage == found.c.stage)
+        query = (
+            select(
+                found.c.task,
+                found.c.stage,
+                found.c.checkpoint,
+                found.c.batch_id,
+                (found.c.lineage == state.c.lineage).label("same_lineage"),
+                state.c.chosen,
+            )
+            .join(state, and_(*same, state.c.head == found.c.checkpoint))
+            .where(state.c.job == job, found.c.job == job)
+            .order_by(found.c.task, found.c.stage)
+        )
+        return [HeadRow(**each._asdict()) for each in await self._connection.execute(query)]
 
     async def jobs(self) -> Sequence[JobName]:
         """The jobs that have snapshots."""
