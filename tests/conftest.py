@@ -1,32 +1,84 @@
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 from containers.local.kafka import Process
+from sluice.core.errors import SluiceError
 from tests.support.api import Caller, calling
 from tests.support.fakes import FakeClock
 from tests.support.s3servers import S3_CREDENTIALS, S3Server, versitygw
 from tests.support.servers import NotInstalled, Postgres, kafka_with_users, postgres
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # No deadline, so that a busy machine fails no test. HYPOTHESIS_PROFILE=thorough, as in CI, tries more examples than a quick local run.
 settings.register_profile("quick", deadline=None, max_examples=40)
 settings.register_profile("thorough", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-LONGEST_FIRST = ("processes", "spark", "crash", "histories", "simulation", "integration", "unit")
+LONGEST_FIRST = ("processes", "spark", "attached", "crash", "histories", "simulation", "integration", "unit")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage meanwhile, and never look at the thousands of tests again: the unit tests then take a fifth less time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the slowest tests first, so that no worker is left alone with them at the end."""
     here = Path(__file__).parent
     items.sort(key=lambda item: LONGEST_FIRST.index(item.path.relative_to(here).parts[0]))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark session for all tests of a process, with the settings of containers. With a version of Spark on which only scripts run
+    (`make matrix`), it has the settings of a script."""
+    from pyspark import __version__
+
+    from containers.spark.jvm import parse_version
+
+    if parse_version(__version__) < (4, 2):
+        session = script_session()
+        yield session
+        session.stop()
+        return
+    from containers.jars import connector_jars
+    from containers.spark.session import start_session
+    from containers.spark.start.cds import find_archive
+
+    try:
+        jars = {"spark.jars": ",".join(map(str, connector_jars()))}
+    except SluiceError:  # the tests of Kafka then report what is missing
+        jars = {}
+    with TemporaryDirectory(prefix="sluice-") as sockets:
+        scratch = tmp_path_factory.mktemp("spark")
+        session = start_session("tests", "local[2]", scratch, jars, Path(sockets), find_archive(os.environ))
+        yield session
+        session.stop()
+
+
+def script_session() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    named = SparkSession.builder.master("local[2]").config("spark.driver.host", "127.0.0.1")
+    return named.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2").getOrCreate()
 
 
 @contextmanager

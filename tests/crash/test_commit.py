@@ -15,7 +15,7 @@ from containers.settings import ContainerSettings
 from containers.state.commits.commit import CommitState, commit, open_commits
 from containers.state.context import StateContext
 from sluice import Job
-from sluice.client import CoordinatorClient
+from sluice.client.agents import AgentClient
 from sluice.core.ids import Generation, Lineage, RunId, TaskName
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
 from sluice.wire.runs import RunDetail
@@ -95,7 +95,7 @@ class Scene:
             execution_container_id="c1",
         )
         await self.blobs.inner.open(create=True)
-        coordinator = cast(CoordinatorClient, self.coordinator)
+        coordinator = cast(AgentClient, self.coordinator)
         self.state = StateContext(JOB, settings, coordinator, self.clock, lambda url: self.blobs)
         await self.state.adopt(RUN)
         return await open_commits(START, self.coordinator.head, self.state)

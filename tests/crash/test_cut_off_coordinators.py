@@ -19,7 +19,7 @@ from coordinator.fleet.expiry import ExpireLeases
 from coordinator.settings import read_settings
 from coordinator.store.claim import SessionClaim, new_holder
 from coordinator.store.sql import Store, new_engine
-from sluice.client import Alive, CoordinatorClient
+from sluice.client.agents import AgentClient, Alive
 from sluice.core.errors import CoordinatorUnreachable, DatabaseInUse
 from sluice.core.ids import Epoch, ExecutionContainerId, RunId, TaskName
 from sluice.core.leases.lease import KILL_TIME, ContainerLease
@@ -90,7 +90,7 @@ class Container:
         self.coordinator = coordinator
         self.holds = False
         self._clock = clock
-        self._client = CoordinatorClient("http://localhost", httpx.MockTransport(self._send))
+        self._client = AgentClient("http://localhost", httpx.MockTransport(self._send))
         self._trust: ContainerLease | None = None
         self._epoch = Epoch(0)
 

@@ -158,11 +158,12 @@ def test_for_postgresql_the_commands_name_its_own_tools() -> None:
         database_file("postgresql+asyncpg://sluice:s3cret@db/sluice")
 
 
-def test_the_commands_print_what_they_did_in_one_line(tmp_path: Path) -> None:
+def test_the_commands_print_what_they_did_in_one_line_and_after_an_error_its_remedy(tmp_path: Path) -> None:
     def sluice(*arguments: str, code: int = 0) -> str:
         done = subprocess.run([*SLUICE, "db", *arguments], capture_output=True, text=True, check=False, timeout=60)
         assert (done.returncode, done.stderr.count("Traceback")) == (code, 0), done.stderr
-        (line,) = (done.stdout or done.stderr).strip().splitlines()
+        line, *remedy = (done.stdout or done.stderr).strip().splitlines()
+        assert [each.partition(": ")[0] for each in remedy] == (["remedy"] if code else [])
         return line
 
     home, copy = ("--home", str(tmp_path / "home")), str(tmp_path / "copy")

@@ -144,7 +144,7 @@ async def test_a_coordinator_whose_claim_was_taken_ends_with_the_reason(url: str
             await other.take_over()
             assert coordinator.process.wait(GENEROUS) == 1
         lines = coordinator.log.read_text().strip().splitlines()
-        assert lines[-1].startswith("sluice: Another coordinator uses this database. ")
+        assert lines[-2].startswith("sluice: Another coordinator uses this database. ")
         with pytest.raises(httpx.TransportError):
             coordinator.http.get("/livez")
 

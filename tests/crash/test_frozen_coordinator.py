@@ -20,7 +20,7 @@ from coordinator.store.claim import LOOK_SECONDS, SessionClaim, new_holder
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import Store, new_engine
 from sluice import Job
-from sluice.client import CoordinatorClient
+from sluice.client.agents import AgentClient
 from sluice.clock import SystemClock
 from sluice.core.errors import DatabaseInUse, StoreUnavailable
 from sluice.core.ids import Instant, RunId
@@ -201,7 +201,7 @@ async def test_a_replacement_that_starts_while_a_coordinator_is_frozen_serves_it
         run_id = RunId(await deployed(address, config={"backup.stores": "", "restore.from": ""}))
         engine, renewed, lost = FakeEngine(), asyncio.Queue[Instant](), list[str]()
         settings = ContainerSettings(coordinator_url=address.url, run_id=run_id, processor_id="0", home=tmp_path / "c1")
-        agent = Agent(job, settings, CoordinatorClient(address.url), SystemClock(), lambda run: engine, renewed.put_nowait, lost.append)
+        agent = Agent(job, settings, AgentClient(address.url), SystemClock(), lambda run: engine, renewed.put_nowait, lost.append)
         life = asyncio.create_task(agent.run())
         query = await engine.started()
         in_use = await asyncio.to_thread(refused, "--home", str(two), "--port", "0", "--database-url", url)

@@ -25,7 +25,8 @@ from containers.state.recovery.decision import OffsetLogEntry
 from containers.state.recovery.prepare import prepare_checkpoint
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import BlobStore, Purpose, RequestContext
-from sluice.client import CoordinatorClient, Refused
+from sluice.client import Refused
+from sluice.client.agents import AgentClient
 from sluice.core.errors import BlobMissing, SnapshotConflict
 from sluice.core.ids import Lineage
 from sluice.core.snapshots.fingerprint import fingerprint
@@ -141,7 +142,7 @@ class Machine:
         blobs: Mapping[str, BlobStore] = {f"memory://{name}": FaultyBlobs(held, self._plan) for name, held in self.held.items()}
         for held in self.held.values():
             await held.open(create=True)
-        self.state = StateContext(JOB, settings, cast(CoordinatorClient, self.catalog), self.clock, lambda url: blobs[url])
+        self.state = StateContext(JOB, settings, cast(AgentClient, self.catalog), self.clock, lambda url: blobs[url])
         await self.state.adopt(RUN)
 
     @property

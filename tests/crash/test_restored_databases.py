@@ -333,3 +333,34 @@ async def test_until_each_blob_store_was_read_a_restored_database_reports_the_mi
         assert (await acquire(there, run_id, "c3")).json()["generation"] > 10_000
         assert [await metric(there, each) for each in named] == [0, 0, 0]
         assert (await there.run(run_id)).catalog_problems == ()
+
+
+@pytest.mark.parametrize(("left", "above"), [({"near"}, 10_000), (set(), 1_000_000)], ids=["another is left", "none is left"])
+async def test_a_restored_database_waits_for_a_lost_blob_store_until_it_is_removed_from_the_settings(
+    home: Path, tmp_path: Path, left: set[str], above: int
+) -> None:
+    far = tmp_path / "far"
+    places = {"near": (home / "blobs").as_uri(), "far": far.as_uri()}
+    with_far, without = ({name: url for name, url in places.items() if name in names} for names in ({*left, "far"}, left))
+    copy = Sqlite(home)
+    async with place(home, blob_stores=with_far) as there:
+        run_id = await there.deploy(job=one_stage())
+        copy.back_up()
+        assert (await acquire(there, run_id, "c1")).json()["generation"] == 1
+        await there.parts.issued.run_once()
+    copy.restore()
+    rmtree(far)
+    far.write_bytes(b"no directory")
+    async with place(home, blob_stores=with_far) as there:
+        if left:
+            assert problem_slug(await acquire(there, run_id, "c2")) == (503, "catalog-incomplete")
+        else:
+            refused = await call(there, "POST", f"/runs/{run_id}/containers", processorId="0", executionContainerId="c2")
+            assert problem_slug(refused) == (503, "numbers-not-reserved")
+        assert "remove it from SLUICE_BLOB_STORES and start the coordinator again" in (await shown(there, run_id))[0]
+    async with place(home, blob_stores=without) as there:
+        await there.parts.issued.run_once()
+        there.clock.advance(60)
+        await there.parts.issued.run_once()
+        assert (await there.run(run_id)).catalog_problems == ()
+        assert (await acquire(there, run_id, "c3")).json()["generation"] > above

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from containers.errors import ClassArchiveUnavailable
-from containers.spark.cds import ensure_archive
+from containers.spark.start.cds import ensure_archive
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For JVMs that run for a minute: half of the CPU time of Spark's start is spent on optimizing code that is hardly used again."""

@@ -53,7 +53,7 @@ class Script:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_SUBMIT_ARGS": " ".join([*OPTIONS, "pyspark-shell"]),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),  # see `make matrix`
         }
         self.started: list[subprocess.Popen[bytes]] = []
 

@@ -70,7 +70,7 @@ class Pipeline:
         environment = {
             **kept,
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-            "SLUICE_COORDINATOR_URL": scene.url,
+            "SLUICE_COORDINATOR_URL": f"http://127.0.0.1:9,{scene.url}",  # the first one does not answer
             "SLUICE_TOKEN": token_of(scene, "deployer", "operator"),
             "DRAIN_UUID": uuid,
             "WATCH_SECONDS": "280",
@@ -162,7 +162,7 @@ def fail(scene: Stage, run: str) -> None:
     headers = {"Authorization": f"Bearer {scene.environment['SLUICE_TOKEN']}"}
     registered = scene.http.post(f"/runs/{run}/containers", json=body, headers=headers)
     assert registered.is_success, registered.text
-    exited = {"exitCode": 4, "reason": "job.py, line 9: KeyError: 'v'"}
+    exited = {"exitCode": 4, "reason": "job.py, line 9: KeyError: 'v'", "terminated": True}
     ended = scene.http.post("/containers/fails/exit", json=exited, headers=headers)
     assert ended.is_success, ended.text
 

@@ -1,4 +1,5 @@
-"""kill -9 of a container and of the coordinator in the middle of the demo: the totals are still exact."""
+"""kill -9 of a container and of the coordinator in the middle of the demo, in which one container starts late: the totals are still
+exact."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ FLIGHTS_OF_JANUARY = 27_004
 
 
 @contextmanager
-def demo(home: Path, months: int = MONTHS, system: str = "log") -> Iterator[subprocess.Popen[str]]:
-    arguments = ["--month-limit", str(months), "--seconds-per-month", "12", "--home", str(home), "--keep", "--system", system]
+def demo(home: Path, months: int = MONTHS, system: str = "log", *more: str) -> Iterator[subprocess.Popen[str]]:
+    arguments = ["--month-limit", str(months), "--seconds-per-month", "12", "--home", str(home), "--keep", "--system", system, *more]
     process = subprocess.Popen(
         [sys.executable, "-m", "examples.flights.demo", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -61,7 +62,7 @@ def routed(log: Log) -> int:
 def test_kill_9_of_a_container_and_of_the_coordinator_changes_no_total(tmp_path: Path) -> None:
     home = tmp_path / "demo"
     log = Log(home / "log")
-    with demo(home) as process:
+    with demo(home, MONTHS, "log", "--late", "15") as process:
         wait_for("a month of flights", lambda: routed(log) > FLIGHTS // 4 or process.poll() is not None, 240)
         driver = wait_for("a driver", lambda: member(process, "containers.driver"), 10)
         driver.kill()

@@ -42,6 +42,7 @@ def test_a_job_waits_while_its_disk_is_full_and_writes_each_record_once_when_the
             process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         try:
             wait_for("the first records", lambda: process.poll() is not None or sum(log.latest("out").values()) == 20, SLOW_START)
+            disk.fill(leave=4 << 20)  # so that little is left to fill before the next batch has read the records
             feed(log, 20, 40)
             disk.fill()
             wait_for(

@@ -16,6 +16,7 @@ import pytest
 
 from containers.scratch import session_members
 from containers.state.checkpoint import Checkpoints, inspect
+from sluice.core.remedies import OF_USER_CODE, REMEDIES, plain
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 
@@ -178,8 +179,18 @@ def test_sluice_run_shows_the_line_of_user_code_that_failed_and_ends_after_three
             "Partition 0/only failed 3 times in a row with this error",
             f"log: {log_file}",
             "container-0 ended once (exit 4)",
+            f"remedy: {OF_USER_CODE}",
         ]
         assert log_file.read_text().count(" failed (") == 2
+        assert " ERROR org.apache.spark." in log_file.with_name("jvm-0.log").read_text()
+        assert " ERROR MicroBatchExecution" not in log_file.read_text()
+        shown = subprocess.run(
+            [sys.executable, "-m", "sluice", "logs", "--jvm", "--home", str(scene.root / "home")],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert " ERROR org.apache.spark." in shown.stdout
         scene.start_coordinator()
         scene.run_id = run_id
         run = scene.detail()
@@ -211,4 +222,5 @@ def test_without_java_a_container_ends_at_once_and_sluice_run_names_java_the_rem
             "install Java 17 or 21, or set JAVA_HOME to its directory",
             f"log: {home / 'logs' / run_id / 'container-0.log'}",
             "container-0 ended once (exit 4)",
+            f"remedy: {plain(REMEDIES['JavaMissing'])}",
         ]

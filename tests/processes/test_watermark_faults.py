@@ -1,8 +1,10 @@
-"""Watermarks that wait for the slowest task, through a fail-over, growth, a lost disk and a roll-back: no row is lost as late."""
+"""Watermarks that wait for the slowest task, through a fail-over, growth, an outage of the coordinator, a lost disk and a roll-back: no row
+is lost as late."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -18,6 +20,7 @@ from tests.support.processes import wait_for
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 HOUR = 3600
+OUTAGE_SECONDS = 20
 HOURS = 24
 KEYS = "abcd"
 SLOW = 5
@@ -85,6 +88,11 @@ class Hours:
         all_of_them = self.feed(times)
         wait_for("all rows routed", lambda: sum(self._scene.log.latest("middle").values()) >= all_of_them, 180)
 
+    @property
+    def fed_until(self) -> int:
+        """The end of the last block."""
+        return self._blocks * HOURS * HOUR
+
     def counted(self) -> Counter[tuple[int, str]]:
         """The counts in the output. A window that was open during a drain occurs twice, each time with a part of its count."""
         found: Counter[tuple[int, str]] = Counter()
@@ -105,7 +113,7 @@ class Hours:
 @pytest.fixture
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with stage(tmp_path_factory.mktemp("hours"), JOB) as made:
-        made.environment["SLUICE_FAILOVER_AFTER_SECONDS"] = "1"
+        made.environment.update({"SLUICE_FAILOVER_AFTER_SECONDS": "1", "SLUICE_LEASE_SECONDS": "120"})
         made.log.create("numbers", 2)
         yield made
 
@@ -134,6 +142,16 @@ def test_no_row_is_late_through_a_fail_over_growth_a_lost_disk_and_a_roll_back(s
     scene.log.grow("numbers", 4)
     assert scene.http.patch(f"/runs/{scene.run_id}", json={"grow": True}).status_code == 200
     hours.feed_and_route({0: 1, 1: SLOW, 2: SLOW, 3: 1})
+    hours.await_closed()
+
+    assert scene.coordinator is not None
+    scene.coordinator.kill()
+    scene.coordinator.wait()
+    before = hours.fed_until
+    hours.feed({0: 1, 1: SLOW, 2: SLOW, 3: 1})
+    time.sleep(OUTAGE_SECONDS)  # the outage itself
+    assert all(hour < before for hour, _ in hours.counted()), "the caps are those of the former records"
+    scene.start_coordinator()
     hours.await_closed()
 
     scene.driver_of(container.process).kill()

@@ -1,15 +1,13 @@
-"""One Spark session for all tests in this folder, with the settings of containers."""
+"""Stages of a job over the log or Kafka, in the Spark session of `tests.conftest`."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Event
 from uuid import uuid4
 
@@ -18,10 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.jars import connector_jars
-from containers.spark.cds import find_archive
 from containers.spark.query import start_query, stop_between_batches
-from containers.spark.session import start_session
 from containers.spark.systems.kafka import KafkaTaskSystem
 from containers.spark.systems.log import LogTaskSystem
 from containers.spark.systems.port import Grant, TaskSystem
@@ -29,25 +24,12 @@ from containers.spark.task import Bound, StageTask
 from containers.state.checkpoint import Checkpoints
 from examples.harness.topics import Topics
 from sluice.clock import SystemClock
-from sluice.core.errors import LeaseLost, SluiceError
+from sluice.core.errors import LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
 from sluice.streams.kafka_properties import KafkaProperties
 from sluice.streams.log import Log, Record, Writer
 
 SOON = timedelta(seconds=60)
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    try:
-        jars = {"spark.jars": ",".join(map(str, connector_jars()))}
-    except SluiceError:  # the tests of Kafka then report what is missing
-        jars = {}
-    with TemporaryDirectory(prefix="sluice-") as sockets:
-        scratch = tmp_path_factory.mktemp("spark")
-        session = start_session("tests", "local[2]", scratch, jars, Path(sockets), find_archive(os.environ))
-        yield session
-        session.stop()
 
 
 @dataclass

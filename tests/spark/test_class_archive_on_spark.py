@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.spark.cds import ClassArchive, ensure_archive
+from containers.spark.start.cds import ClassArchive, ensure_archive
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from containers.spark.cds import ClassArchive
+from containers.spark.start.cds import ClassArchive
 from containers.spark.session import start_session
 
 file, class_path, root = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])

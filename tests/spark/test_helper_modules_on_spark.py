@@ -97,7 +97,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from containers.spark.cds import find_archive
+from containers.spark.start.cds import find_archive
 from sluice.job import load_job
 from containers.spark.session import pickle_by_value, start_session
 

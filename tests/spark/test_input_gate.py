@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from threading import Event
 from time import monotonic, sleep
+from uuid import uuid4
 
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
@@ -22,6 +23,7 @@ from containers.spark.query import start_query
 from containers.spark.systems.registry import EndsOfSystems
 from containers.spark.watermark import Capping, WatermarkGate
 from containers.state.offsets.offsetlog import from_millis
+from sluice.core.ids import Lineage, StageName
 from sluice.core.watermarks import Cap, NoCap
 from tests.spark.conftest import SOON, Bench
 from tests.spark.drainworld import Drained, windowed
@@ -194,6 +196,28 @@ def test_a_query_with_an_interval_begins_no_batch_before_the_interval_ends_and_s
     assert gated.bench.stop(query)
     assert gated.rows <= 2 * len(EVENTS)
     assert query.exception() is None
+
+
+def test_a_query_that_is_paced_reads_later_and_in_fewer_batches(gated: Gated) -> None:
+    gated.bench.feed(EVENTS, batch=0)
+    second = Drained(gated.bench, windowed)
+    second.grant = replace(second.grant, stage=StageName("second"), lineage=Lineage(str(uuid4())))
+    paced, other = (gated.start(each, Waits(timedelta(0), longest=NEVER)) for each in (Drained(gated.bench, windowed), second))
+
+    def batches(query: StreamingQuery) -> list[int]:
+        return [each.rows for each in gated.done if each.query == query.name and each.rows]
+
+    gated.await_rows(2 * len(EVENTS))
+    gated.gates.pace(str(paced.name), NEVER)
+    gated.await_waiting(paced)
+    for batch in (1, 2):
+        gated.bench.feed(EVENTS, batch=batch)
+        await_true(lambda batch=batch: len(batches(other)) == batch + 1)  # type: ignore[misc]
+    assert batches(paced) == [len(EVENTS)]
+    gated.gates.pace(str(paced.name), timedelta(0))
+    await_true(lambda: batches(paced) == [len(EVENTS), 2 * len(EVENTS)])
+    assert gated.bench.stop(paced)
+    assert gated.bench.stop(other)
 
 
 def test_the_duration_of_a_batch_does_not_include_the_wait_for_input(gated: Gated) -> None:

@@ -31,12 +31,14 @@ from containers.state.offsets.offsetlog import from_millis, millis, parse
 from sluice.clock import SystemClock
 from sluice.core.ids import Lineage
 from sluice.core.watermarks import Cap, NoCap
+from sluice.job import Intermediate
 from tests.spark.conftest import SOON, Bench
 from tests.spark.drainworld import OUT, Stage, events, windowed
 from tests.spark.operators import Counting, joined, transformed
 
 pytestmark = pytest.mark.spark
 
+MID = Intermediate("mid", 2)
 POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 FAST = [{"t": 1000 + second, "k": "ab"[second % 2]} for second in range(190)]
@@ -61,6 +63,8 @@ class Reader:
     starts: GatedStarts
     stage: Stage
     cap: Cap = NoCap.HOLD
+    other_cap: Cap = NoCap.FREE
+    """That of a second input."""
     batches: int = 0
     query: StreamingQuery | None = field(default=None)
 
@@ -74,7 +78,7 @@ class Reader:
         return self
 
     def start(self) -> Reader:
-        capping = Capping(lambda latest: [self.cap], natural_watermark(self.directory), lambda: self.watermark)
+        capping = Capping(lambda latest: [self.cap, self.other_cap], natural_watermark(self.directory), lambda: self.watermark)
         name = f"{self.bench.root.name}/{len(self.bench.queries)}"
         writer = self.stage(self.bench.task(self.grant))
         self.query = self.starts.start(
@@ -266,6 +270,44 @@ def beside_another_source(task: StageTask) -> DataStreamWriter:
     both = events(task, watermark=None).union(own.selectExpr("cast(null as timestamp) t", "'own' k")).withWatermark("t", "10 seconds")
     counts = both.groupBy(F.window("t", "10 seconds"), "k").count()
     return task.write(counts.select(F.unix_timestamp("window.start").alias("start"), "k", "count"), OUT).outputMode("append")
+
+
+def over_two_inputs(task: StageTask) -> DataStreamWriter:
+    """Windows over two inputs, each with a watermark of its own."""
+    parsed = F.from_json(F.col("value").cast("string"), "t long, k string").alias("r")
+    second = task.read(MID).select(parsed).select(F.timestamp_seconds("r.t").alias("t"), "r.k").withWatermark("t", "30 seconds")
+    counts = events(task).union(second).groupBy(F.window("t", "10 seconds"), "k").count()
+    return task.write(counts.select(F.unix_timestamp("window.start").alias("start"), "k", "count"), OUT).outputMode("append")
+
+
+@pytest.mark.parametrize(("policy", "highest"), [("min", 1089), ("max", 1179)])
+def test_two_inputs_with_unequal_watermarks_wait_for_the_slower_feeder_of_either(
+    bench: Bench, starts: GatedStarts, policy: str, highest: int
+) -> None:
+    """`highest`: the watermark without caps. That of the first input is 1179, and that of the second 1089."""
+    bench.spark.conf.set(POLICY, policy)
+    bench.endings.callback(bench.spark.conf.unset, POLICY)
+    reader = Reader(bench, starts, over_two_inputs, below(1150))
+    reader.grant = replace(reader.grant, starts={**bench.grant("in").starts, **bench.grant("mid").starts})
+    second = FAST[:120]
+
+    def feed_second(values: list[dict[str, object]], batch: int) -> None:
+        bench.feed(values, batch, "mid", {"sluice-run": "origin"})
+
+    feed_second(second, 0)
+    reader.other_cap = at(1000)
+    reader.feed(FAST).start().reads().await_watermark(1000)
+    feed_second(SLOW[:25], 1)
+    reader.reads().await_watermark(1000).stop().start()
+    reader.other_cap = at(1025)
+    reader.reads().await_watermark(1025)
+    feed_second(SLOW[25:], 2)
+    reader.feed(FAST[150:]).reads().await_watermark(1025)
+    reader.other_cap, reader.cap = NoCap.FREE, at(1080)
+    reader.await_watermark(1080)
+    reader.cap = NoCap.FREE
+    reader.await_watermark(highest).stop().flush()
+    assert reader.counted() == len(FAST) + len(second) + len(SLOW) + len(FAST[150:])
 
 
 def rows(reader: Reader) -> int:

@@ -20,7 +20,7 @@ from coordinator.app import build
 from coordinator.settings import read_settings
 from sluice import Job
 from sluice.blobs.port import BlobStore
-from sluice.client import CoordinatorClient
+from sluice.client.agents import AgentClient
 from sluice.clock import Clock, SystemClock
 from sluice.core.ids import Instant, RunId
 from sluice.deploy import deploy_request
@@ -121,7 +121,7 @@ class Place:
 
     home: Path
     app: httpx.ASGITransport
-    client: CoordinatorClient
+    client: AgentClient
     clock: FakeClock
     log: Log
     parts: Parts
@@ -185,7 +185,7 @@ class Place:
         agent = Agent(
             job or two_stages(),
             ContainerSettings(**given),
-            CoordinatorClient("http://c", there),
+            AgentClient("http://c", there),
             clock or SystemClock(),
             lambda run: made,
             renewed.append,
@@ -209,7 +209,7 @@ async def place(home: Path, clock: FakeClock | None = None, **settings: Any) -> 
     async with coordinator.api.router.lifespan_context(coordinator.api):
         log = Log(home / "log")
         log.create("in", 2)
-        made = Place(home, app, CoordinatorClient("http://c", app), clock, log, coordinator.api.state.parts)
+        made = Place(home, app, AgentClient("http://c", app), clock, log, coordinator.api.state.parts)
         try:
             yield made
         finally:

@@ -16,6 +16,7 @@ import httpx
 
 from coordinator.api.deps import JobModelParts
 from coordinator.app import Coordinator, build
+from coordinator.chores import Chore
 from coordinator.settings import read_settings
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
@@ -133,6 +134,12 @@ async def calling(home: Path, clock: FakeClock, **settings: object) -> AsyncIter
         httpx.AsyncClient(transport=transport, base_url="http://c") as http,
     ):
         yield Caller(coordinator, http, Log(home / "log"))
+
+
+async def turn(caller: Caller, of: type[Chore]) -> None:
+    """Run the chore once, in addition to the runs that its schedule starts."""
+    (chore,) = (each for each in caller.coordinator.api.state.parts.health.maintenance._chores if isinstance(each, of))
+    await chore.run_once()
 
 
 def problem_slug(answer: httpx.Response) -> tuple[int, str]:

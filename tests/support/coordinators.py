@@ -22,15 +22,16 @@ GENEROUS = 30.0
 
 
 def refused(*flags: str, **environment: str) -> str:
-    """The single line of output of a coordinator that refuses to start."""
+    """The error, without its remedy, of a coordinator that refuses to start."""
     command = [*SLUICE, "coordinator", *flags]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=GENEROUS, check=False, env={**os.environ, **environment}, stdin=subprocess.DEVNULL
     )
     lines = done.stderr.strip().splitlines()
     assert done.returncode == 1, done.stderr
-    assert len(lines) == 1, done.stderr
+    assert len(lines) == 2, done.stderr
     assert lines[0].startswith("sluice: ")
+    assert lines[1].startswith("remedy: ")
     return lines[0]
 
 

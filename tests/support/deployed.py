@@ -92,7 +92,7 @@ def _of_compose() -> Iterator[Launch]:
 
 def _of_kubernetes() -> Iterator[Launch]:
     for file, manifest in manifests():
-        pod = manifest["spec"].get("template", {}).get("spec", {})
+        pod = manifest.get("spec", {}).get("template", {}).get("spec", {})
         for each in pod.get("containers", []):
             words = [*each.get("command", entrypoint()), *each["args"]]
             environment = {variable["name"]: variable.get("value", "1") for variable in each["env"]}

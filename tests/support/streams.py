@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import uuid4
 
@@ -53,6 +54,30 @@ class TwoPartitions:
 
     async def close(self) -> None:
         """Nothing to close."""
+
+
+@dataclass
+class BlockedReaders(TwoPartitions):
+    """A system with transactions whose streams end at 10, and whose partition 0 can be read up to `readable_to`."""
+
+    readable_to: int = 4
+    aborted: list[tuple[str, str, str, str]] = field(default_factory=list)
+
+    @property
+    def transactional(self) -> bool:
+        return True
+
+    async def latest(self, stream: str) -> Offsets:
+        return {0: 10, 1: 10}
+
+    async def readable(self, stream: str) -> Offsets:
+        return {0: self.readable_to, 1: 10}
+
+    async def open_transactions(self, stream: str, offsets: Offsets) -> Mapping[int, str]:
+        return {partition: f"sluice/flight-delays/hourly/{stream}/Partition {partition}" for partition in offsets}
+
+    async def abort(self, stream: str, job: str, stage: str, task: str) -> None:
+        self.aborted.append((stream, job, stage, task))
 
 
 BATCH, APPEND = "test-batch", "test-append"

@@ -58,9 +58,10 @@ class Command:
         return wait_for(text, found, within, details=lambda: tail(self._log))
 
     def ends(self, within: float = 2 * GENEROUS) -> tuple[int, str]:
-        """Wait for its end. Returns its exit code and its last line of output."""
+        """Wait for its end. Returns its exit code and its last line of output: of an error, the message above the remedy."""
         code = self._process.wait(within)
-        return code, self.said[-1] if self.said else ""
+        said = [line for line in self.said if not line.startswith("remedy: ")]
+        return code, said[-1] if said else ""
 
     def press_ctrl_c(self) -> None:
         self._process.send_signal(signal.SIGINT)

@@ -67,9 +67,11 @@ def names_of_tests(file: Path) -> set[str]:
     return {each.name for each in functions if each.name.startswith("test_")}
 
 
-def test_every_guarantee_names_tests_that_exist() -> None:
-    rows = [line for line in (ROOT / "docs" / "guarantees.md").read_text().splitlines() if re.match(r"\| (?!---|What )", line)]
-    assert len(rows) > 20
+@pytest.mark.parametrize(("page", "table", "least"), [("guarantees.md", "| What ", 20), ("limits.md", "| limit | tests |", 9)])
+def test_every_guarantee_and_limit_names_tests_that_exist(page: str, table: str, least: int) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    rows = [line for line in text[text.index(table) :].splitlines() if re.match(r"\| (?!---|What |limit \|)", line)]
+    assert len(rows) >= least
     for row in rows:
         cell = row.split("|")[-2].strip()
         assert re.fullmatch(r"`tests/[\w/]+\.py::test_\w+`(, `tests/[\w/]+\.py::test_\w+`)*", cell), row

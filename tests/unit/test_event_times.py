@@ -15,14 +15,19 @@ from sluice import Job
 import marking
 
 job = Job("j")
-lines, mid, out = job.input("lines"), job.intermediate("mid", partitions=1), job.output("out")
+lines, out = job.input("lines"), job.output("out")
+mid, far = job.intermediate("mid", partitions=1), job.intermediate("far", partitions=1)
 
 def marked(rows):
     return rows.withWatermark("at", "1 minute")
 
-@job.stage(reads=mid, writes=out)
+@job.stage(reads=mid, writes=far)
+def between(task):
+    return task.write(task.read(mid), far, event_time="at")
+
+@job.stage(reads=far, writes=out)
 def last(task):
-    return task.write(task.read(mid), out)
+    return task.write(LAST, out)
 
 @job.stage(reads=lines, writes=mid)
 def first(task):
@@ -47,6 +52,13 @@ def test_a_stage_is_found_that_names_neither_a_watermark_nor_a_column(
     monkeypatch.delitem(sys.modules, "marking", raising=False)
     (tmp_path / "marking.py").write_text('plain = lambda rows: rows\n\ndef marked(rows):\n    return rows.withWatermark("at", "1 s")\n')
     file = tmp_path / "job.py"
-    file.write_text(f"{HEAD}    {body}\n")
+    file.write_text(f"{HEAD.replace('LAST', 'marked(task.read(far))')}    {body}\n")
     found = missing_event_times(load_job(file))
     assert [each.partition(" without")[0] for each in found] == ([] if named else ["stage first writes mid"])
+
+
+def test_a_stage_is_not_found_if_no_stage_behind_it_has_a_watermark(tmp_path: Path) -> None:
+    (tmp_path / "marking.py").write_text("")
+    file = tmp_path / "job.py"
+    file.write_text(f"{HEAD.replace('LAST', 'task.read(far)')}    return task.write(task.read(lines), mid)\n")
+    assert missing_event_times(load_job(file)) == []

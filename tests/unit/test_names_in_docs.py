@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from containers.agent.metrics import backup_metrics
 from containers.local.logs import RotationSettings
 from containers.settings import ContainerSettings
 from coordinator.settings import Settings
 from sluice.blobs.counted import Requests
-from sluice.cli.main import COMMANDS, LazyGroup
+from sluice.cli.main import COMMANDS, LazyGroup, app
 from sluice.core.deprecations import DEPRECATIONS, Kind
 from sluice.logconfig import LogSettings
+from sluice.tracing import TraceSettings
 
 ROOT = Path(__file__).parents[2]
 NOT_CURRENT = ("CHANGELOG.md", "deprecated-names.md")
@@ -73,7 +75,7 @@ def options_of(found: Any) -> set[str]:
 def wrong_in(text: str) -> Iterator[str]:
     """What is wrong with the arguments of `sluice`, such as "streams create|grow S --partitions 2"."""
     name, *words = text.replace("\\|", "|").partition(" -- ")[0].split()
-    if name == NOT_BUILT:
+    if name == NOT_BUILT or name in options_of(get_command(app)):
         return
     if name not in COMMANDS:
         yield f"there is no command {name}"
@@ -96,6 +98,7 @@ def test_the_commands_that_a_page_names_exist(page: Path) -> None:
 
 
 def test_a_command_or_an_option_that_does_not_exist_is_found() -> None:
+    assert list(wrong_in("--install-complation")) == ["there is no command --install-complation"]
     assert list(wrong_in("strems ls")) == ["there is no command strems"]
     assert list(wrong_in("streams ls|grew")) == ["there is no command streams grew"]
     assert list(wrong_in("drain JOB --waits")) == ["drain has no option --waits"]
@@ -108,7 +111,7 @@ def test_a_command_or_an_option_that_does_not_exist_is_found() -> None:
 @cache
 def variables() -> frozenset[str]:
     """Variables of settings, and those that the source names."""
-    models = (Settings, ContainerSettings, RotationSettings, LogSettings)
+    models = (Settings, ContainerSettings, RotationSettings, LogSettings, TraceSettings)
     fields = {f"SLUICE_{name.upper()}" for model in models for name in model.model_fields}
     return frozenset(fields | set(VARIABLE.findall(source())))
 

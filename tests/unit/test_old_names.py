@@ -17,7 +17,8 @@ from coordinator.api import new_api
 from coordinator.settings import Settings, read_settings
 from sluice import status
 from sluice.cli.upgrade import decide
-from sluice.client import CoordinatorClient, Refused
+from sluice.client import Refused
+from sluice.client.agents import AgentClient
 from sluice.core.deprecations import DEPRECATIONS, Deprecation, Kind, in_request, of_kind
 from sluice.core.drain import Effect
 from sluice.core.ids import Generation, RunId, TaskName
@@ -200,13 +201,13 @@ class OldCoordinator:
         return [path if path != "progress" else "measures" if "measures" in sent else "metrics" for path, sent in self.requests]
 
 
-async def progress(client: CoordinatorClient) -> None:
+async def progress(client: AgentClient) -> None:
     await client.progress(RunId("r"), TaskName("Partition 0"), PROGRESS)
 
 
 async def test_requests_to_a_coordinator_of_the_release_before_use_the_old_names() -> None:
     coordinator = OldCoordinator()
-    client = CoordinatorClient("http://c", httpx.MockTransport(coordinator))
+    client = AgentClient("http://c", httpx.MockTransport(coordinator))
     await progress(client)
     assert (await client.report_event_time(RunId("r"), TaskName("Partition 0"), Generation(1), "s", NOON)).wait
     await progress(client)
@@ -215,7 +216,7 @@ async def test_requests_to_a_coordinator_of_the_release_before_use_the_old_names
 
 async def test_the_client_returns_to_the_new_names_once_the_coordinator_knows_them() -> None:
     coordinator = OldCoordinator()
-    client = CoordinatorClient("http://c", httpx.MockTransport(coordinator))
+    client = AgentClient("http://c", httpx.MockTransport(coordinator))
     await progress(client)
     coordinator.upgraded = True
     await progress(client)
@@ -231,7 +232,7 @@ async def test_a_request_that_is_refused_under_both_names_is_refused() -> None:
         requests.append(request)
         return httpx.Response(422, json=problem)
 
-    client = CoordinatorClient("http://c", httpx.MockTransport(refuse))
+    client = AgentClient("http://c", httpx.MockTransport(refuse))
     for _ in range(2):
         with pytest.raises(Refused, match="no such thing"):
             await progress(client)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -20,7 +21,7 @@ from tests.support.agents import Place, place
 from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, one_stage, start, stopped
 from tests.support.engines import soon
 from tests.support.faults import Fault, FaultyBlobs, healthy
-from tests.support.s3servers import S3Server
+from tests.support.s3servers import S3Server, toxiproxy
 
 OVERDUE_AT_ONCE: dict[str, Any] = {"commit_interval_seconds": 0.001, "commit_max_delay_seconds": 0, "commit_timeout_seconds": 3600}
 """A batch waits as soon as the one before it is not durable after a millisecond."""
@@ -194,7 +195,7 @@ async def test_a_run_whose_blob_store_is_no_longer_configured_is_degraded_at_onc
         assert metric == 'sluice_job_backup_degraded{blob_store="old",reason="not-configured",sluice_job="delays"} 1.0'
 
 
-async def test_a_stage_without_a_snapshot_in_a_blob_store_is_degraded_after_half_a_minute_until_it_has_one(
+async def test_a_stage_without_a_snapshot_in_a_blob_store_is_degraded_after_some_time_until_it_has_one(
     tmp_path: Path,
     new_store: Callable[[str], str],
 ) -> None:
@@ -218,3 +219,61 @@ async def test_a_stage_without_a_snapshot_in_a_blob_store_is_degraded_after_half
         await container.wire.after("snapshots")
         await there.parts.backup_monitor.run_once()
         assert (await shown(there, run_id))[::2] == ([], "")
+
+
+@pytest.mark.parametrize("interval", [0.01, 0], ids=["at intervals", "after each batch"])
+async def test_a_run_whose_uploads_fail_after_its_first_snapshot_is_degraded_until_they_succeed(
+    tmp_path: Path, new_store: Callable[[str], str], interval: float
+) -> None:
+    local = new_store("local")
+    async with place(tmp_path / "home", **BACKED_UP, blob_stores={"local": local}) as there:
+        run_id = await there.deploy(job=one_stage())
+        blobs = FaultyBlobs(open_blob_store(local))
+        settings = {"commit_interval_seconds": interval, "commit_late_seconds": 0.1}
+        container = start(there, run_id, "c1", "disk1", open_blobs=lambda url: blobs, **settings)
+        disk, query = await began(container)
+        await disk.runs(query, 0, {0: 1, 1: 0})
+        await container.wire.after("snapshots")
+        await there.parts.backup_monitor.run_once()
+        assert (await shown(there, run_id))[::2] == ([], "")
+        blobs.plan = lambda operation: Fault.FAIL if operation.name == "put" else None
+        await disk.runs(query, 1, {0: 2, 1: 0})
+        next_one = asyncio.create_task(disk.runs(query, 2, {0: 3, 1: 0}))
+        problems, metric = await until_shown(there, run_id, bool)
+        assert problems[0].startswith("the backup of Partition 0/only to blob store local is overdue: put of jobs/delays/")
+        assert metric == 'sluice_job_backup_degraded{blob_store="local",reason="overdue",sluice_job="delays"} 1.0'
+        blobs.plan = healthy
+        await soon(next_one)
+        assert await until_shown(there, run_id, lambda problems: not problems) == ([], "")
+
+
+async def test_a_run_whose_blob_store_is_out_of_reach_is_degraded_while_its_container_repeats_its_requests(
+    tmp_path: Path, s3: S3Server
+) -> None:
+    address = urlsplit(s3.endpoint).netloc
+    with toxiproxy(tmp_path) as proxies:
+        far = f"s3://{s3.new_bucket()}/x?endpoint=http://{proxies.proxy(address)}&region=us-east-1"
+        async with place(tmp_path / "home", **BACKED_UP, blob_stores={"local": far}) as there:
+            run_id = await there.deploy(job=one_stage())
+            container = start(there, run_id, "c1", "disk1", commit_interval_seconds=0.01, commit_late_seconds=0.1)
+            disk, query = await began(container)
+            await disk.runs(query, 0, {0: 1, 1: 0})
+            await container.wire.after("snapshots")
+            proxies.cut(address, on=True)
+            waiting = asyncio.create_task(disk.runs(query, 1, {0: 2, 1: 0}))
+            problems, _ = await until_shown(there, run_id, bool)
+            assert "overdue: batch 1 waits, because its offset-log entry is not durable: " in problems[0]
+            proxies.cut(address, on=False)
+            await soon(waiting)
+            assert (await until_shown(there, run_id, lambda problems: not problems))[0] == []
+
+
+async def until_shown(there: Place, run_id: RunId, expected: Callable[[list[str]], bool]) -> tuple[list[str], str]:
+    """The problems in `sluice status`, and the metric, as soon as they are as expected."""
+    async with asyncio.timeout(60):
+        while True:
+            await there.parts.backup_monitor.run_once()
+            problems, _, metric = await shown(there, run_id)
+            if expected(problems):
+                return problems, metric
+            await asyncio.sleep(0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,17 @@ import httpx
 import pytest
 
 from containers.agent.lifecycle import EXIT_FAILED
+from coordinator.blobpool import BlobStores
 from coordinator.snapshots.audit import Audits
 from coordinator.snapshots.operations import Progress
+from sluice.blobs.locations import open_blob_store
 from sluice.core.ids import JobName, RunId, StageKey, StageName, TaskName
 from sluice.status import overview
 from tests.contracts.rows import NOON
 from tests.support.agents import Place, place
 from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, one_stage, start, stopped
 from tests.support.engines import DiskEngine, FakeQuery
+from tests.support.faults import FaultyBlobs
 from tests.support.s3servers import S3Server
 
 OFTEN = {"commit_interval_seconds": 0.01}
@@ -206,6 +210,27 @@ async def test_lost_blobs_are_shown_with_the_snapshots_that_need_them_while_the_
         lines = (await http.get("/metrics")).text.splitlines()
     assert 'sluice_job_blobs_lost{blob_store="one",sluice_job="delays"} 1.0' in lines
     assert 'sluice_job_blobs_lost{blob_store="two",sluice_job="delays"} 0.0' in lines
+
+
+async def test_the_comparison_lists_blobs_and_reads_indexes_and_no_data(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    await batches(there, run_id, 2, **EVERY_BATCH)
+    chore = there.parts.lost_blobs
+    recorded: list[FaultyBlobs] = []
+
+    def recording(name: str, url: str) -> FaultyBlobs:
+        recorded.append(FaultyBlobs(open_blob_store(url)))
+        return recorded[-1]
+
+    stores = BlobStores({str(name): url for name, url in chore.blob_stores.places.items()}, recording, chore.blob_stores.by_default)
+    assert await replace(chore, blob_stores=stores, found={}).run_once() == {}
+    await stores.close()
+    for blobs in recorded:
+        read = [each.blob for each in blobs.operations if each.name == "get"]
+        assert len(read) >= 2
+        assert all("/snapshots/" in blob for blob in read)
+        assert any(each.name == "list" and each.blob.endswith("/data/") for each in blobs.operations)
+    assert len(recorded) == 2
 
 
 async def wholly_verified(there: Place) -> None:

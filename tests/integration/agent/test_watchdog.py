@@ -178,7 +178,10 @@ async def test_the_driver_s_exit_code_is_the_container_s_and_is_logged_with_its_
 ) -> None:
     process = await kennel.start(f"leave({code}, 'first line\\0 zweite Zeile: ü')")
     assert await exit_code(process) == code
-    assert coordinator.reports.get(timeout=5) == ("/containers/c%2F1/exit", {"exitCode": code, "reason": "first line\n zweite Zeile: ü"})
+    assert coordinator.reports.get(timeout=5) == (
+        "/containers/c%2F1/exit",
+        {"exitCode": code, "reason": "first line\n zweite Zeile: ü", "terminated": False},
+    )
 
 
 async def test_the_exit_is_reported_with_the_token_that_the_driver_got(kennel: Kennel, coordinator: Coordinator) -> None:
@@ -220,7 +223,7 @@ async def test_a_driver_that_was_killed_is_a_failure_that_names_the_signal(
     process, driver = await kennel.ready(WAITS)
     os.kill(driver, number)
     assert await exit_code(process) == 1
-    assert coordinator.reports.get(timeout=5)[1] == {"exitCode": 1, "reason": f"its driver was killed by {name}"}
+    assert coordinator.reports.get(timeout=5)[1] == {"exitCode": 1, "reason": f"its driver was killed by {name}", "terminated": False}
 
 
 async def test_an_exit_that_cannot_be_reported_keeps_its_exit_code(kennel: Kennel) -> None:
@@ -285,7 +288,11 @@ async def test_a_driver_that_hangs_is_killed_with_its_child_processes_when_its_l
     process, driver = await kennel.ready(IGNORES + "child(); ready(); lease(0.5)\n" + HANGS)
     assert await exit_code(process) == 3
     assert session_members(driver) == []
-    assert coordinator.reports.get(timeout=5)[1] == {"exitCode": 3, "reason": "killed: its lease expired and it did not stop"}
+    assert coordinator.reports.get(timeout=5)[1] == {
+        "exitCode": 3,
+        "reason": "killed: its lease expired and it did not stop",
+        "terminated": False,
+    }
 
 
 async def test_a_driver_that_is_suspended_is_killed_when_its_lease_ends(kennel: Kennel) -> None:
@@ -332,7 +339,11 @@ async def test_a_driver_that_is_stopped_before_it_handles_signals_has_not_failed
     process, _ = await kennel.ready(WAITS)
     process.terminate()
     assert await exit_code(process) == 0
-    assert coordinator.reports.get(timeout=5)[1] == {"exitCode": 0, "reason": "stop requested before the driver had started"}
+    assert coordinator.reports.get(timeout=5)[1] == {
+        "exitCode": 0,
+        "reason": "stop requested before the driver had started",
+        "terminated": False,
+    }
 
 
 async def test_a_driver_that_another_process_ends_has_failed(kennel: Kennel) -> None:

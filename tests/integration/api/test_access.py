@@ -220,6 +220,37 @@ async def test_a_revoked_token_is_refused_and_its_long_polls_end(guarded: Guarde
     assert (await guarded.http.delete("/tokens/0000", headers=bearer(admin))).status_code == 404
 
 
+async def test_roles_that_change_under_load_hold_from_the_answer_on(guarded: Guarded) -> None:
+    """A token is replaced by one with another role while requests with it are sent all the time."""
+    admin, metrics = await guarded.token(Role.ADMIN), await guarded.token(Role.METRICS)
+    for _ in range(2):
+        viewer = await guarded.token(Role.VIEWER)
+        revoked, seen = False, set[tuple[str, bool, int]]()
+
+        async def send(name: str, token: str, seen: set[tuple[str, bool, int]]) -> None:
+            after = 0
+            while after < 2:
+                began_after = revoked  # noqa: B023 — of this round, which awaits all of them
+                after += began_after
+                answer = await guarded.http.get("/jobs", headers=bearer(token))
+                seen.add((name, began_after, answer.status_code))
+                await asyncio.sleep(0)
+
+        senders = [asyncio.create_task(send(name, token, seen)) for name, token in (("viewer", viewer), ("metrics", metrics)) * 10]
+        while not seen:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        answer = await guarded.http.delete(f"/tokens/{viewer.split('.')[1]}", headers=bearer(admin))
+        assert answer.status_code == 200
+        revoked = True
+        await asyncio.gather(*senders)
+        refused = {status for name, after, status in seen if name == "viewer" and after}
+        assert refused
+        assert refused <= {401, 429}
+        assert {status for name, after, status in seen if name == "viewer" and not after} <= {200, 401, 429}
+        assert {status for name, _, status in seen if name == "metrics"} == {403}
+        guarded.clock.advance(120)
+
+
 async def test_wrong_tokens_are_limited_by_address_and_right_ones_are_not(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
     token = await guarded.token(Role.VIEWER)
     answers = [await guarded.request("GET /jobs", f"{token[:-8]}{n:08}") for n in range(BAD_LOGINS + 5)]

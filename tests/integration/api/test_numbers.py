@@ -52,6 +52,7 @@ BODIES: dict[str, Json] = {
     "PATCH /runs/{runId}": {"containers": 1, "grow": True, "why": "a"},
     "POST /runs/{runId}/containers": {"processorId": "0", "executionContainerId": "c2", "host": "h", "metricsAddress": "h:1"},
     "POST /containers/{executionContainerId}/exit": {"exitCode": 0, "reason": "a"},
+    "POST /containers/{executionContainerId}/invalidate": {"reason": "a"},
     f"POST {TASK}/acquire": {"executionContainerId": "c1", "epoch": 1},
     f"POST {TASK}/progress": {
         "generation": 1,

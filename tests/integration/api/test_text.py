@@ -83,6 +83,7 @@ BODIES: list[tuple[str, str, Json]] = [
     ("POST", "/jobs/flight-delays/models/1/rollback", {"why": "a"}),
     ("POST", "/runs/{run}/containers", {"processorId": "0", "executionContainerId": "c2", "host": "h", "metricsAddress": "h:1"}),
     ("POST", "/containers/c1/exit", {"exitCode": 0, "reason": "a"}),
+    ("POST", "/containers/c1/invalidate", {"reason": "a"}),
     ("POST", "/runs/{run}/tasks/Partition 0/acquire", {"executionContainerId": "c1", "epoch": 1}),
     ("POST", "/runs/{run}/tasks/Partition 0/progress", {"generation": 1, "stage": "hourly", "lineage": "l", "batchId": 0, "offsets": []}),
     ("POST", "/jobs/flight-delays/pins", {"pinId": "p", "task": "Partition 0", "stage": "hourly", "reason": "a"}),

@@ -152,7 +152,7 @@ def test_snapshots_are_listed_pinned_verified_and_restored(home: Path, tmp_path:
         assert (chosen["checkpointId"], chosen["chosen"]) == (first, True)
 
 
-def test_the_error_about_an_unknown_name_is_one_line(home: Path) -> None:
+def test_the_error_about_an_unknown_name_is_a_line_and_a_remedy(home: Path) -> None:
     with running(home, *LONG_LEASES) as coordinator:
         backed = Backed(home, coordinator)
         at = ("--coordinator", backed.url)
@@ -165,7 +165,8 @@ def test_the_error_about_an_unknown_name_is_one_line(home: Path) -> None:
             ("snapshots", "pin", JOB),
             ("gc", "explain", "../etc/passwd"),
         ):
-            assert len(sluice(*command, *at, code=1).strip().splitlines()) == 1
+            reported = sluice(*command, *at, code=1).strip().splitlines()
+            assert [line.partition(": ")[0] for line in reported] == ["sluice", "remedy"]
 
 
 def test_garbage_is_planned_explained_and_audited(home: Path) -> None:

@@ -148,11 +148,11 @@ def test_the_error_about_a_broker_that_ends_has_the_reason(home: Home) -> None:
     assert home.broker.running() is None
 
 
-def test_a_port_that_another_program_uses_is_refused_in_one_line(home: Home) -> None:
+def test_a_port_that_another_program_uses_is_refused_with_a_remedy(home: Home) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         _, reported = home.call("up", "--port", port, code=1)
-    assert len(reported.splitlines()) == 1
+    assert [line.partition(": ")[0] for line in reported.splitlines()] == ["sluice", "remedy"]
     assert f"127.0.0.1:{port}" in reported
     assert home.broker.running() is None
 
@@ -234,7 +234,7 @@ async def test_a_secured_broker_accepts_clients_with_the_password_and_its_certif
 async def test_a_user_whose_name_kafka_cannot_read_is_refused(home: Home) -> None:
     with pytest.raises(BadSettings, match="al ice"):
         await Broker(home.directory / "kafka", sasl={"al ice": "secret"}).up()
-    assert home.call("up", "--user", "alice", code=1)[1].endswith("--user NAME:PASSWORD")
+    assert home.call("up", "--user", "alice", code=1)[1].splitlines()[0].endswith("--user NAME:PASSWORD")
 
 
 def test_the_directories_of_all_jars_are_printed(tmp_path: Path) -> None:

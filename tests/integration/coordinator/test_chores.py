@@ -7,16 +7,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, timedelta
+from pathlib import Path
 
 import pytest
 
 from coordinator.chores import ChoreScheduler
 from coordinator.fleet.expiry import FlushLastSeen
 from coordinator.runs.trim import TrimStreams
+from coordinator.snapshots.cleanup import CleanUp
 from sluice.core.errors import StoreUnavailable
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
-from tests.support.api import Caller, Json, chained_body, report_body
+from tests.support.api import Caller, Json, calling, chained_body, report_body, turn
 from tests.support.api import report as report_snapshot
 from tests.support.fakes import FakeClock
 
@@ -73,6 +75,36 @@ async def test_records_that_a_retained_snapshot_needs_are_kept_regardless_of_its
     await report(caller, run_id, {"route": ("flights", 10), "hourly": ("by-carrier", 7)})
     clock.advance(90 * 86_400)
     assert await trimming(caller, clock).run_once() == {"trimmed": 4}
+
+
+async def kept_records(caller: Caller) -> float:
+    """The metric about the intermediate stream."""
+    series = 'sluice_stream_kept_records{sluice_job="flight-delays",stream="by-carrier",system="log"} '
+    (line,) = [each for each in (await caller.http.get("/metrics")).text.splitlines() if each.startswith(series)]
+    return float(line.removeprefix(series))
+
+
+async def test_records_that_a_pin_without_an_end_keeps_are_shown_and_trimmed_when_it_is_removed(home: Path, clock: FakeClock) -> None:
+    async with calling(home, clock, keep_last=1) as caller:
+        caller.log.create("flights", 2)
+        run_id = await deployed(caller, clock, chained_body(2))
+        held = await caller.acquired(run_id, "c1")
+        (lineage,) = (stage["lineage"] for stage in held["stages"] if stage["stage"] == "hourly")
+        for number, offset in ((1, 4), (2, 7)):
+            read = [{"system": "log", "stream": "by-carrier", "partition": 0, "offset": offset}]
+            answer = await report_snapshot(caller, run_id, report_body(number, lineage, number - 1 or None, batchId=number, offsets=read))
+            assert answer.status_code == 200, answer.text
+            if number == 1:
+                pin = (await caller.http.post("/jobs/flight-delays/pins", json={"stage": "hourly", "task": "Partition 0"})).json()
+        assert pin["expiresAt"] is None
+        clock.advance(90 * 86_400)
+        await turn(caller, CleanUp)
+        await turn(caller, TrimStreams)
+        assert (caller.log.earliest("by-carrier")[0], await kept_records(caller)) == (4, 3)
+        assert (await caller.http.delete(f"/jobs/flight-delays/pins/{pin['pinId']}")).status_code == 204
+        await turn(caller, CleanUp)
+        await turn(caller, TrimStreams)
+        assert (caller.log.earliest("by-carrier")[0], await kept_records(caller)) == (7, 0)
 
 
 async def test_no_record_that_a_backed_up_stage_has_read_is_trimmed_before_its_first_snapshot(caller: Caller, clock: FakeClock) -> None:

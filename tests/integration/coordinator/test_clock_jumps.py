@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.chores import Chore
 from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.jobmodels.failover import ReassignTasks
 from coordinator.runs.trim import TrimStreams
@@ -16,17 +15,11 @@ from coordinator.snapshots.operations import Progress
 from coordinator.snapshots.rebuild import find
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
-from tests.support.api import Caller, calling, deployed, problem_slug, run_body, running, slots_of
+from tests.support.api import Caller, calling, deployed, problem_slug, run_body, running, slots_of, turn
 from tests.support.backups import new_world
 from tests.support.fakes import FakeClock
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-
-
-async def turn(caller: Caller, of: type[Chore]) -> None:
-    """Run the chore once, in addition to the runs that its schedule starts."""
-    (chore,) = (each for each in caller.coordinator.api.state.parts.health.maintenance._chores if isinstance(each, of))
-    await chore.run_once()
 
 
 @pytest.fixture

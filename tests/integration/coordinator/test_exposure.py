@@ -15,7 +15,7 @@ import pytest
 
 from coordinator.server import Certificate, listen, server
 from coordinator.settings import read_settings
-from sluice.cli.client import OperatorClient
+from sluice.client import IDLE_CONNECTION, OperatorClient, Refused
 from sluice.core.errors import BadSettings, CoordinatorUnreachable
 
 PAIR = {"tls_certificate": Path("tls.crt"), "tls_key": Path("tls.key")}
@@ -146,6 +146,7 @@ async def test_a_certificate_that_has_changed_is_read_again(tmp_path: Path) -> N
     assert not certificate.refresh()
     others[0].replace(files[0])
     assert not certificate.refresh()
+    assert await presented() == first, "the former one is used until both files were replaced"
     others[1].replace(files[1])
     assert certificate.refresh()
     assert await presented() != first
@@ -218,6 +219,18 @@ def test_a_client_certificate_gives_the_roles_of_its_name(tmp_path: Path) -> Non
             status("foreign")
 
 
+async def renewed_while_a_client_lives(port: int, files: tuple[Path, Path], renewed: tuple[Path, Path]) -> None:
+    """The new certificate has another name, so that its first request is refused."""
+    client = OperatorClient(f"https://localhost:{port}")
+    for new, old in zip(renewed, files, strict=True):
+        assert (await client.jobs()).jobs == (), "the former certificate is used until both files were replaced"
+        await asyncio.sleep(1.2 * IDLE_CONNECTION.total_seconds())  # then the coordinator has closed the connection
+        new.replace(old)
+    with pytest.raises(Refused, match="send a token"):
+        await client.jobs()
+    await client.close()
+
+
 def test_commands_present_the_certificate_of_their_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server_files, authority = (make_certificate(tmp_path, name) for name in ("server", "authority"))
     certificate, key = signed(tmp_path, authority, "ci")
@@ -236,6 +249,7 @@ def test_commands_present_the_certificate_of_their_environment(tmp_path: Path, m
                 await client.close()
 
         assert asyncio.run(jobs()) == ()
+        asyncio.run(renewed_while_a_client_lives(port, (certificate, key), signed(tmp_path, authority, "unknown")))
     monkeypatch.setenv("SLUICE_CLIENT_KEY", str(server_files[1]))
     with pytest.raises(BadSettings, match="SLUICE_CLIENT_CERTIFICATE"):
         OperatorClient("https://localhost:1")

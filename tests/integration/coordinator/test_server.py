@@ -15,7 +15,7 @@ import httpx
 import pytest
 import uvloop
 
-from coordinator.server import ACCEPTS, FrozenHeap, listen, server, shared
+from coordinator.server import ACCEPTS, THRESHOLDS, FrozenHeap, listen, server, shared
 from coordinator.settings import read_settings
 
 CONNECTIONS = 64
@@ -98,6 +98,15 @@ async def test_objects_that_survived_a_full_collection_are_not_examined_again(he
     gc.collect()
     assert gc.get_freeze_count() >= before + len(kept)
     assert not any(isinstance(each, Link) for each in gc.get_objects())
+
+
+async def test_the_thresholds_of_the_collector_are_those_of_before_when_the_server_has_ended() -> None:
+    before = gc.get_threshold()
+    heap = FrozenHeap()
+    heap.start()
+    assert gc.get_threshold() == THRESHOLDS
+    heap.stop()
+    assert gc.get_threshold() == before
 
 
 async def test_frozen_objects_that_became_garbage_are_freed_by_a_collection_of_everything(heap: FrozenHeap) -> None:

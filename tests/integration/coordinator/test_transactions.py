@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
 
 from coordinator.metrics import of_transactions
 from coordinator.runs.transactions import AFTER_ITS_END, NAMED_AFTER, AbortTransactions
-from sluice.streams.port import Offsets
 from tests.support.api import Caller
 from tests.support.fakes import FakeClock
-from tests.support.streams import TwoPartitions
-
-
-@dataclass
-class Held(TwoPartitions):
-    """A system whose streams end at 10, and can be read up to `readable_to`."""
-
-    readable_to: int = 4
-    aborted: list[tuple[str, str, str, str]] = field(default_factory=list)
-
-    @property
-    def transactional(self) -> bool:
-        return True
-
-    async def latest(self, stream: str) -> Offsets:
-        return {0: 10, 1: 10}
-
-    async def readable(self, stream: str) -> Offsets:
-        return {0: self.readable_to, 1: 10}
-
-    async def open_transactions(self, stream: str, offsets: Offsets) -> Mapping[int, str]:
-        return {partition: f"sluice/flight-delays/hourly/{stream}/Partition {partition}" for partition in offsets}
-
-    async def abort(self, stream: str, job: str, stage: str, task: str) -> None:
-        self.aborted.append((stream, job, stage, task))
+from tests.support.streams import BlockedReaders
 
 
 @pytest.fixture
@@ -49,12 +22,12 @@ async def run_id(caller: Caller) -> str:
     return run_id
 
 
-def chore(caller: Caller, clock: FakeClock, system: Held) -> AbortTransactions:
+def chore(caller: Caller, clock: FakeClock, system: BlockedReaders) -> AbortTransactions:
     return AbortTransactions(caller.coordinator.api.state.parts.health.store, {"log": system}, clock)
 
 
 async def test_transactions_of_tasks_that_have_an_owner_are_not_aborted(caller: Caller, clock: FakeClock, run_id: str) -> None:
-    system = Held()
+    system = BlockedReaders()
     made = chore(caller, clock, system)
     for _ in range(3):
         assert await made.run_once() == {}
@@ -64,7 +37,7 @@ async def test_transactions_of_tasks_that_have_an_owner_are_not_aborted(caller: 
 async def test_transactions_of_a_task_without_an_owner_are_aborted_if_readers_make_no_progress(
     caller: Caller, clock: FakeClock, run_id: str
 ) -> None:
-    system = Held()
+    system = BlockedReaders()
     made = chore(caller, clock, system)
     await caller.release(run_id, 1)
     assert await made.run_once() == {}, "at first it is not known whether they stand still"
@@ -75,7 +48,7 @@ async def test_transactions_of_a_task_without_an_owner_are_aborted_if_readers_ma
 
 
 async def test_no_transaction_is_aborted_while_readers_make_progress(caller: Caller, clock: FakeClock, run_id: str) -> None:
-    system = Held()
+    system = BlockedReaders()
     made = chore(caller, clock, system)
     await caller.release(run_id, 1)
     for at in (4, 5, 6, 10, 10):
@@ -84,7 +57,7 @@ async def test_no_transaction_is_aborted_while_readers_make_progress(caller: Cal
 
 
 async def test_transactions_of_an_ended_run_are_aborted_and_later_no_longer_checked(caller: Caller, clock: FakeClock, run_id: str) -> None:
-    system = Held()
+    system = BlockedReaders()
     made = chore(caller, clock, system)
     await made.run_once()
     await caller.http.post(f"/runs/{run_id}/stop")
@@ -96,7 +69,7 @@ async def test_transactions_of_an_ended_run_are_aborted_and_later_no_longer_chec
 
 
 async def test_the_writer_is_named_while_readers_make_no_progress_for_a_long_time(caller: Caller, clock: FakeClock, run_id: str) -> None:
-    system = Held()
+    system = BlockedReaders()
     made = chore(caller, clock, system)
     await made.run_once()
     (held,) = made.standing
@@ -115,7 +88,7 @@ async def test_the_writer_is_named_while_readers_make_no_progress_for_a_long_tim
 
 
 async def test_the_metric_names_the_writer_that_holds_back_readers(caller: Caller, clock: FakeClock, run_id: str) -> None:
-    made = chore(caller, clock, Held())
+    made = chore(caller, clock, BlockedReaders())
     await made.run_once()
     clock.advance(61)
     await made.run_once()

@@ -25,7 +25,7 @@ def reader(file: Path) -> Sequence[str]:
     """The command that prints the file as Compose understands it."""
     docker, loader = shutil.which("docker"), shutil.which("compose-spec")
     if docker and subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode == 0:
-        return [docker, "compose", "--file", str(file), "--profile", "flights", "config"]
+        return [docker, "compose", "--file", str(file), "--profile", "flights", "--profile", "pizza", "config"]
     if loader:
         return [loader, str(file)]
     raise NotInstalled("Docker Compose (docker compose, or its loader as compose-spec)")
@@ -47,7 +47,8 @@ def test_compose_accepts_the_file() -> None:
     done = read(ROOT / "docker-compose.yml")
     assert done.returncode == 0, done.stderr
     services = yaml.safe_load(done.stdout)["services"]
-    assert {"coordinator", "postgres", "kafka", "s3", "prometheus", "grafana", "flights-0", "flights-1"} <= set(services)
+    examples = {"flights-0", "flights-1", "pizza-0", "pizza-1"}
+    assert {"coordinator", "postgres", "kafka", "s3", "prometheus", "grafana"} | examples <= set(services)
     assert services["coordinator"]["environment"]["SLUICE_DATABASE_URL"] == "postgresql+asyncpg://sluice:sluice@postgres/sluice"
 
 

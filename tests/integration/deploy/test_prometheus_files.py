@@ -17,6 +17,7 @@ HERE = Path(__file__).parent
 DEPLOY = HERE.parents[2] / "deploy"
 ALERTS = HERE / "alerts.yml"
 """Series under which each alert fires."""
+DASHBOARDS = ("pizza-rushes.json", "sluice.json")
 
 
 @pytest.mark.parametrize(
@@ -62,8 +63,9 @@ def test_every_alert_links_to_its_section_in_the_docs_and_every_section_is_about
         assert f"**Means** ({severity}): " in sections[alert], alert
 
 
-def test_the_panels_of_the_dashboard_do_not_overlap_and_use_one_data_source() -> None:
-    dashboard = json.loads((DEPLOY / "grafana" / "sluice.json").read_text())
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_panels_of_a_dashboard_do_not_overlap_and_use_one_data_source(name: str) -> None:
+    dashboard = json.loads((DEPLOY / "grafana" / name).read_text())
     taken: set[tuple[int, int]] = set()
     for panel in dashboard["panels"]:
         at = panel["gridPos"]
@@ -76,11 +78,20 @@ def test_the_panels_of_the_dashboard_do_not_overlap_and_use_one_data_source() ->
     assert sources == {'{"type": "prometheus", "uid": "${datasource}"}'}
 
 
+def test_the_dashboard_of_the_example_reads_only_metrics_of_the_dashboard_that_is_tested_with_a_real_prometheus() -> None:
+    def metrics(name: str) -> set[str]:
+        panels = json.loads((DEPLOY / "grafana" / name).read_text())["panels"]
+        return {each for panel in panels for target in panel.get("targets", []) for each in re.findall(r"sluice_\w+(?={)", target["expr"])}
+
+    assert {"sluice_stage_state_rows", "sluice_job_state"} <= metrics("pizza-rushes.json") <= metrics("sluice.json")
+
+
 def test_grafana_is_provisioned_with_the_data_source_and_the_folder_of_the_dashboard() -> None:
     provisioning = DEPLOY / "grafana" / "provisioning"
     (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
     assert (source["type"], source["url"], source["isDefault"]) == ("prometheus", "http://prometheus:9090", True)
     (provider,) = yaml.safe_load((provisioning / "dashboards" / "sluice.yml").read_text())["providers"]
     mounted = yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())["services"]["grafana"]["volumes"]
-    assert f"./deploy/grafana/sluice.json:{provider['options']['path']}/sluice.json:ro" in mounted
+    for name in DASHBOARDS:
+        assert f"./deploy/grafana/{name}:{provider['options']['path']}/{name}:ro" in mounted
     assert "./deploy/grafana/provisioning:/etc/grafana/provisioning:ro" in mounted

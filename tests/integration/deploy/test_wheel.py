@@ -1,9 +1,10 @@
-"""The wheel: what is in it, and what is not."""
+"""The wheel: what is in it, and what is not. The sdist builds, and its metadata and README can be shown by a package index."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -43,3 +44,16 @@ def test_the_packages_in_the_wheel_can_be_imported_without_the_checkout(wheel: z
         "assert all(module.__file__.startswith(sys.argv[1]) for module in (sluice, coordinator.app, containers.driver))"
     )
     subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path)], cwd=tmp_path, check=True)
+
+
+def test_the_sdist_passes_the_check_of_its_metadata_and_readme(tmp_path: Path) -> None:
+    build = [sys.executable, "-P", "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (made,) = tmp_path.glob("sluice_spark-*.tar.gz")
+    done = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", str(made)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    with tarfile.open(made) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"README.md", "LICENSE", "PKG-INFO", "pyproject.toml"} <= names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support.browsers import chromium
+from tests.support.screenshots import pictures
 
 ROOT = Path(__file__).parents[3]
 
@@ -93,9 +95,17 @@ def test_the_search_finds_an_alert_without_another_host(reader: Reader) -> None:
     assert reader.other_hosts == []
 
 
-@pytest.mark.parametrize("page", ["changelog", "contributing", "reporting", "examples/flights", "examples/weather", "decisions/index"])
+@pytest.mark.parametrize(
+    "page", ["changelog", "contributing", "reporting", "examples/flights", "examples/pizza", "examples/weather", "decisions/index"]
+)
 def test_pages_from_outside_the_docs_folder_are_in_the_site(site: Path, page: str) -> None:
     assert "<h1" in (site / f"{page}.html").read_text()
+
+
+def test_the_docs_have_a_picture_of_every_page_on_a_desktop_and_on_a_phone_light_and_dark() -> None:
+    shown = re.findall(r"!\[[^]]+\]\(pages/([^)]+)\)", (ROOT / "docs" / "pictures.md").read_text())
+    assert sorted(shown) == sorted(pictures())
+    assert sorted(file.name for file in (ROOT / "docs" / "pages").iterdir()) == sorted(pictures())
 
 
 def test_links_lead_to_pages_of_the_site_and_not_to_markdown(site: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench import assignment, backup, checkpoint_latency, drain
+from bench import assignment, attach, backup, checkpoint_latency, drain
 from bench.checkpoint_latency import Measured
 from bench.gateway import operation
 from sluice.core.ids import ProcessorId, TaskName
@@ -45,6 +45,16 @@ def test_a_backup_is_judged_by_the_faster_round_of_each_kind_and_the_largest_num
     assert not backup.judged({**turns, "sluice": [mine, replace(mine, puts=5)]}).met
     assert not backup.judged({**turns, "sluice": [replace(mine, change=0.21)]}).met
     assert not backup.judged({**turns, "sluice": [replace(mine, restore=11.0)]}).met
+
+
+def test_an_attached_script_is_judged_by_the_spread_of_plain_runs() -> None:
+    plain = [attach.Turn(p50, cpu=20.0, start=10.0) for p50 in (900.0, 1000.0, 1100.0)]
+    found = attach.judged(plain, [attach.Turn(1100.0, cpu=22.0, start=11.0)])
+    assert found.met
+    assert (found.ratio, found.figures["plain_spread"], found.figures["cpu_ratio"], found.figures["start_later_s"]) == (1.1, 1.1, 1.1, 1.0)
+    assert not attach.judged(plain, [attach.Turn(1101.0, cpu=20.0, start=10.0)]).met
+    assert not attach.judged(plain, [attach.Turn(1000.0, cpu=22.1, start=10.0)]).met
+    assert not attach.judged(plain, [attach.Turn(1000.0, cpu=20.0, start=11.1)]).met
 
 
 def test_the_least_moves_are_counted_by_the_tasks_that_each_slot_may_keep() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from containers.errors import ClassArchiveUnavailable
-from containers.spark.cds import ClassArchive, ensure_archive, find_archive, installation
+from containers.spark.start.cds import ClassArchive, ensure_archive, find_archive, installation
 
 
 class Training:
@@ -105,7 +105,7 @@ def test_an_archive_of_a_release_without_jars_is_deleted_when_another_one_is_cre
 
 KILLED = """
 import os, signal, sys
-from containers.spark.cds import ensure_archive
+from containers.spark.start.cds import ensure_archive
 
 def train(archive, lock):
     if sys.argv[1] == "after":

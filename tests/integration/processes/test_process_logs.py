@@ -86,7 +86,7 @@ def test_a_coordinator_that_cannot_start_writes_the_reason_as_a_record(tmp_path:
 
 
 @pytest.mark.parametrize("command", [["coordinator"], ["container", "job.py"]])
-def test_a_bad_format_is_refused_in_one_line(tmp_path: Path, command: list[str]) -> None:
+def test_a_bad_format_is_refused_with_a_remedy(tmp_path: Path, command: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sluice", *command],
         capture_output=True,
@@ -98,8 +98,9 @@ def test_a_bad_format_is_refused_in_one_line(tmp_path: Path, command: list[str])
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    line, remedy = done.stderr.splitlines()
     assert line.startswith("sluice: The settings cannot be used. SLUICE_LOG_FORMAT: ")
+    assert remedy.startswith("remedy: ")
 
 
 def test_every_record_of_a_container_names_job_run_processor_and_container(tmp_path: Path) -> None:

@@ -89,11 +89,11 @@ def test_the_command_upgrades_the_database_under_home_and_may_run_twice(tmp_path
     assert (tmp_path / "home" / "coordinator.db").is_file()
 
 
-def test_the_error_of_the_command_is_one_line(tmp_path: Path) -> None:
+def test_the_error_of_the_command_is_a_line_and_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "coordinator.db").write_bytes(b"not a database, whatever its name says" * 100)
     done = subprocess.run([*SLUICE, "db", "upgrade", "--home", str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert [line.partition(": ")[0] for line in done.stderr.strip().splitlines()] == ["sluice", "remedy"]
     assert "not a database" in done.stderr
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from coordinator.identity.logins import LOGIN_LASTS
 from sluice import logins
-from sluice.cli.login import confirmed
+from sluice.cli.access.login import confirmed
 from sluice.clock import SystemClock
 from sluice.core.access.roles import Role
 from sluice.core.access.tokens import Grant

@@ -13,17 +13,26 @@ from urllib.parse import quote
 import pytest
 
 from coordinator.identity.sessions import MAX_SESSIONS_OF_A_TOKEN
+from coordinator.runs.transactions import NAMED_AFTER
 from sluice.core.access.roles import Role
 from sluice.core.access.tokens import BAD_LOGINS, Grant, digest
-from tests.support.api import Caller, calling, chained_body, run_body, snapshot
+from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
+from tests.support.api import Caller, calling, chained_body, offsets_json, run_body, snapshot
 from tests.support.fakes import FakeClock
+from tests.support.streams import BlockedReaders
 
 HOSTILE = "<script>alert(1)</script>\"'&"
 
 
 @pytest.fixture
-async def caller(tmp_path: Path) -> AsyncIterator[Caller]:
-    async with calling(tmp_path, FakeClock()) as found:
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def caller(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Caller]:
+    async with calling(tmp_path, clock) as found:
         found.log.create("flights", 2)
         yield found
 
@@ -48,7 +57,7 @@ async def test_the_jobs_are_listed_with_their_problems(caller: Caller) -> None:
     await caller.deploy(chained_body())
     text = await text_of(caller, "/ui/")
     assert 'href="jobs/flight-delays"' in text
-    assert "0 of 1 containers are live" in text
+    assert "0 of 1 containers are live</a> and 1 more<br>Start the missing containers; their last exits are listed." in text
 
 
 async def test_a_job_is_shown_with_its_tasks_containers_and_events(caller: Caller) -> None:
@@ -163,6 +172,11 @@ async def test_every_action_of_a_page_has_a_plan(caller: Caller) -> None:
     assert "There is no job yet" in await text_of(caller, "/ui/")
 
 
+async def test_the_page_of_an_existing_script_offers_no_action_that_would_be_refused(caller: Caller) -> None:
+    await caller.deploy({"job": "orders", "kind": "attached", "containers": 1, "inputs": [], "stages": []})
+    assert re.findall(r'data-action="actions/(\w+)', await text_of(caller, "/ui/jobs/orders")) == ["stop"]
+
+
 async def test_a_page_of_another_site_cannot_act(caller: Caller) -> None:
     run = await caller.deploy()
     subject = {"job": "flight-delays", "run": run["runId"]}
@@ -255,6 +269,50 @@ async def test_snapshots_have_filters_and_pages(tmp_path: Path) -> None:
         assert "No snapshot matches the filter" in await text_of(caller, f"{state}?task=Partition%201&stage=route")
 
 
+async def test_the_state_page_counts_the_batches_that_a_lost_disk_would_repeat(tmp_path: Path) -> None:
+    async with calling(tmp_path, FakeClock(), keep_last=200) as caller:
+        caller.log.create("flights", 2)
+        run_id = (await caller.deploy(chained_body()))["runId"]
+        await caller.registered(run_id, "c-1")
+        lineages = {}
+        for task in range(2):
+            acquired = await caller.acquired(run_id, "c-1", task=f"Partition {task}")
+            lineages[task] = {each["stage"]: each["lineage"] for each in acquired["stages"]}
+
+        async def commit(task: int, batch: int) -> None:
+            metrics = {"rows": 1, "rowsPerSecond": 1, "batchMillis": 20_000, "at": "2013-01-01T12:07:00Z"}
+            keys = {"generation": 1, "stage": "hourly", "lineage": lineages[task]["hourly"]}
+            body = {**keys, "batchId": batch, "offsets": [], "metrics": metrics}
+            answer = await caller.http.post(f"/runs/{run_id}/tasks/Partition {task}/progress", json=body)
+            assert answer.status_code == 204, answer.text
+
+        for task, newest in ((0, 120), (1, 1)):
+            await commit(task, 7 + newest - 1)
+            for number in range(1, newest + 1):
+                await snapshot(caller, run_id, number, lineages[task]["hourly"], task, number - 1 if number > 1 else None)
+        state = "/ui/jobs/flight-delays/state"
+        assert "If the disk of slot 0 were lost now: 0 batches." in await text_of(caller, f"{state}?stage=hourly")
+        await commit(0, 7 + 119 + 3)
+        await commit(1, 7 + 5)  # its snapshot is older than those that the page lists
+        caller.coordinator.api.state.ui.live.expire()
+        text = await text_of(caller, f"{state}?stage=hourly")
+        assert "If the disk of slot 0 were lost now: 8 batches, about 1 min 40 s." in text
+        rows = re.findall(r"<th scope=\"row\"><a [^>]*>(Partition \d)</a></th><td>hourly</td>.*?<td class=\"number\">(\d+)</td>", text)
+        assert rows == [("Partition 1", "5"), ("Partition 0", "3")]
+
+
+async def test_the_disks_with_the_largest_effect_are_first_and_one_without_a_snapshot_is_marked(caller: Caller) -> None:
+    run_id = (await caller.deploy(chained_body()))["runId"]
+    await caller.registered(run_id, "c-1")
+    acquired = await caller.acquired(run_id, "c-1")
+    lineage = next(each["lineage"] for each in acquired["stages"] if each["stage"] == "hourly")
+    body = {"generation": 1, "stage": "hourly", "lineage": lineage, "batchId": 0, "offsets": []}
+    committed = await caller.http.post(f"/runs/{run_id}/tasks/Partition 0/progress", json=body)
+    assert committed.status_code == 204, committed.text
+    text = await text_of(caller, "/ui/jobs/flight-delays/state")
+    assert 'were lost now: 1 batch; <span class="bad">a stage has no snapshot</span>.' in text
+
+
 async def test_the_jobs_of_the_fleet_have_a_filter(caller: Caller) -> None:
     await caller.deploy(chained_body())
     await caller.coordinator.api.state.parts.lag.run_once()
@@ -280,6 +338,45 @@ async def test_problems_of_the_coordinator_are_shown_above_the_jobs(tmp_path: Pa
     assert "does not belong to Sluice" in text
 
 
+async def test_a_task_shows_its_offsets_and_a_stage_that_works_again_its_last_error(caller: Caller) -> None:
+    run_id = (await caller.deploy(chained_body()))["runId"]
+    await caller.registered(run_id, "c-1")
+    acquired = await caller.acquired(run_id, "c-1")
+    lineage = next(each["lineage"] for each in acquired["stages"] if each["stage"] == "route")
+    failure = {"generation": 1, "error": "job.py, line 12: KeyError: 'carrier'", "failures": 2, "retrySeconds": 3, "log": ""}
+    path = f"/runs/{run_id}/tasks/Partition 0"
+    assert (await caller.http.post(f"{path}/stages/route/failure", json=failure)).is_success
+    text = await text_of(caller, "/ui/jobs/flight-delays")
+    assert "Recovered" not in text
+    offsets = offsets_json({("flights", 0): 0})
+    caller.log.append(
+        "flights", [Record(b"{}", partition=0)] * 1234, writer=Writer(Lineage("w"), "w", Generation(1)), batch=1, now_micros=1
+    )
+    body = {"generation": 1, "stage": "route", "lineage": lineage, "batchId": 0, "offsets": [{**offsets[0], "offset": 1234}]}
+    assert (await caller.http.post(f"{path}/progress", json=body)).status_code == 204
+    assert (await caller.http.post(f"{path}/stages/route/failure", json={**failure, "failures": 0, "retrySeconds": None})).is_success
+    caller.coordinator.api.state.ui.live.expire()
+    text = await text_of(caller, "/ui/jobs/flight-delays")
+    assert "<summary>offsets</summary>read up to flights/0: 1,234 </details>" in text
+    panel = text[text.index("Recovered within the last ten minutes") :]
+    assert "job.py, line 12: KeyError: &#39;carrier&#39; (stage route of Partition 0)" in panel
+
+
+async def test_a_job_shows_the_open_transactions_that_block_the_readers_of_its_streams(caller: Caller, clock: FakeClock) -> None:
+    parts = caller.coordinator.api.state.parts
+    parts.systems["log"] = BlockedReaders()
+    await caller.deploy(chained_body(partitions=2))
+    job = "/ui/jobs/flight-delays"
+    assert '<section id="transactions" hidden' in await text_of(caller, job)
+    await parts.transactions.run_once()
+    clock.advance(NAMED_AFTER.total_seconds())
+    await parts.transactions.run_once()
+    text = await text_of(caller, job)
+    panel = text[text.index('<section id="transactions" aria') :]
+    assert '<th scope="row">log.delays</th><td class="number">0</td><td class="number">10 s</td>' in panel
+    assert "<code>sluice/flight-delays/hourly/delays/Partition 0</code>" in panel
+
+
 async def test_a_job_shows_which_task_holds_its_watermarks_and_how_it_writes(caller: Caller) -> None:
     run_id = (await caller.deploy(chained_body()))["runId"]
     await caller.registered(run_id, "c-1")
@@ -301,11 +398,6 @@ async def test_a_job_shows_which_task_holds_its_watermarks_and_how_it_writes(cal
 
 
 # --- with tokens --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from containers.agent.alignment import Aligner
 from containers.engine import StageStart
-from sluice.client import CoordinatorClient
+from sluice.client.agents import AgentClient
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
 from sluice.core.jobmodels.graph import Stage
@@ -61,7 +61,7 @@ def coordinator() -> FakeCoordinator:
 
 @pytest.fixture
 async def aligner(coordinator: FakeCoordinator) -> Aligner:
-    return Aligner(cast("CoordinatorClient", coordinator), RunId("r"), START, waiting_interval=timedelta(milliseconds=10))
+    return Aligner(cast("AgentClient", coordinator), RunId("r"), START, waiting_interval=timedelta(milliseconds=10))
 
 
 def passes(aligner: Aligner, batch: int) -> asyncio.Task[None]:

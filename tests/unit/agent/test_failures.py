@@ -64,6 +64,20 @@ in stage 12.0 (TID 15) (host executor driver): java.lang.IllegalStateException: 
 \tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:1)
 """
 
+PY4J = """\
+Traceback (most recent call last):
+  File "/opt/venv/lib/python3.11/site-packages/py4j/protocol.py", line 327, in get_return_value
+    raise Py4JJavaError(
+py4j.protocol.Py4JJavaError: An error occurred while calling o916.collectToPython.
+: org.apache.spark.SparkException: [MALFORMED_RECORD] Malformed records are detected in record parsing: [null].
+Parse Mode: FAILFAST.
+\tat org.apache.spark.sql.errors.QueryExecutionErrors.failed(QueryExecutionErrors.scala:1615)
+Caused by: org.apache.spark.sql.catalyst.util.BadRecordException: bad record
+\tat org.apache.spark.sql.catalyst.json.JacksonParser.parse(JacksonParser.scala:600)
+Caused by: com.fasterxml.jackson.core.JsonParseException: Unrecognized token 'no'
+\t... 12 more
+"""
+
 
 def test_the_line_of_user_code_comes_first_and_frames_of_libraries_are_skipped() -> None:
     assert headline(FOREACH_BATCH, JOBS) == "/srv/jobs/lib/sink.py:7 in save: ZeroDivisionError: division by zero"
@@ -76,6 +90,18 @@ def test_of_chained_errors_the_one_that_user_code_raised_is_shown() -> None:
 @pytest.mark.parametrize("directory", [None, Path("/home/other")])
 def test_without_a_line_of_user_code_the_error_itself_is_shown(directory: Path | None) -> None:
     assert headline(WRAPPED, directory) == "RuntimeError: the batch function raised SystemExit: enough"
+
+
+def test_an_error_of_the_jvm_that_python_reports_is_shown_with_its_innermost_cause() -> None:
+    assert headline(PY4J, JOBS) == (
+        "org.apache.spark.SparkException: [MALFORMED_RECORD] Malformed records are detected in record parsing: [null]. "
+        "Caused by: com.fasterxml.jackson.core.JsonParseException: Unrecognized token 'no'"
+    )
+    assert headline(PY4J + "\n" + WRAPPED, None) == headline(WRAPPED, None)
+
+
+def test_names_of_objects_in_the_jvm_make_no_other_error() -> None:
+    assert similar("An error occurred while calling o916.start") == similar("An error occurred while calling o1114.start")
 
 
 def test_an_environment_beside_the_job_file_is_not_the_users_code() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from containers.agent.heartbeat import LeaseEnd, LeaseExpired, LeaseKeeper, Replaced, RunEnded
-from sluice.client import Alive, NotValid
+from sluice.client.agents import Alive, NotValid
 from sluice.core.errors import CoordinatorUnreachable
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant
 from sluice.core.leases.lease import ContainerLease, next_heartbeat

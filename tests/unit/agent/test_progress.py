@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from containers.agent.progress import FailureReport, ProgressReport, ProgressReporter
-from sluice.client import CoordinatorClient
+from sluice.client.agents import AgentClient
 from sluice.core.errors import CoordinatorUnavailable, CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 from tests.support.engines import soon
@@ -62,7 +62,7 @@ def there() -> Scripted:
 
 @pytest.fixture
 async def reports(there: Scripted) -> AsyncIterator[ProgressReporter]:
-    client = CoordinatorClient("http://c", httpx.MockTransport(there.answer))
+    client = AgentClient("http://c", httpx.MockTransport(there.answer))
     yield ProgressReporter(client, RunId("run 1"), timedelta(milliseconds=1))
     await client.close()
 

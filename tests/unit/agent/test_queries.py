@@ -43,6 +43,7 @@ class SlowBackup:
     abandoned: bool = False
     finished: int = 0
     forgotten: bool = False
+    problem: str | None = None
 
     async def prepare(self) -> StageStart:
         self.preparing.set()
@@ -53,6 +54,9 @@ class SlowBackup:
         self.start = start
 
     async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def watch(self, report: Callable[[], None]) -> None:
         await asyncio.Event().wait()
 
     async def finish(self) -> None:

@@ -50,6 +50,8 @@ def test_a_run_id_is_the_only_required_setting(given: pytest.MonkeyPatch) -> Non
         ("EXECUTION_ENV_CONTAINER_ID", ""),
         ("EXECUTION_ENV_CONTAINER_ID", "two words"),
         ("EXECUTION_ENV_CONTAINER_ID", "c" * 301),
+        ("SLUICE_COORDINATOR_URL", "ftp://coordinator"),
+        ("SLUICE_COORDINATOR_URL", "http://me:hunter2@[::1"),
         ("SLUICE_MAX_ROWS", "0"),
         ("SLUICE_MAX_ROWS", "many"),
         ("SLUICE_TRIGGER_SECONDS", "-1"),
@@ -68,6 +70,7 @@ def test_a_bad_value_is_one_line_that_begins_with_its_variable(given: pytest.Mon
     assert output.startswith(f"{variable}: ")
     assert "\n" not in output
     assert "SLUICE_SLUICE" not in output
+    assert "hunter2" not in output
 
 
 def test_all_invalid_settings_are_reported_at_once(given: pytest.MonkeyPatch) -> None:

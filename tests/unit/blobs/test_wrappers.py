@@ -244,6 +244,25 @@ async def test_every_attempt_is_counted_by_what_it_did_and_what_it_was_for() -> 
     assert requests.received == {Purpose.AUDIT: 4}
 
 
+async def test_the_error_of_a_put_is_known_until_the_same_kind_of_put_succeeds() -> None:
+    requests = Requests()
+    faulty = FaultyBlobs(MemoryBlobs(FakeClock()), every("put", Fault.FAIL))
+    store = TimeoutBlobs(CountedBlobs(faulty, requests), timedelta(milliseconds=10))
+    with pytest.raises(BlobUnavailable):
+        await put(store, "a", b"1")
+    assert requests.put_error == "put of a was made to fail"
+    faulty.plan = every("get", Fault.FAIL)
+    await put(store, "a", b"1")
+    assert requests.put_error is None
+    with pytest.raises(BlobUnavailable):
+        await bytes_of(store, "a")
+    assert requests.put_error is None
+    faulty.plan = every("put", Fault.HANG)
+    with pytest.raises(BlobUnavailable):
+        await put(store, "b", b"1")
+    assert requests.put_error == "put of b was not answered"
+
+
 async def test_half_a_body_counts_as_half() -> None:
     requests = Requests()
     faulty = FaultyBlobs(MemoryBlobs(FakeClock()))

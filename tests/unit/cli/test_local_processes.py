@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from containers.local.processes import Launch, LocalContainers, Processes, RestartLimitReached, Slot
-from sluice.client import CoordinatorClient
+from sluice.client.agents import AgentClient
 from sluice.core.ids import ProcessorId, RunId
 from sluice.core.jobmodels.placement import slots
 from tests.support.fakes import FakeClock
@@ -30,7 +30,7 @@ class FakeProcesses(Processes):
 @pytest.fixture
 def containers(tmp_path: Path) -> LocalContainers:
     processes = FakeProcesses(tmp_path, 5, FakeClock())
-    return LocalContainers(Launch(Path("job.py"), "http://c", tmp_path), processes, cast(CoordinatorClient, None), RunId("r"), 2)
+    return LocalContainers(Launch(Path("job.py"), "http://c", tmp_path), processes, cast(AgentClient, None), RunId("r"), 2)
 
 
 def ends(containers: LocalContainers, name: str, code: int) -> None:

@@ -32,7 +32,7 @@ WIRE = {
     ("stale-run", 409, "The run is not the job's current one, or has ended."),
     ("slot-in-use", 409, "Another container has the slot, and the request does not replace it."),
     ("not-attached", 409, "The job is run from a job file."),
-    ("attached-job", 409, "The job is a command that Sluice runs without knowing its queries."),
+    ("attached-job", 409, "The job is an existing script, which Sluice cannot drain."),
     ("job-not-finished", 409, "The job's current run has not ended, or a container of the job may still be running."),
     ("run-is-draining", 409, "The job's current run is draining."),
     ("version-conflict", 412, "The job model has changed since it was read."),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
+from dataclasses import fields
+from datetime import timedelta
 from typing import Any
 
 import kubernetes_validate
@@ -14,16 +17,18 @@ from pydantic_settings import BaseSettings
 from typer.core import TyperGroup
 
 from containers.settings import ContainerSettings, read_container_settings
-from coordinator.settings import Settings, read_settings
+from coordinator.settings import IdentityProvider, Settings, read_settings
+from coordinator.snapshots.degraded import TOLERATED_FOR, BackupMonitor
 from sluice.cli.main import app
 from sluice.logconfig import LogSettings
+from sluice.tracing import TraceSettings
 from tests.support.deployed import ROOT, Launch, compose, dockerfile, image_environment, launches, manifests
 
 READ_ELSEWHERE = {
     "SLUICE_JARS_DIR": "containers/jars.py",
     "SLUICE_CONFIG": "coordinator/settings.py",
-    "SLUICE_TOKEN_FILE": "sluice/client.py",
-    "SLUICE_CA_FILE": "sluice/client.py",
+    "SLUICE_TOKEN_FILE": "sluice/client/coordinator.py",
+    "SLUICE_CA_FILE": "sluice/client/tls.py",
 }
 OPTIONS = {"host": "--host", "tls_certificate": "--tls-certificate", "tls_key": "--tls-key"}
 OLDEST_KUBERNETES, NEWEST_KUBERNETES = "1.28", "1.37"
@@ -63,13 +68,15 @@ def test_each_deployment_launches_its_command() -> None:
         ("containers.yaml", "flights"),
         ("docker-compose.yml", "flights-0"),
         ("docker-compose.yml", "flights-1"),
+        ("docker-compose.yml", "pizza-0"),
+        ("docker-compose.yml", "pizza-1"),
         ("flights.json", "container"),
         ("sluice-container@.service", "sluice-container@"),
     ]
 
 
 def test_a_variable_is_a_setting_that_exists() -> None:
-    known = variables(Settings) | variables(ContainerSettings) | variables(LogSettings) | set(READ_ELSEWHERE)
+    known = variables(Settings) | variables(ContainerSettings) | variables(LogSettings) | variables(TraceSettings) | set(READ_ELSEWHERE)
     named = {name for each in launches() for name in each.environment} | set(image_environment())
     assert {name for name in named if OURS.match(name)} <= known
     for name, file in READ_ELSEWHERE.items():
@@ -78,7 +85,7 @@ def test_a_variable_is_a_setting_that_exists() -> None:
 
 @every_launch
 def test_a_command_parses(launch: Launch, sluice: TyperGroup) -> None:
-    assert launch.commands or "examples.flights.replay" in str(compose()["services"][launch.name]["command"])
+    assert launch.commands or re.search(r"examples\.\w+\.replay", str(compose()["services"][launch.name]["command"]))
     for command in launch.commands:
         parse(sluice, list(command[1:]))
 
@@ -177,6 +184,11 @@ every_manifest = pytest.mark.parametrize(
     [each for _, each in manifests()],
     ids=[f"{file.name}: {each['kind']} {each['metadata']['name']}" for file, each in manifests()],
 )
+every_manifest_with_a_spec = pytest.mark.parametrize(
+    "manifest",
+    [each for _, each in manifests() if "spec" in each],
+    ids=[f"{file.name}: {each['kind']} {each['metadata']['name']}" for file, each in manifests() if "spec" in each],
+)
 
 
 @every_manifest
@@ -197,26 +209,47 @@ def test_a_manifest_is_of_no_namespace(manifest: dict[str, Any]) -> None:
     assert "namespace" not in manifest["metadata"]
 
 
-@every_manifest
+@every_manifest_with_a_spec
 def test_a_pod_takes_no_setting_from_a_service_s_name(manifest: dict[str, Any]) -> None:
     pod = manifest["spec"].get("template", {}).get("spec")
     assert pod is None or pod["enableServiceLinks"] is False
 
 
-@every_manifest
+@every_manifest_with_a_spec
 def test_selectors_select_the_pods_of_the_manifests(manifest: dict[str, Any]) -> None:
-    labels = [each["spec"]["template"]["metadata"]["labels"] for _, each in manifests() if "template" in each["spec"]]
+    labels = [each["spec"]["template"]["metadata"]["labels"] for _, each in manifests() if "template" in each.get("spec", {})]
     selected = manifest["spec"].get("selector") or manifest["spec"].get("podSelector")
     wanted = selected.get("matchLabels", selected)
     assert any(wanted.items() <= each.items() for each in labels)
 
 
-@every_manifest
+@every_manifest_with_a_spec
 def test_a_pod_declares_the_volumes_that_it_mounts(manifest: dict[str, Any]) -> None:
     pod = manifest["spec"].get("template", {}).get("spec", {"containers": []})
     claimed = {each["metadata"]["name"] for each in manifest["spec"].get("volumeClaimTemplates", [])}
     had = claimed | {each["name"] for each in pod.get("volumes", [])}
     assert {mount["name"] for each in pod["containers"] for mount in each["volumeMounts"]} == had
+
+
+def test_the_coordinator_accepts_the_service_account_of_the_containers() -> None:
+    documents = [
+        each for name in ("coordinator", "containers") for each in yaml.safe_load_all((ROOT / f"deploy/kubernetes/{name}.yaml").read_text())
+    ]
+    accounts = {each["metadata"]["name"] for each in documents if each["kind"] == "ServiceAccount"}
+    pods = {each["metadata"]["name"]: each["spec"]["template"]["spec"] for each in documents if "template" in each.get("spec", {})}
+    [launch] = [each for each in launches() if each.file == "coordinator.yaml"]
+    [provider] = [IdentityProvider.model_validate(each) for each in json.loads(launch.environment["SLUICE_IDENTITY_PROVIDERS"])]
+    [row] = provider.roles
+    token = {each["name"]: each for each in pods["flights"]["volumes"]}["token"]["projected"]["sources"][0]["serviceAccountToken"]
+    mounts = {each["name"]: each["mountPath"] for each in pods["flights"]["containers"][0]["volumeMounts"]}
+    [containers] = [each for each in launches() if each.file == "containers.yaml"]
+
+    assert {each["serviceAccountName"] for each in pods.values()} == accounts
+    assert provider.kubernetes
+    assert token["audience"] == provider.audience
+    assert row.subject == f"system:serviceaccount:$(POD_NAMESPACE):{pods['flights']['serviceAccountName']}"
+    assert (row.roles, row.jobs) == (("agent",), ("flights",))
+    assert containers.environment["SLUICE_TOKEN_FILE"] == f"{mounts['token']}/{token['path']}"
 
 
 def test_manifests_and_manuals_name_the_image_of_this_version() -> None:
@@ -225,3 +258,18 @@ def test_manifests_and_manuals_name_the_image_of_this_version() -> None:
     named = [tag for file in files for tag in re.findall(r"sluice:(\d+\.\d+\.\d+)", file.read_text())]
     assert named
     assert set(named) == {version}
+
+
+def test_the_alert_on_a_degraded_backup_is_raised_within_a_minute() -> None:
+    """At worst, a chore, a scrape and an evaluation each come just before what they are to find."""
+    prometheus = ROOT / "deploy" / "prometheus"
+    intervals = yaml.safe_load((prometheus / "prometheus.yml").read_text())["global"]
+    scraped, evaluated = (int(intervals[name].removesuffix("s")) for name in ("scrape_interval", "evaluation_interval"))
+    rules = [rule for group in yaml.safe_load((prometheus / "rules.yml").read_text())["groups"] for rule in group["rules"]]
+    [alert] = [rule for rule in rules if rule.get("alert") == "SluiceBackupDegraded"]
+    assert "for" not in alert
+    settings = ContainerSettings.model_fields
+    overdue = settings["commit_late_seconds"].default + settings["report_seconds"].default
+    [every] = [field.default for field in fields(BackupMonitor) if field.name == "every"]
+    assert isinstance(every, timedelta)
+    assert max(overdue, TOLERATED_FOR.total_seconds()) + every.total_seconds() + scraped + evaluated < 60

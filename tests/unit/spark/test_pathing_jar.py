@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.spark.pathing_jar import LONGEST_LINE, MANIFEST, manifest, pathing_jar
+from containers.spark.start.pathing_jar import LONGEST_LINE, MANIFEST, manifest, pathing_jar
 
 
 def class_path(text: bytes) -> list[str]:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from containers.spark.cds import CLASS_PATH, ClassArchive
 from containers.spark.session import DEFAULT_JAVA_OPTIONS, LONGEST_SOCKETS_PATH, session_settings
+from containers.spark.start.cds import CLASS_PATH, ClassArchive
+from containers.spark.start.jvm_log import configuration, is_configured
 
 SOCKETS = Path("/tmp/sluice-abc")
 ARCHIVE = ClassArchive(Path("/cache/a b.jsa"), "/cache/a b.jar")
@@ -78,3 +80,30 @@ def test_the_jvm_s_temporary_files_are_in_the_directory_that_is_deleted_with_the
 
 def test_a_jvm_that_spark_submit_has_started_has_its_own_directory_for_temporary_files() -> None:
     assert "tmpdir" not in session_settings("local[2]", {"spark.master": "local[2]"}, {}, None, None, Path("/t"))[DEFAULT_JAVA_OPTIONS]
+
+
+def test_the_jvm_logs_to_a_file_if_one_is_named() -> None:
+    settings = session_settings("local[2]", {}, {}, None, None, None, Path("/a b/log4j2.properties"))
+    assert settings[DEFAULT_JAVA_OPTIONS].endswith('"-Dlog4j2.configurationFile=file:///a%20b/log4j2.properties"')
+    assert "log4j" not in session_settings("local[2]", {"spark.master": "local[2]"}, {}, None, None, None, Path("/l"))[DEFAULT_JAVA_OPTIONS]
+
+
+def test_a_logging_that_the_user_has_configured_is_not_replaced(tmp_path: Path) -> None:
+    assert not is_configured({}, {})
+    assert is_configured({"spark.driver.extraJavaOptions": "-Dlog4j2.configurationFile=mine.xml"}, {})
+    assert not is_configured({}, {"SPARK_CONF_DIR": str(tmp_path)})
+    (tmp_path / "log4j2.properties.template").touch()
+    assert not is_configured({}, {"SPARK_CONF_DIR": str(tmp_path)})
+    (tmp_path / "log4j2.properties").touch()
+    assert is_configured({}, {"SPARK_CONF_DIR": str(tmp_path)})
+    (tmp_path / "conf").mkdir()
+    assert not is_configured({}, {"SPARK_HOME": str(tmp_path)})
+    (tmp_path / "conf" / "log4j2.xml").touch()
+    assert is_configured({}, {"SPARK_HOME": str(tmp_path)})
+
+
+def test_the_path_of_the_log_is_not_interpreted_by_log4j() -> None:
+    lines = dict(line.split(" = ", 1) for line in configuration(Path("/a ${env:HOME}/50%i.log")).splitlines() if " = " in line)
+    plain = {name: re.sub(r"\\u(....)", lambda found: chr(int(found[1], 16)), value) for name, value in lines.items()}
+    assert plain["appender.file.fileName"] == "/a $${env:HOME}/50%i.log"
+    assert plain["appender.file.filePattern"] == "/a $${env:HOME}/50%%i.log.%i"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from coordinator.ui.fleet import LEVELS, heat_map
 from coordinator.ui.graph import NODE_HEIGHT, NODE_WIDTH, Edge, Node, draw
 from coordinator.ui.pieces import ROWS, Fragment, changed
-from coordinator.ui.render import duration, element_id, size
+from coordinator.ui.render import code, duration, element_id, size
 from coordinator.ui.samples import KEPT, sparkline
 
 NAMES = st.sampled_from("abcdef")
@@ -83,6 +83,12 @@ def test_different_names_have_different_ids(one: str, other: str) -> None:
     one, other = (text.encode(errors="ignore").decode() for text in (one, other))
     assert (element_id(one) == element_id(other)) == (one == other)
     assert not set(element_id(one)) & set(" \"'<>&")
+
+
+def test_text_between_backticks_is_code_and_all_text_is_escaped() -> None:
+    assert code("run `sluice plan` <now>") == "run <code>sluice plan</code> &lt;now&gt;"
+    assert code("`<b>`") == "<code>&lt;b&gt;</code>"
+    assert code("one ` only") == "one ` only"
 
 
 def test_durations_and_sizes_are_short() -> None:

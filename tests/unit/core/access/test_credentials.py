@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from coordinator.settings import read_settings
-from sluice.client import CoordinatorClient
+from sluice.client.agents import AgentClient
 from sluice.core.access.credentials import without_credentials
 from sluice.core.errors import BadSettings, SluiceError
 
@@ -58,7 +58,7 @@ async def test_errors_of_the_client_do_not_show_the_credentials_of_its_url(url: 
         raise httpx.ConnectError("refused", request=request)
 
     for answer in (refuse, lambda _: httpx.Response(503), lambda _: httpx.Response(200, text="no JSON"), lambda _: httpx.Response(404)):
-        client = CoordinatorClient(url, httpx.MockTransport(answer))
+        client = AgentClient(url, httpx.MockTransport(answer))
         with pytest.raises(SluiceError) as raised:
             await client.jobs()
         assert CANARY not in str(raised.value)

@@ -19,6 +19,7 @@ from sluice.core.leases.ownership import (
     RegroupedStage,
     StagePosition,
     check_report,
+    kept_for_snapshots,
     regrouped,
     unread_from,
     updated_offsets,
@@ -93,6 +94,15 @@ def test_a_partition_is_not_trimmed_beyond_the_start_of_a_reader_without_a_repor
     assert unread_from([PartitionReader(3, 9), PartitionReader(5, None)], 10) == 5
     assert unread_from([PartitionReader(3, 9, [7]), PartitionReader(5, 8)], 10) == 7
     assert unread_from([PartitionReader(3, 11)], 10) == 3
+
+
+def test_only_old_records_that_all_readers_have_passed_and_a_snapshot_needs_are_kept_for_snapshots() -> None:
+    readers = [PartitionReader(3, 9, [7, 4]), PartitionReader(0, 8)]
+    assert kept_for_snapshots(readers, begin=0, end=10, limit=10) == 4
+    assert kept_for_snapshots(readers, begin=5, end=10, limit=10) == 3
+    assert kept_for_snapshots(readers, begin=0, end=10, limit=6) == 2
+    assert kept_for_snapshots([PartitionReader(0, 8, [None]), PartitionReader(2, None)], begin=0, end=10, limit=10) == 2
+    assert kept_for_snapshots([PartitionReader(3, 9, [9])], begin=0, end=10, limit=10) == 0
 
 
 # --- regrouping ---------------------------------------------------------------------------------------------------

@@ -35,6 +35,15 @@ def test_a_blob_store_that_cannot_be_opened_is_a_problem_with_its_error() -> Non
     ]
 
 
+def test_a_stage_whose_backup_is_overdue_is_named_with_its_error_for_each_blob_store() -> None:
+    found = backup_problems([A, B], {A, B}, {}, {FIRST: {A, B}, SECOND: {A}}, {FIRST: "the bucket is full"})
+    assert [str(each) for each in found] == [
+        "the backup of Partition 0/s to blob store a is overdue: the bucket is full",
+        "the backup of Partition 0/s to blob store b is overdue: the bucket is full",
+        "the newest state is not backed up to blob store b: Partition 1/s",
+    ]
+
+
 def test_five_stages_are_named_and_the_others_counted() -> None:
     heads = {(TaskName(f"Partition {number}"), StageName("s")): set[BlobStoreName]() for number in range(7)}
     (problem,) = backup_problems([A], {A}, {}, heads)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from containers.attached import messages
 from containers.attached.app import App, NotGranted
 from sluice.clock import SystemClock
 from sluice.core.ids import JobName
-from tests.spark.test_active_queries import Script, nothing, script
+from tests.attached.test_active_queries import Script, nothing, script
 from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.spark
@@ -34,8 +37,8 @@ class Supervisor:
     def say(self, kind: str, **fields: object) -> None:
         self.ours.sendall(messages.encode(kind, **fields))
 
-    def grant(self, job: str = "orders") -> None:
-        self.say("granted", job=job, run="run-1", generation=3)
+    def grant(self, job: str = "orders", generation: int = 3) -> None:
+        self.say("granted", job=job, run="run-1", generation=generation)
         self.app.start(self.theirs, ends_script=False)
 
     def next(self, kind: str) -> messages.Message:
@@ -91,6 +94,65 @@ def test_a_query_whose_checkpoint_another_job_uses_is_stopped(supervisor: Superv
     assert refused["error"] == "job copies uses the checkpoint"
     assert not query.isActive
     assert other.isActive
+
+
+class Stubborn:
+    """A script that starts its query again whenever it ends, whatever the reason. Its batch fails in the first two starts."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._over = Event()
+        self._thread = Thread(target=self._run)
+        self.may_go_on = [Event() for _ in range(3)]
+        self.starts = list[StreamingQuery]()
+
+    def __enter__(self) -> Stubborn:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for each in self.may_go_on:
+            each.set()
+        for query in self.starts:
+            query.stop()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            with suppress(Exception):
+                self.starts.append(self._script.start("counts", self._batch(len(self.starts))))
+                self.starts[-1].awaitTermination()
+
+    def _batch(self, start: int) -> Callable[[DataFrame, int], None]:
+        def batch(rows: DataFrame, number: int) -> None:
+            rows.collect()
+            assert start >= len(self.may_go_on) or self.may_go_on[start].wait(120)
+            if start < 2:
+                raise ValueError(f"no such currency in start {start}")
+
+        return batch
+
+
+def test_a_script_that_restarts_a_failed_query_and_ignores_exceptions_is_reported_as_one_stage_and_stopped(
+    supervisor: Supervisor, orders: Script
+) -> None:
+    supervisor.grant()
+    orders.feed("one")
+    with Stubborn(orders) as script:
+        for failures in range(2):
+            supervisor.stage(orders.root, stage="counts", active=True, failures=failures)
+            script.may_go_on[failures].set()
+        failed = supervisor.stage(orders.root, stage="counts", active=True, failures=2)
+        assert "no such currency in start 1" in failed["error"]
+        script.may_go_on[2].set()
+        running = supervisor.stage(orders.root, stage="counts", active=True, batchId=0)
+        assert {each.id for each in script.starts} == {running["queryId"]}
+        supervisor.say("stop", seconds=60)
+        assert supervisor.next("stopped")["interrupted"] == []
+        wait_for("the restarted query to be stopped, too", lambda: len(script.starts) > 4)
+        assert script.starts[3].exception() is None
+    assert orders.batches("counts", "offsets") == orders.batches("counts", "commits") == ["0"]
 
 
 @pytest.mark.parametrize("answer", ["refused", "granted to another job", "the end"])

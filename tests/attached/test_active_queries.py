@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from containers.spark.active_queries import ActiveQueries, ActiveQuery, process_of_jvm, stop_all
@@ -148,6 +149,31 @@ def test_all_queries_are_held_before_the_first_of_them_ends(spark: SparkSession,
         assert orders.batches(name, "offsets") == orders.batches(name, "commits")
     assert not any(query.isActive for query in orders.started)
     assert [query.exception() for query in orders.started] == [None, None]
+
+
+def test_no_batch_without_data_follows_a_stop(spark: SparkSession, orders: Script) -> None:
+    """The first batch moves the watermark, so Spark would run another one, which closes windows."""
+    begun, go = Event(), Event()
+
+    def slow(rows: DataFrame, batch: int) -> None:
+        rows.collect()
+        begun.set()
+        assert go.wait(60)
+
+    orders.feed("one")
+    seconds = orders.spark.readStream.text(str(orders.root / "in")).select(F.col("value").cast("long").cast("timestamp").alias("time"))
+    counts = seconds.withWatermark("time", "0 seconds").groupBy("time").count()
+    query = counts.writeStream.foreachBatch(slow).option("checkpointLocation", str(orders.checkpoints / "counts")).start()
+    orders.started.append(query)
+    assert begun.wait(60)
+    stopping = Thread(target=stop_all, args=(found(ActiveQueries(spark), orders, "counts"), SOON, Event()))
+    stopping.start()
+    execution = query._jsq.streamingQuery()
+    wait_for("the query to be held", lambda: "gate" in str(execution.uniqueSources().toString()))
+    go.set()
+    stopping.join(60)
+    assert not query.isActive
+    assert orders.batches("counts", "commits") == orders.batches("counts", "offsets") == ["0"]
 
 
 def test_a_batch_that_takes_too_long_is_interrupted_and_named(spark: SparkSession, orders: Script) -> None:
