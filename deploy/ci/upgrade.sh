@@ -5,7 +5,7 @@
 #
 # It can be interrupted and called again with the same DRAIN_UUID: it joins its drain and continues. docs/howto/ci.md explains it.
 #
-#   SLUICE_COORDINATOR_URL  the coordinator
+#   SLUICE_COORDINATOR_URL  the coordinator; several URLs of it are separated by commas
 #   SLUICE_TOKEN            a token with the roles deployer and operator for the job
 #   SLUICE_CA_FILE          the authorities of the coordinator's certificate, if the machine does not trust them
 #   DRAIN_UUID              the id of the drain: one for each deployment, such as a UUID made from the id of the pipeline
@@ -19,7 +19,7 @@ set -euo pipefail
 
 job=$1 job_file=$2
 shift 2
-url=${SLUICE_COORDINATOR_URL%/}
+IFS=", " read -ra urls <<<"$SLUICE_COORDINATOR_URL"
 uuid=${DRAIN_UUID:-$(python3 -c 'import uuid; print(uuid.uuid4())')}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -36,10 +36,10 @@ request() {
     [ -z "${3:-}" ] || arguments+=(--header 'Content-Type: application/json' --data "$3")
     [ -z "${4:-}" ] || arguments+=(--header "$4")
     for _ in $(seq 60); do
-        status=$(curl "${arguments[@]}" "$url$2" 2>"$scratch/error") || status=000
+        status=$(curl "${arguments[@]}" "${urls[0]%/}$2" 2>"$scratch/error") || status=000
         case $status in
             2*) cat "$scratch/answer"; return 0 ;;
-            000 | 503) sleep 2 ;;
+            000 | 503) urls=("${urls[@]:1}" "${urls[0]}"); sleep 2 ;;
             *) say "$1 $2: $status $(cat "$scratch/answer")"; return 1 ;;
         esac
     done
