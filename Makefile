@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Images often set it. Without bytecode, every process of a test run compiles all modules and rewrites the assertions of all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka test unit simulate check format bench screenshots docs docs-serve reference dist constraints clean java
+.PHONY: demo demo-kafka demo-late test unit simulate matrix check format bench screenshots docs docs-serve reference dist constraints clean java
 
 # With KEEP=1 the coordinator is started again afterwards, so that its pages can be looked at, until Ctrl-C.
 demo: $(VENV)/demo.stamp java
@@ -53,13 +53,18 @@ format: $(VENV)/test.stamp
 demo-kafka: $(VENV)/demo.stamp java
 	$(BIN)/python -m examples.flights.demo --system kafka
 
+# Two demos, each with a container that starts a minute late. The totals must be exact.
+demo-late: $(VENV)/demo.stamp java
+	$(BIN)/python -m examples.flights.demo --late 60 --month-limit 3
+	$(BIN)/python -m examples.weather.demo --late 60 --month-limit 3
+
 # make bench NAME=heartbeats runs one benchmark; make bench runs all of them and writes docs/benchmarks.md.
 bench: $(VENV)/test.stamp java
 	$(BIN)/python -m bench $(NAME)
 
-# Pictures of the web pages, for a look at them after a change: wide and narrow, light and dark, in .sluice/screenshots.
+# The pictures of the web pages in the docs: wide and narrow, light and dark. Look at them after a change of a page.
 screenshots: $(VENV)/test.stamp
-	$(BIN)/python -m tests.support.screenshots .sluice/screenshots
+	$(BIN)/python -m tests.support.screenshots docs/pages
 
 # The documentation as a site. A warning, such as a dead link, is an error.
 docs: $(VENV)/test.stamp
@@ -94,6 +99,18 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/test.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet -e '.[demo,docs,test]'
 	@touch $@ $(VENV)/demo.stamp
+
+# Tests of attached scripts with other versions of Spark, each in a directory of its own: make matrix SPARKS="3.5.9 4.3.0"
+SPARKS ?= 3.5.9 4.0.5 4.1.4 4.2.0 4.3.0
+matrix: $(VENV)/test.stamp $(SPARKS:%=.matrix/%.stamp)
+	for version in $(SPARKS); do \
+	    PYTHONPATH=$(CURDIR)/.matrix/$$version SPARK_HOME=$(CURDIR)/.matrix/$$version/pyspark \
+	    $(BIN)/python -m pytest -q -p no:cacheprovider tests/attached tests/processes/test_attach.py || exit 1; \
+	done
+
+.matrix/%.stamp: | $(VENV)/bin/python
+	PIP_CONSTRAINT= $(BIN)/python -m pip install --quiet --target .matrix/$* pyspark==$*
+	@touch $@
 
 # Pins versions without the addresses of indexes; needs uv (pip install uv).
 constraints:

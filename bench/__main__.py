@@ -21,6 +21,7 @@ from tests.support.processes import ROOT, ProcessFailed
 BENCHMARKS: Mapping[str, str] = {
     "agents": "bench.agents",
     "assignment": "bench.assignment",
+    "attach": "bench.attach",
     "backup": "bench.backup",
     "checkpoint-latency": "bench.checkpoint_latency",
     "collection": "bench.collection",

@@ -13,7 +13,7 @@ from time import perf_counter
 import httpx
 
 from bench.harness import BenchFailed
-from sluice.client import CoordinatorClient
+from sluice.client.agents import AgentClient
 from sluice.core.ids import Epoch, ExecutionContainerId, JobName, RunId
 from sluice.wire import agents as wire_agents
 from sluice.wire import runs as wire_runs
@@ -33,7 +33,7 @@ class Adopted:
 
 class _Adopter:
     def __init__(self, url: str, run_id: RunId, slot: int) -> None:
-        self._coordinator = CoordinatorClient(url)
+        self._coordinator = AgentClient(url)
         self._run_id = run_id
         self._slot = str(slot)
         self._id = ExecutionContainerId(f"adopter-{slot}")

@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 
 from bench.harness import Result, note
 from containers.jars import connector_jars
-from containers.spark.cds import find_archive
 from containers.spark.session import start_session
+from containers.spark.start.cds import find_archive
 from containers.spark.systems.kafka import KafkaTaskSystem
 from containers.spark.systems.port import Grant
 from examples.harness.topics import Topics

@@ -243,6 +243,13 @@ class Fleet:
         found.lost = sum(1 for each in self.containers if each.lost or each.sent < too_old)
         return found
 
+    def spread(self) -> None:
+        """Distribute the next heartbeats evenly over one interval, in random order. After a pause of the load all would be due at once."""
+        numbers = [each.number for each in self.containers]
+        random.shuffle(numbers)
+        began, step = perf_counter(), self.beats.interval / max(1, len(numbers))
+        self._due = [(began + place * step, number) for place, number in enumerate(numbers)]
+
     def _go_on(self, swarm: Swarm[Token], done: Callable[[], bool], until: float) -> None:
         """Send due requests and take answers, until `done` or the time is up."""
         containers = self.containers

@@ -18,7 +18,7 @@ import psutil
 from bench.crew import Crew, crew
 from bench.harness import BenchFailed, Result, note
 from containers.errors import ClassArchiveUnavailable
-from containers.spark.cds import ensure_archive
+from containers.spark.start.cds import ensure_archive
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
 from tests.support.coordinators import Container
