@@ -250,6 +250,8 @@ class World:
         return self.job(0, 0).name
 
     def say(self, what: str) -> None:
+        """Add a line to the trace, without the directory of this run: the same seed gives the same trace in every process."""
+        what = what.replace(str(self.directory), "")
         self.trace.append(f"{self.loop.time():10.3f} {what}")
 
     def _answered(self, what: str) -> None:
