@@ -117,7 +117,9 @@ class StageCaps:
 
     def _cap_of(self, stream: StreamId, positions: Mapping[Ssp, int], ends: Mapping[Ssp, int], delay: timedelta) -> Cap:
         """The cap of an input of which the query reads several partitions."""
-        newest = {ssp: ends.get(ssp, 0) for ssp in self._several[stream]}
+        if any(ssp not in ends for ssp in self._several[stream]):
+            return NoCap.HOLD  # Spark does not ask for the ends before a batch that it had planned before a restart
+        newest = {ssp: ends[ssp] for ssp in self._several[stream]}
         if stream not in self._timed:
             return NoCap.HOLD if self._unread[stream].is_old(positions, newest) else NoCap.FREE
         with self._lock:

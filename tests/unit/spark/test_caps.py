@@ -196,7 +196,7 @@ def test_event_times_beyond_the_calendar_are_no_errors(checkpoint: Checkpoint) -
     caps = checkpoint.caps(STATELESS, reads=[IN])
     checkpoint.commit(10, 20)
     (checkpoint.directory / "commits" / "0").write_text(f'v1\n{{"nextBatchWatermarkMs":{10**15}}}')
-    newest = caps.committed(batch(10)).event_time
+    newest = caps.committed(batch(10, latest=ends(0, 0))).event_time
     assert newest is not None
     assert newest.year == 9999
     assert from_micros(-(10**18)).year == from_micros(-(10**17)).year == 1
@@ -217,6 +217,19 @@ def test_with_several_partitions_it_has_not_come_further_than_the_slowest_that_h
     assert caps.committed(batch(written=40, latest=ends(10, 20), p0=40)).event_time is None
     assert caps.committed(batch(written=30, latest=ends(10, 20), p1=7)).event_time == at(7)
     assert caps.committed(batch(latest=ends(10, 10))).event_time == at(40)
+
+
+def test_a_batch_that_runs_again_shows_no_progress_because_the_ends_of_its_partitions_are_unknown(checkpoint: Checkpoint) -> None:
+    caps = checkpoint.caps(PLAIN, [IN], timed=[IN], writes_event_time=True)
+    checkpoint.commit(0, 0, inputs=(10, 0))
+    assert caps.committed(batch(written=40, latest={}, p0=40)).event_time is None
+    checkpoint.commit(0, 0, inputs=(10, 10))
+    assert caps.committed(batch(written=7, latest=ends(10, 20), p1=7)).event_time == at(7)
+
+
+def test_while_the_ends_of_several_partitions_are_unknown_the_watermark_is_held(checkpoint: Checkpoint) -> None:
+    for timed in ([IN], []):
+        assert checkpoint.caps(reads=[IN], timed=timed).caps(lambda: ends(0)) == [NoCap.HOLD]
 
 
 def test_a_query_with_neither_has_no_progress(checkpoint: Checkpoint) -> None:
