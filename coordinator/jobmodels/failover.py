@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from coordinator.blobpool import BlobStores
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.versions import ChangeReason, ModelChange, ModelVersions, reassigned_slots
-from coordinator.store.fleet import ContainerRow, ContainerState
+from coordinator.store.fleet import ContainerState
 from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store
 from coordinator.waits import Waits
@@ -84,9 +84,8 @@ class ReassignTasks:
         away = reassigned_slots(run, await self.models.decoded(tx, run))
         if not away and (await tx.fleet.counts(run.run_id, run.job)).containers.get(ContainerState.LIVE, 0) >= run.spec.containers:
             return None
-        rows = await tx.fleet.containers(run.run_id)
         now = self.clock.now()
-        wanted = slots_to_reassign(await self._slots(tx, run, rows, now, looked_at), away, rule, now)
+        wanted = slots_to_reassign(await self._slots(tx, run, away, now, looked_at), away, rule, now)
         if wanted == away:
             return None
         lost, back = sorted(wanted - away), sorted(away - wanted)
@@ -95,16 +94,18 @@ class ReassignTasks:
         return ModelChange(away=wanted, homes=await self._before(tx, run, back)), why
 
     async def _slots(
-        self, tx: ReadTransaction, run: RunRow, rows: Sequence[ContainerRow], now: datetime, looked_at: set[_Waiting]
+        self, tx: ReadTransaction, run: RunRow, away: frozenset[ProcessorId], now: datetime, looked_at: set[_Waiting]
     ) -> Mapping[ProcessorId, Slot]:
-        newest = {row.processor_id: row for row in rows}  # they are sorted by slot and epoch
+        newest = {row.processor_id: row for row in await tx.fleet.slots(run.run_id)}
         (version,) = await tx.jobmodels.page(run.job, run.model_version + 1, 1)
         started = max(run.started_at or run.created_at, version.created_at)
 
         def slot(pid: ProcessorId) -> Slot:
             row = newest.get(pid)
-            live = row is not None and row.state is ContainerState.LIVE
-            recorded = started if row is None else row.registered_at if live else row.ended_at or row.last_seen_at
+            live = row is not None and row.live
+            recorded = started if row is None else row.since
+            if live and pid not in away:
+                return Slot(live=True, since=recorded)  # how long it has been live does not matter
             key = (run.run_id, pid, recorded)
             looked_at.add(key)
             return Slot(live=live, since=now - self._waits.waited(key, recorded))

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, func, or_, select, update
+from sqlalchemy import Row, bindparam, case, delete, func, or_, select, update
 
 from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes, offset_list, offsets_of
@@ -157,6 +157,15 @@ class RunCounts:
     versions: Mapping[int, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class SlotRow:
+    """The newest incarnation of a slot: whether it is live, and when it was registered, or ended otherwise."""
+
+    processor_id: ProcessorId
+    live: bool
+    since: datetime
+
+
 class FleetReads(Reads):
     async def container(self, execution_id: ExecutionContainerId) -> ContainerRow | None:
         query = select(tables.containers).where(tables.containers.c.execution_id == execution_id)
@@ -176,6 +185,17 @@ class FleetReads(Reads):
             query = query.join(of_slot, of_slot.c.processor_id == table.c.processor_id)
             query = query.where(or_(table.c.epoch > of_slot.c.epoch - newest, table.c.ended_at.is_(None)))
         return await self._all(query.order_by(table.c.processor_id, table.c.epoch), container_row)
+
+    async def slots(self, run_id: RunId) -> Sequence[SlotRow]:
+        """The slots of a run that have had a container. Only what is needed of each is decoded: a run may have ten thousand."""
+        table = tables.containers.c
+        last = select(table.processor_id, func.max(table.epoch).label("epoch")).where(table.run_id == run_id)
+        newest = last.group_by(table.processor_id).subquery()
+        live = table.state == ContainerState.LIVE.value
+        since = case((live, table.registered_at), else_=func.coalesce(table.ended_at, table.last_seen_at))
+        query = select(table.processor_id, live.label("live"), since.label("since")).where(table.run_id == run_id)
+        query = query.join(newest, (newest.c.processor_id == table.processor_id) & (newest.c.epoch == table.epoch))
+        return await self._all(query, slot_row)
 
     async def has_active_containers(self, run_id: RunId) -> bool:
         """Whether a container of the run has not ended."""
@@ -266,6 +286,10 @@ def container_columns(row: ContainerRow) -> Columns:
 
 def container_row(found: Row[Any]) -> ContainerRow:
     return ContainerRow(**{**found._asdict(), "state": ContainerState(found.state)})
+
+
+def slot_row(found: Row[Any]) -> SlotRow:
+    return SlotRow(ProcessorId(found.processor_id), bool(found.live), found.since)
 
 
 def ownership_columns(row: TaskOwnershipRow) -> Columns:
