@@ -96,7 +96,7 @@ async def settle_run(tx: WriteTransaction, run: RunRow, now: datetime) -> RunRow
     """End the run if it is stopping and its last container has ended. Other runs do not change."""
     if run.state.ended or run.stop_requested_at is None:
         return run
-    if await tx.fleet.has_active_containers(run.run_id):
+    if await tx.fleet.active_containers(run.run_id, limit=1):
         return run
     ended = replace(run, state=run_moved(run.state, RunState.FAILED if run.failing else RunState.STOPPED), ended_at=now)
     await tx.runs.put(ended)

@@ -188,26 +188,22 @@ class FleetReads(Reads):
 
     async def slots(self, run_id: RunId) -> Sequence[SlotRow]:
         """The slots of a run that have had a container. Only what is needed of each is decoded: a run may have ten thousand."""
-        table = tables.containers.c
-        last = select(table.processor_id, func.max(table.epoch).label("epoch")).where(table.run_id == run_id)
-        newest = last.group_by(table.processor_id).subquery()
+        table, other = tables.containers.c, tables.containers.alias()
         live = table.state == ContainerState.LIVE.value
         since = case((live, table.registered_at), else_=func.coalesce(table.ended_at, table.last_seen_at))
-        query = select(table.processor_id, live.label("live"), since.label("since")).where(table.run_id == run_id)
-        query = query.join(newest, (newest.c.processor_id == table.processor_id) & (newest.c.epoch == table.epoch))
+        same_slot = (other.c.run_id == run_id) & (other.c.processor_id == table.processor_id)
+        newest = select(func.max(other.c.epoch)).where(same_slot).scalar_subquery()
+        query = select(table.processor_id, live.label("live"), since.label("since"))
+        query = query.where(table.run_id == run_id, table.epoch == newest)
         return await self._all(query, slot_row)
 
-    async def has_active_containers(self, run_id: RunId) -> bool:
-        """Whether a container of the run has not ended."""
-        table = tables.containers
-        query = select(table.c.execution_id).where(table.c.run_id == run_id, table.c.ended_at.is_(None)).limit(1)
-        return await self._connection.scalar(query) is not None
-
-    async def active_containers(self) -> Sequence[ContainerRow]:
-        """The containers of all runs that have not ended: the live ones, and those that were replaced but may still act."""
+    async def active_containers(self, run_id: RunId | None = None, limit: int | None = None) -> Sequence[ContainerRow]:
+        """The containers that have not ended, of a run or of all runs: the live ones, and those that were replaced but may still act."""
         table = tables.containers
         active = [ContainerState.LIVE.value, ContainerState.REPLACED.value]
-        query = select(table).where(table.c.state.in_(active), table.c.ended_at.is_(None)).order_by(table.c.execution_id)
+        query = select(table).where(table.c.state.in_(active), table.c.ended_at.is_(None)).order_by(table.c.execution_id).limit(limit)
+        if run_id is not None:
+            query = query.where(table.c.run_id == run_id)
         return [container_row(found) for found in await self._connection.execute(query)]
 
     async def counts(self, run_id: RunId, job: JobName) -> RunCounts:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from coordinator.store.fleet import ContainerState, LateRows, RunCounts
+from coordinator.store.fleet import ContainerState, LateRows, RunCounts, SlotRow
 from coordinator.store.sql import Store
-from sluice.core.ids import ExecutionContainerId, Generation, Lineage, RunId, TaskName
+from sluice.core.ids import ExecutionContainerId, Generation, Lineage, ProcessorId, RunId, TaskName
 from tests.contracts.rows import (
     JOB,
     NOON,
@@ -60,11 +60,27 @@ class FleetContract:
             await tx.fleet.put_container(container_row("a"))
             await tx.fleet.put_container(container_row("b", "1", state=ContainerState.REPLACED))
             await tx.fleet.put_container(container_row("c", run_id="r2", ended_at=NOON, state=ContainerState.LOST))
-            assert [await tx.fleet.has_active_containers(RunId(run)) for run in ("r1", "r2", "r3")] == [True, False, False]
+            assert [bool(await tx.fleet.active_containers(RunId(run), 1)) for run in ("r1", "r2", "r3")] == [True, False, False]
             await tx.fleet.put_container(container_row("a", ended_at=NOON, state=ContainerState.EXITED))
-            assert await tx.fleet.has_active_containers(RunId("r1"))
+            assert bool(await tx.fleet.active_containers(RunId("r1"), 1))
             await tx.fleet.put_container(container_row("b", "1", ended_at=NOON, state=ContainerState.EXITED))
-            assert not await tx.fleet.has_active_containers(RunId("r1"))
+            assert not bool(await tx.fleet.active_containers(RunId("r1"), 1))
+
+    async def test_a_slot_is_live_if_its_newest_container_is(self, store: Store) -> None:
+        later = NOON + timedelta(minutes=1)
+        async with store.begin() as tx:
+            await tx.fleet.put_container(container_row("a", state=ContainerState.LOST, ended_at=NOON))
+            await tx.fleet.put_container(container_row("b", epoch=2, registered_at=later))
+            await tx.fleet.put_container(container_row("c", "1", ended_at=later, state=ContainerState.EXITED))
+            await tx.fleet.put_container(container_row("d", "2", state=ContainerState.REPLACED))
+            await tx.fleet.put_container(container_row("e", "3", run_id="r2"))
+        async with store.read() as tx:
+            found = {each.processor_id: each for each in await tx.fleet.slots(RunId("r1"))}
+        assert found == {
+            "0": SlotRow(ProcessorId("0"), True, later),
+            "1": SlotRow(ProcessorId("1"), False, later),
+            "2": SlotRow(ProcessorId("2"), False, NOON),
+        }
 
     async def test_last_seen_is_written_for_containers_that_exist_and_for_no_others(self, store: Store) -> None:
         later = NOON + timedelta(minutes=1)
