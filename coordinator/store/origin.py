@@ -48,6 +48,14 @@ class OriginWrites(OriginReads, Writes):
         """Numbers that were issued in this transaction."""
         self.sequence = 0
         """The last `Issued.sequence` that was written in this transaction; 0 for none."""
+        self._issued: Issued | None = None
+        """The row as it is after the numbers that this transaction has issued; None before it is needed."""
+        self._changed = False
+
+    async def issued(self) -> Issued | None:
+        if self._issued is None:
+            self._issued = await super().issued()
+        return self._issued
 
     async def next_number(self, known: int) -> int:
         """Issue the number after `known`, the last of its kind. Raises NumbersNotReserved."""
@@ -56,18 +64,24 @@ class OriginWrites(OriginReads, Writes):
             return known + 1
         number = issued.after(known)
         self.numbers += 1
-        await self.put_issued(issued.noted(number))
+        self._issued, self._changed = issued.noted(number), True
         return number
 
     async def note(self) -> None:
         """Count the registration of a snapshot."""
         issued = await self.issued()
         if issued is not None:
-            await self.put_issued(issued.noted())
+            self._issued, self._changed = issued.noted(), True
+
+    async def write(self) -> None:
+        """Write the row if numbers were issued. Called once, at the end of the transaction, because one may issue a hundred numbers."""
+        if self._changed and self._issued is not None:
+            await self.put_issued(self._issued)
 
     async def put_issued(self, issued: Issued) -> None:
         await self._put(tables.issued, [{"name": tables.ONLY, **asdict(issued)}])
         self.sequence = issued.sequence
+        self._issued, self._changed = issued, False
 
     async def unmark(self) -> None:
         """Remove the mark of `sluice db restore`, because this transaction handles it."""

@@ -128,6 +128,7 @@ class Store:
                     await connection.exec_driver_sql(_BEGIN_WRITING[self.engine.dialect.name])
                     tx = WriteTransaction(connection)
                     yield tx
+                    await tx.origin.write()
                     committing = True
                 self.numbers_issued += tx.origin.numbers
                 self.sequence = tx.origin.sequence or self.sequence

@@ -299,6 +299,14 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
     "runs.last_notice": [lambda tx: tx.runs.last_notice(RUN)],
     "runs.notices": [lambda tx: tx.runs.notices(RUN, 7)],
 }
+
+
+async def _write_issued(tx: WriteTransaction) -> None:
+    await tx.origin.put_issued(Issued("o", "t"))
+    await tx.origin.next_number(1)
+    await tx.origin.write()
+
+
 WRITES: dict[str, Sequence[Callable[[WriteTransaction], Awaitable[object]]]] = {
     "access.add_event": [lambda tx: tx.access.add_event(_event(0))],
     "access.set_outcome": [lambda tx: tx.access.set_outcome(4_000, Outcome(200, "", "job-07", {}, {}))],
@@ -332,6 +340,7 @@ WRITES: dict[str, Sequence[Callable[[WriteTransaction], Awaitable[object]]]] = {
     "promises.put_lease_bounds": [lambda tx: tx.promises.put_lease_bounds(LeaseBounds(HOUR, HOUR, HOUR, HOUR))],
     "origin.next_number": [lambda tx: tx.origin.next_number(1)],
     "origin.note": [lambda tx: tx.origin.note()],
+    "origin.write": [_write_issued],
     "origin.put_issued": [lambda tx: tx.origin.put_issued(Issued("o", "t"))],
     "history.drop_containers": [lambda tx: tx.history.drop_containers([CONTAINER])],
     "history.drop_notices": [lambda tx: tx.history.drop_notices(RUN, NOON + timedelta(days=1), 500)],
