@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, cast
+from weakref import WeakSet
 
 from sqlalchemy import event
 
@@ -72,6 +73,24 @@ class _LoopQueue:
             run()
 
 
+class _Sqlite(sqlite3.Connection):
+    """Knows its cursors: SQLite keeps a closed connection open, and its locks, while a statement of it is still used."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+
+    def cursor(self, *arguments: Any, **named: Any) -> Any:
+        made = super().cursor(*arguments, **named)
+        self.cursors.add(made)
+        return made
+
+    def end(self) -> None:
+        for each in list(self.cursors):
+            each.close()
+        self.close()
+
+
 class LoopConnection(Connection):
     def __init__(self, faults: DatabaseFaults, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -85,7 +104,7 @@ class LoopConnection(Connection):
         self._running = False
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close()
+            cast("_Sqlite", connection).end()
 
     def __del__(self) -> None:
         self.end()
@@ -94,11 +113,17 @@ class LoopConnection(Connection):
 def simulated_store(url: str, process: Process, faults: DatabaseFaults) -> Store:
     """A database whose connections end with the process."""
     engine = new_engine(url)
-    opened: list[LoopConnection] = []
+    opened: WeakSet[_Sqlite] = WeakSet()
+
+    def open_file(*arguments: Any, **named: Any) -> _Sqlite:
+        if process.dead:
+            raise sqlite3.OperationalError("the process has ended")
+        made = sqlite3.connect(*arguments, factory=_Sqlite, **named)
+        opened.add(made)  # here, because the process may end before the result of a connect is used
+        return made
 
     def connect(*arguments: Any, **named: Any) -> LoopConnection:
-        opened.append(LoopConnection(faults, partial(sqlite3.connect, *arguments, **named), iter_chunk_size=64))
-        return opened[-1]
+        return LoopConnection(faults, partial(open_file, *arguments, **named), iter_chunk_size=64)
 
     def use(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:
         parameters["async_creator_fn"] = connect
@@ -107,7 +132,7 @@ def simulated_store(url: str, process: Process, faults: DatabaseFaults) -> Store
     store = Store(engine)
 
     def end() -> None:
-        for each in opened:
+        for each in list(opened):
             each.end()
         _unlock(store)
 
