@@ -75,9 +75,9 @@ def secure() -> dict[str, Any]:
     return dict(yaml.load(filled_in(SECURE.read_text()), _Loader))
 
 
-def filled_in(text: str) -> str:
-    """The text with the values of OPERATOR for the variables that need one, and the defaults of others."""
-    for name, value in OPERATOR.items():
+def filled_in(text: str, values: Mapping[str, str] = OPERATOR) -> str:
+    """The text with these values for the variables that need one, and the defaults of others."""
+    for name, value in values.items():
         text = re.sub(rf"\$\{{{name}:\?[^}}]*\}}", value, text)
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
 
