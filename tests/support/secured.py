@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
@@ -106,16 +106,15 @@ def secured_kafka(place: Place) -> Iterator[str]:
     run([*java, "kafka.docker.KafkaDockerWrapper", "setup", *options], **environment)
     process = start([*java, "kafka.Kafka", str(final / "server.properties")], log, environment={"CLASSPATH": environment["CLASSPATH"]})
     try:
-        admin = AdminClient({"bootstrap.servers": bootstrap, **properties.librdkafka_properties()})
 
-        def answers() -> bool:
+        def listens() -> bool:
             must_run(process, log)
-            try:
-                return bool(admin.list_topics(timeout=5).brokers)
-            except KafkaException:
-                return False
+            with suppress(OSError), socket.create_connection(("127.0.0.1", ports["9092"]), timeout=1):
+                return True
+            return False
 
-        wait_for("Kafka", answers, details=lambda: tail(log))
+        wait_for("Kafka", listens, details=lambda: tail(log))
+        admin = AdminClient({"bootstrap.servers": bootstrap, **properties.librdkafka_properties()})
         create_acls(place, admin)
         place.addresses["kafka:9092"] = bootstrap
         yield bootstrap
