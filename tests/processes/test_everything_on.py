@@ -119,7 +119,11 @@ def test_a_job_is_deployed_and_a_container_registers_with_its_identity_and_the_a
     [begun, done] = [each for each in lines if each["action"] == "POST /runs" and each["actor"] == "deployer"]
     assert (begun["seq"], begun["status"], done["status"]) == (done["seq"], None, answer.status_code)
     refused = [(each["actor"], each["action"]) for each in lines if each["status"] == 403]
-    assert sorted(refused) == []
+    assert sorted(refused) == [
+        ("containers-flight-delays", "POST /runs/{runId}/containers"),
+        ("containers-pizza-rushes", "POST /runs"),
+        ("prometheus", "GET /jobs"),
+    ]
 
 
 def test_the_container_s_user_writes_the_topics_of_its_job_in_transactions_and_no_other_user_does(everything: Secured) -> None:
@@ -165,12 +169,12 @@ def test_the_coordinator_s_user_ends_transactions_and_reads_no_records(everythin
 
 def test_the_database_is_encrypted_and_refuses_other_users_and_open_connections(everything: Secured) -> None:
     server = everything.database
-    psql = [server.programs / "psql", "-p", str(server.port), "-d", "sluice", "-Atc"]
+    psql: list[str | Path] = [server.programs / "psql", "-p", str(server.port), "-d", "sluice", "-Atc"]
     select = "SELECT bool_and(s.ssl) FROM pg_stat_ssl s JOIN pg_stat_activity a USING (pid) WHERE usename = 'coordinator'"
-    assert run([*psql, select, "-h", server.directory, "-U", "sluice"]).strip() == "t"
+    assert run([*psql, select, "-h", str(server.directory), "-U", "sluice"]).strip() == "t"
     passwords = {"PGPASSFILE": str(everything.place.secrets / "identity/pgpass")}
     certified = {**passwords, "PGSSLROOTCERT": str(everything.place.secrets / "identity/ca.crt"), "PGSSLMODE": "verify-full"}
-    network = [*psql, "SELECT 1", "-h", "127.0.0.1"]
+    network: list[str | Path] = [*psql, "SELECT 1", "-h", "127.0.0.1"]
     assert run([*network, "-U", "coordinator"], **certified).strip() == "1"
     with pytest.raises(AssertionError, match=r"no pg_hba\.conf entry"):
         run([*network, "-U", "coordinator"], **{**certified, "PGSSLMODE": "disable"})

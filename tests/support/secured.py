@@ -158,10 +158,10 @@ def secured_postgres(place: Place) -> Iterator[Postgres]:
         data = server.directory / "data"
         owner, group = data.owner(), data.group()
         place.addresses["@postgres/"] = f"@127.0.0.1:{server.port}/"
-        psql = [server.programs / "psql", "-h", server.directory, "-p", str(server.port), "-U", "sluice", "-v", "ON_ERROR_STOP=1"]
+        psql = [str(server.programs / "psql"), "-h", str(server.directory), "-p", str(server.port), "-U", "sluice", "-v", "ON_ERROR_STOP=1"]
         run([*psql, "-d", "postgres", "-c", "CREATE DATABASE sluice"])
         environment = {"COORDINATOR_PASSWORD_FILE": str(place.secrets / "postgres/coordinator")}
-        run([*psql, "-d", "sluice", "-f", COMPOSE / "database.sql"], **environment)
+        run([*psql, "-d", "sluice", "-f", str(COMPOSE / "database.sql")], **environment)
         for name in ("server.crt", "server.key"):
             shutil.copy(place.secrets / "postgres" / name, data / name)
             shutil.chown(data / name, owner, group)
