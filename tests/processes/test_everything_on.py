@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import boto3
