@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,9 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[2]
+SECURE = ROOT / "deploy/compose/secure.yaml"
+OPERATOR: Mapping[str, str] = {"OIDC_ISSUER": "https://login.example.org", "OIDC_CLIENT_ID": "sluice"}
+"""Variables that an operator must set for secure.yaml."""
 _SHELL = re.compile(r"(?:^|\$\$?\(|\bexec )\s*(?:/opt/sluice/bin/)?(sluice [^\n)|>]*)", re.MULTILINE)
 _EXPORT = re.compile(r"\bexport (\w+)=(\S+)")
 _DEFAULT = re.compile(r"\$\{\w+:-(\w[\w-]*)\}")
@@ -54,6 +58,54 @@ def compose() -> dict[str, Any]:
     return dict(yaml.safe_load(_DEFAULT.sub(r"\1", (ROOT / "docker-compose.yml").read_text())))
 
 
+class Reset:
+    """A value of a file that Compose removes: !reset."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads Compose's tag !reset."""
+
+
+_Loader.add_constructor("!reset", lambda loader, node: Reset())
+
+
+@cache
+def secure() -> dict[str, Any]:
+    """deploy/compose/secure.yaml alone, with the values of OPERATOR for its variables."""
+    return dict(yaml.load(filled_in(SECURE.read_text()), _Loader))
+
+
+def filled_in(text: str, values: Mapping[str, str] = OPERATOR) -> str:
+    """The text with these values for the variables that need one, and the defaults of others."""
+    for name, value in values.items():
+        text = re.sub(rf"\$\{{{name}:\?[^}}]*\}}", value, text)
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+
+
+@cache
+def secured() -> dict[str, Any]:
+    """docker-compose.yml and deploy/compose/secure.yaml as Compose merges them. tests/integration/deploy/test_compose.py compares this."""
+    services = deepcopy(compose()["services"])
+    for name, changes in secure()["services"].items():
+        services[name] = _merged(services.get(name, {}), changes)
+    return {"services": services, "volumes": {**compose()["volumes"], **secure()["volumes"]}}
+
+
+def _merged(service: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(service)
+    for key, value in changes.items():
+        if key == "volumes":
+            found[key] = [*{each.split(":")[1]: each for each in [*found.get(key, []), *value]}.values()]
+        elif isinstance(value, Mapping) and key in found:
+            both = {**found[key], **value}
+            found[key] = {name: each for name, each in both.items() if not isinstance(each, Reset)}
+        elif isinstance(value, Mapping):
+            found[key] = {name: each for name, each in value.items() if not isinstance(each, Reset)}
+        else:
+            found[key] = value
+    return found
+
+
 @cache
 def manifests() -> Sequence[tuple[Path, dict[str, Any]]]:
     return [(file, each) for file in sorted((ROOT / "deploy/kubernetes").glob("*.yaml")) for each in yaml.safe_load_all(file.read_text())]
@@ -82,12 +134,17 @@ def entrypoint() -> list[str]:
 
 
 def _of_compose() -> Iterator[Launch]:
-    for name, each in compose()["services"].items():
+    yield from _of_services("docker-compose.yml", compose()["services"])
+    yield from _of_services("secure.yaml", secured()["services"])
+
+
+def _of_services(file: str, services: Mapping[str, Any]) -> Iterator[Launch]:
+    for name, each in services.items():
         entry = each.get("entrypoint", [""])[0]
         # Otherwise it only uses the image's Python, or runs one of the scripts, which are tested as processes.
         if each["image"] == "sluice" and entry != "python" and not entry.startswith("/deploy/"):
             words = [*each.get("entrypoint", entrypoint()), *each["command"]]
-            yield _launch("docker-compose.yml", name, words, each["environment"], _seconds(each.get("stop_grace_period", "10s")))
+            yield _launch(file, name, words, each["environment"], _seconds(each.get("stop_grace_period", "10s")))
 
 
 def _of_kubernetes() -> Iterator[Launch]:

@@ -28,18 +28,23 @@ def made(script: str, *arguments: Path, **environment: str) -> None:
     subprocess.run([COMPOSE / script, *arguments], env={**os.environ, **environment}, check=True, timeout=120)
 
 
+def with_command(directory: Path) -> str:
+    """PATH with the command `sluice` of this checkout."""
+    directory.mkdir()
+    sluice = directory / "sluice"
+    sluice.write_text(f'#!/bin/sh\nexec {" ".join(SLUICE)} "$@"\n')
+    sluice.chmod(0o700)
+    return f"{directory}:{os.environ['PATH']}"
+
+
 def contents(*directories: Path) -> dict[Path, str]:
     return {each: each.read_text() for directory in directories for each in sorted(directory.iterdir())}
 
 
 def test_each_service_gets_its_own_token_over_tls_and_the_next_start_changes_none(tmp_path: Path, identity: Path) -> None:
     made("certificate", identity)
-    commands, scrape = tmp_path / "bin", tmp_path / "scrape"
+    path, scrape = with_command(tmp_path / "bin"), tmp_path / "scrape"
     scrape.mkdir()
-    commands.mkdir()
-    sluice = commands / "sluice"
-    sluice.write_text(f'#!/bin/sh\nexec {" ".join(SLUICE)} "$@"\n')
-    sluice.chmod(0o700)
     tls = ["--tls-certificate", str(identity / "tls.crt"), "--tls-key", str(identity / "tls.key")]
     file = tmp_path / "coordinator.toml"
     file.write_text(f"authentication = true\nfirst_token_file = {json.dumps(str(identity / 'admin-token'))}\n")
@@ -48,7 +53,7 @@ def test_each_service_gets_its_own_token_over_tls_and_the_next_start_changes_non
             "SLUICE_COORDINATOR_URL": f"https://localhost:{coordinator.port}",
             "SLUICE_CA_FILE": str(identity / "tls.crt"),
             "SLUICE_TOKEN_FILE": str(identity / "admin-token"),
-            "PATH": f"{commands}:{os.environ['PATH']}",
+            "PATH": path,
         }
         made("tokens", identity, scrape, **client)
         before = contents(identity, scrape)

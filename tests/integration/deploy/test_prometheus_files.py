@@ -21,7 +21,14 @@ DASHBOARDS = ("pizza-rushes.json", "sluice.json")
 
 
 @pytest.mark.parametrize(
-    "what", [["check", "config", "prometheus.yml"], ["check", "rules", "rules.yml"], ["test", "rules", ALERTS.name]], ids=" ".join
+    "what",
+    [
+        ["check", "config", "prometheus.yml"],
+        ["check", "config", "secure.yml"],
+        ["check", "rules", "rules.yml"],
+        ["test", "rules", ALERTS.name],
+    ],
+    ids=" ".join,
 )
 def test_promtool_reports_no_error(tmp_path: Path, what: list[str]) -> None:
     promtool = shutil.which("promtool")
@@ -36,10 +43,11 @@ def test_promtool_reports_no_error(tmp_path: Path, what: list[str]) -> None:
 
 def _replace_identity(directory: Path) -> None:
     """Files in place of those that Compose mounts at /run/sluice: promtool checks that they exist."""
-    for name in ("ca.crt", "token"):
+    for name in ("ca.crt", "token", "metrics-token"):
         (directory / name).touch()
-    config = directory / "prometheus.yml"
-    config.write_text(config.read_text().replace("/run/sluice", str(directory)))
+    for name in ("prometheus.yml", "secure.yml"):
+        config = directory / name
+        config.write_text(config.read_text().replace("/run/sluice", str(directory)))
 
 
 def test_every_alert_has_a_test_in_which_it_fires_a_description_and_a_runbook() -> None:

@@ -62,6 +62,7 @@ def test_each_deployment_launches_its_command() -> None:
     assert sorted((each.file, each.name) for each in launches() if each.is_coordinator) == [
         ("coordinator.yaml", "sluice-coordinator"),
         ("docker-compose.yml", "coordinator"),
+        ("secure.yaml", "coordinator"),
         ("sluice-coordinator.service", "sluice-coordinator"),
     ]
     assert sorted((each.file, each.name) for each in launches() if each.is_container) == [
@@ -71,6 +72,10 @@ def test_each_deployment_launches_its_command() -> None:
         ("docker-compose.yml", "pizza-0"),
         ("docker-compose.yml", "pizza-1"),
         ("flights.json", "container"),
+        ("secure.yaml", "flights-0"),
+        ("secure.yaml", "flights-1"),
+        ("secure.yaml", "pizza-0"),
+        ("secure.yaml", "pizza-1"),
         ("sluice-container@.service", "sluice-container@"),
     ]
 
@@ -228,7 +233,8 @@ def test_a_pod_declares_the_volumes_that_it_mounts(manifest: dict[str, Any]) -> 
     pod = manifest["spec"].get("template", {}).get("spec", {"containers": []})
     claimed = {each["metadata"]["name"] for each in manifest["spec"].get("volumeClaimTemplates", [])}
     had = claimed | {each["name"] for each in pod.get("volumes", [])}
-    assert {mount["name"] for each in pod["containers"] for mount in each["volumeMounts"]} == had
+    started = [*pod.get("initContainers", []), *pod["containers"]]
+    assert {mount["name"] for each in started for mount in each["volumeMounts"]} == had
 
 
 def test_the_coordinator_accepts_the_service_account_of_the_containers() -> None:
@@ -238,14 +244,14 @@ def test_the_coordinator_accepts_the_service_account_of_the_containers() -> None
     accounts = {each["metadata"]["name"] for each in documents if each["kind"] == "ServiceAccount"}
     pods = {each["metadata"]["name"]: each["spec"]["template"]["spec"] for each in documents if "template" in each.get("spec", {})}
     [launch] = [each for each in launches() if each.file == "coordinator.yaml"]
-    [provider] = [IdentityProvider.model_validate(each) for each in json.loads(launch.environment["SLUICE_IDENTITY_PROVIDERS"])]
+    providers = [IdentityProvider.model_validate(each) for each in json.loads(launch.environment["SLUICE_IDENTITY_PROVIDERS"])]
+    [provider] = [each for each in providers if each.kubernetes]
     [row] = provider.roles
     token = {each["name"]: each for each in pods["flights"]["volumes"]}["token"]["projected"]["sources"][0]["serviceAccountToken"]
     mounts = {each["name"]: each["mountPath"] for each in pods["flights"]["containers"][0]["volumeMounts"]}
     [containers] = [each for each in launches() if each.file == "containers.yaml"]
 
     assert {each["serviceAccountName"] for each in pods.values()} == accounts
-    assert provider.kubernetes
     assert token["audience"] == provider.audience
     assert row.subject == f"system:serviceaccount:$(POD_NAMESPACE):{pods['flights']['serviceAccountName']}"
     assert (row.roles, row.jobs) == (("agent",), ("flights",))
