@@ -41,14 +41,15 @@ async def _await_known(producer: AIOKafkaProducer, stream: str, partition: int) 
 
 
 class Topics:
-    """The methods block and may be called from any thread. An event loop of its own does the work."""
+    """The methods block and may be called from any thread. An event loop of its own does the work. `properties`: how it reads and
+    manages topics; records are produced without them."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, properties: KafkaProperties | None = None) -> None:
         self.bootstrap = bootstrap
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="topics", daemon=True)
         self._thread.start()
-        self._system = KafkaSystem(bootstrap, KafkaProperties({}))
+        self._system = KafkaSystem(bootstrap, properties or KafkaProperties({}))
         self._producer: AIOKafkaProducer | None = None
         self._headers: dict[tuple[tuple[str, str], ...], int] = {}
 

@@ -9,12 +9,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from examples.harness.topics import Topics
 from examples.pizza.data import RUSHES, Rush, SalesMissing, busiest, decode_rush, load_sales, rushes_of, time_text
+from sluice.core.errors import BadSettings
+from sluice.streams.kafka_properties import KafkaProperties
 
 SHOWN = 5
 
@@ -52,13 +55,16 @@ def line(rush: Rush) -> str:
 def main(
     bootstrap: Annotated[str, typer.Option(metavar="HOST:PORT[,...]", envvar="SLUICE_KAFKA_BOOTSTRAP")] = "127.0.0.1:9092",
     days: Annotated[int, typer.Option(min=1, max=365, help="The number of days that were replayed.")] = 365,
+    properties: Annotated[
+        Path | None, typer.Option(envvar="SLUICE_KAFKA_PROPERTIES", help="A client.properties file with security.protocol, sasl.*, ssl.*.")
+    ] = None,
 ) -> None:
     """Print the busiest rushes, and whether all were written exactly once. The exit code is 0 only if so."""
     try:
         due = rushes_of(load_sales(days))
-        with closing(Topics(bootstrap)) as topics:
+        with closing(Topics(bootstrap, KafkaProperties.read(properties))) as topics:
             written = read_rushes(topics)
-    except (SalesMissing, ValueError) as error:
+    except (BadSettings, SalesMissing, ValueError) as error:
         typer.echo(f"check: {error}", err=True)
         raise SystemExit(1) from None
     for each in busiest(written, SHOWN):
