@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sluice.blobs.handed import HandedCredentials
-from sluice.blobs.s3config import S3Location
+from sluice.blobs.s3config import S3Location, credentials_for
 from sluice.core.errors import BlobStoreUnusable, StoreCredentialsUnavailable
 from sluice.core.ids import JobName
 
@@ -72,8 +73,8 @@ def session_name(job: JobName) -> str:
 
 
 async def assume(role: StoreRole, job: JobName) -> HandedCredentials:
-    """Credentials of the role for the containers of the job. The request is signed with this process's own credentials, which are looked up
-    in its environment. Raises StoreCredentialsUnavailable, and BlobStoreUnusable if STS refuses the request."""
+    """Credentials of the role for the containers of the job. The request is signed with the credentials in this process's environment.
+    Raises StoreCredentialsUnavailable, BlobStoreUnusable if STS refuses the request, and BadSettings if the environment has none."""
     policy = json.dumps(session_policy(role, job), separators=(",", ":"))
     what = f"credentials of the role {role.arn} for {role.location}"
     try:
@@ -102,7 +103,16 @@ async def assume(role: StoreRole, job: JobName) -> HandedCredentials:
 def _client(role: StoreRole) -> Any:
     seconds = WITHIN.total_seconds()
     config = Config(connect_timeout=seconds / 2, read_timeout=seconds, retries={"total_max_attempts": 1})
-    return _session().client("sts", region_name=role.location.region or "us-east-1", endpoint_url=role.endpoint, config=config)
+    access = credentials_for(role.location, os.environ)
+    return _session().client(
+        "sts",
+        region_name=access.region,
+        endpoint_url=role.endpoint,
+        aws_access_key_id=access.key,
+        aws_secret_access_key=access.secret,
+        aws_session_token=access.token,
+        config=config,
+    )
 
 
 @cache
