@@ -24,6 +24,7 @@ from coordinator.connections import Connections, connection_limit, file_limit
 from coordinator.disks import MeasureDisks
 from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.drains.drains import Drains
+from coordinator.fleet.blob_credentials import BlobCredentials
 from coordinator.fleet.expiry import ExpireLeases, FlushLastSeen, LowerLeaseBounds
 from coordinator.fleet.issued import Fences, IssuedNumbers
 from coordinator.fleet.leases import Leases
@@ -81,8 +82,9 @@ from coordinator.ui.samples import Samples
 from coordinator.ui.views import Pages
 from coordinator.waits import DeletionHold, EventLoopLag
 from sluice.blobs.counted import Requests
-from sluice.blobs.locations import open_blob_store, wrapped
+from sluice.blobs.locations import open_blob_store, s3_location, wrapped
 from sluice.blobs.port import BlobStore
+from sluice.blobs.sts import StoreRole
 from sluice.clock import Clock, SystemClock
 from sluice.core.access.certificates import CertificateRow
 from sluice.core.access.metrics_address import parse_scrape_hosts
@@ -195,6 +197,16 @@ def stores_of_blobs(settings: Settings, clock: Clock, requests: dict[str, Reques
     return BlobStores(settings.blob_places, make, Backup(to, back or to), on_open, settings.gc_grace)
 
 
+def store_roles(settings: Settings) -> Mapping[BlobStoreName, StoreRole]:
+    """The roles of containers, by blob store. Raises BadSettings."""
+    life = timedelta(seconds=settings.blob_credentials_seconds)
+    found = {}
+    for name, arn in settings.blob_store_roles.items():
+        location = s3_location(settings.blob_places[name])
+        found[BlobStoreName(name)] = StoreRole(arn, location, settings.sts_endpoint or location.endpoint, life)
+    return found
+
+
 def _ignore(_: DatabaseInUse) -> None:
     """Do nothing. Without a server to stop, only `/readyz` shows the failure."""
 
@@ -233,6 +245,7 @@ def build(
     reports, regrouping = ReportChecks(models.decoded, lag.ends_after), Regrouping(leases, clock, new_lineage, lag.forget)
     requests: dict[str, Requests] = {}
     blob_stores = stores_of_blobs(settings, clock, requests, partial(owns_blob_store, store))
+    blob_credentials = BlobCredentials(blob_stores, store_roles(settings), clock)
     strangers = Strangers(clock.elapsed)
     issued = IssuedNumbers(
         store,
@@ -368,6 +381,7 @@ def build(
         ),
         systems=systems,
         blob_stores=blob_stores,
+        blob_credentials=blob_credentials,
         snapshots=snapshots,
         backup_monitor=backup_monitor,
         lost_blobs=lost_blobs,
@@ -426,6 +440,7 @@ def build(
             await operations.close()
             for system in systems.values():
                 await system.close()
+            await blob_credentials.close()
             await blob_stores.close()
             await store.close()
 

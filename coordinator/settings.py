@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -56,6 +57,9 @@ class _OldNames(PydanticBaseSettingsSource):
 def _environment() -> Mapping[str, str]:
     """By names in lower case, since pydantic-settings ignores the case of variables."""
     return {name.lower(): value for name, value in os.environ.items()}
+
+
+StoreRoleArn = Annotated[str, Field(min_length=20, max_length=2048, pattern=r"^arn:[a-zA-Z0-9-]+:iam:[^:\s]*:[^:\s]*:role/[^\s:]+$")]
 
 
 class ProviderRole(BaseModel):
@@ -251,6 +255,18 @@ class Settings(BaseSettings):
     restore_from: Annotated[tuple[str, ...] | None, NoDecode] = Field(
         None, description="blob stores that runs restore from, in order of preference; default: all"
     )
+    blob_store_roles: Annotated[dict[str, StoreRoleArn], NoDecode] = Field(
+        {},
+        description="roles (ARN) of S3 stores, by name of the store. The coordinator assumes the role at STS, and hands each job's "
+        "containers short-lived credentials for the blobs of that job. A JSON object, as "
+        '{"main": "arn:aws:iam::123456789012:role/sluice"}. Default: containers have credentials of their own',
+    )
+    blob_credentials_seconds: int = Field(
+        3600, ge=900, le=43200, description="life of these credentials; at most the maximum session duration of the role"
+    )
+    sts_endpoint: str = Field(
+        "", max_length=2000, description="URL of STS for blob_store_roles. Default: the endpoint of the store's URL, otherwise Amazon's"
+    )
     keep_last: int = Field(10, ge=1, le=100_000, description="number of snapshots to keep of each stage of a task")
     keep_hourly: int = Field(0, ge=0, le=100_000, description="additionally keep the newest snapshot of each of the last N hours")
     keep_daily: int = Field(0, ge=0, le=100_000, description="additionally keep the newest snapshot of each of the last N days")
@@ -313,7 +329,7 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise ValueError('a JSON list is needed, as in ["module:Class"] or ["local"]') from error
 
-    @field_validator("blob_stores", "samza_networks", mode="before")
+    @field_validator("blob_stores", "blob_store_roles", "samza_networks", mode="before")
     @classmethod
     def _named(cls, given: object, info: ValidationInfo) -> object:
         """Environment variables contain the object as JSON."""
@@ -322,7 +338,11 @@ class Settings(BaseSettings):
         try:
             return json.loads(given)
         except ValueError as error:
-            form = {"blob_stores": '{"local": "file:///var/lib/sluice/blobs"}', "samza_networks": '{"flight-*": ["10.1.0.0/16"]}'}
+            form = {
+                "blob_stores": '{"local": "file:///var/lib/sluice/blobs"}',
+                "blob_store_roles": '{"main": "arn:aws:iam::123456789012:role/sluice"}',
+                "samza_networks": '{"flight-*": ["10.1.0.0/16"]}',
+            }
             raise ValueError(f"a JSON object is needed, as in {form[str(info.field_name)]}") from error
 
     @field_validator("blob_stores")
@@ -337,7 +357,17 @@ class Settings(BaseSettings):
         for name in (*(self.backup_stores or ()), *(self.restore_from or ())):
             if name not in self.blob_places:
                 raise ValueError(f"no blob store {name!r} is configured; configured are {', '.join(self.blob_places)}")
+        for name in self.blob_store_roles:
+            if not self.blob_places.get(name, "").startswith("s3://"):
+                raise ValueError(f"blob_store_roles has a role for {name!r}, which is not an s3:// store of blob_stores")
         return self
+
+    @field_validator("sts_endpoint")
+    @classmethod
+    def _endpoint(cls, url: str) -> str:
+        if url and not re.fullmatch(r"https?://[^@/?#\s]+/?", url):
+            raise ValueError("an endpoint is written https://host or http://host:port, without credentials")
+        return url
 
     @field_validator("identity_providers")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -18,6 +18,7 @@ from containers.state.copies import Copies
 from containers.state.files import LocalFiles
 from containers.state.meters import BackupMeter
 from containers.state.recovery.restore import Restorer, RestoreSettings
+from containers.state.store_credentials import handed_credentials
 from containers.state.transfer import Progress, TransferContext
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
@@ -43,7 +44,7 @@ class Destinations:
     """The blob stores of a container: all state is backed up `to` each of them, and restored from the first of `restore_from` that has it.
     Both are in the run's order. Changed on the agent's loop. `watchers` are called after a change of `to`."""
 
-    open_blobs: Callable[[str], BlobStore]
+    open_blobs: Callable[[BlobStoreName, str], Awaitable[BlobStore]]
     to: Mapping[BlobStoreName, BlobStore] = field(default_factory=dict)
     restore_from: Mapping[BlobStoreName, BlobStore] = field(default_factory=dict)
     watchers: set[Callable[[], None]] = field(default_factory=set)
@@ -63,7 +64,7 @@ class Destinations:
 
     async def _open(self, name: str, url: str) -> BlobStore:
         if (name, url) not in self._opened:
-            blobs = self.open_blobs(url)
+            blobs = await self.open_blobs(BlobStoreName(name), url)
             await blobs.open(create=False)
             self._opened[name, url] = blobs
         return self._opened[name, url]
@@ -93,12 +94,21 @@ class StateContext:
         self.policy: CommitPolicy = settings.commit_policy
         self.clock = clock
         self.requests = Requests()
-        self.destinations = Destinations(open_blobs or (lambda url: wrapped(open_blob_store(url, clock), self.requests, clock=clock)))
+        self._open_blobs = open_blobs
+        self.destinations = Destinations(self._blobs_at)
         self.meters: dict[tuple[TaskName, StageName], BackupMeter] = {}
         self._settings = settings
         self._streams: Mapping[str, StreamId] = {}
         self._threads = ThreadPoolExecutor(max_workers=DISK_THREADS, thread_name_prefix="sluice-disk")
         self.copies = Copies(self.checkpoints, settings.processor_id, self.in_thread)
+
+    async def _blobs_at(self, name: BlobStoreName, url: str) -> BlobStore:
+        """The blob store, not opened yet. One in S3 uses the coordinator's credentials, if it hands out any, otherwise those of this
+        process."""
+        if self._open_blobs is not None:
+            return self._open_blobs(url)
+        handed = await handed_credentials(self.coordinator, self.run_id, name, self.clock) if url.startswith("s3:") else None
+        return wrapped(open_blob_store(url, self.clock, handed), self.requests, clock=self.clock)
 
     async def adopt(self, run: wire_runs.BasicRun) -> None:
         """Use the run's blob stores; see `Destinations.adopt`. Also raises BadSettings if a commit may take so long that its blobs are

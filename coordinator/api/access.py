@@ -134,6 +134,7 @@ CURRENT_RULES: Mapping[str, Rule] = {
     "POST /runs/{runId}/tasks/{task}/stages/{stage}/lineage": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
     "POST /runs/{runId}/containers/{executionContainerId:path}/adopted": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.ITSELF),
     "GET /runs/{runId}/containers/{executionContainerId:path}/standby": Rule(READ, JobSource.RUN, ContainerAccess.ITSELF),
+    "GET /runs/{runId}/blob-stores/{blobStore}/credentials": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.RUN),
     # job models
     "GET /jobModel": Rule(READ, JobSource.QUERY, ContainerAccess.RUN, samza=True),
     "GET /locality": Rule(READ, JobSource.QUERY, ContainerAccess.RUN, samza=True),

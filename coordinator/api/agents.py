@@ -27,6 +27,7 @@ from sluice.core.access.tokens import SECRET_BYTES, digest, new_incarnation_toke
 from sluice.core.drain import Mode
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
 from sluice.core.leases.ownership import Wait
+from sluice.core.snapshots.snapshot import BlobStoreName
 from sluice.core.watermarks import FeederProgress, ProgressSource
 from sluice.randomness import random_bytes
 from sluice.wire import agents as wire_agents
@@ -161,6 +162,24 @@ async def heartbeat_answer(
     if ended is not None:
         headers[wire_body.RUN_STATE_HEADER] = ended.value
     return Response(b'{"alive": false}', media_type="application/json", headers=headers)
+
+
+@router.get("/runs/{runId}/blob-stores/{blobStore}/credentials")
+async def get_blob_credentials(
+    run_id: RunIdPath, blob_store: Annotated[str, Path(alias="blobStore", max_length=300)], parts: PartsDep, response: Response
+) -> wire_agents.BlobCredentialsReply:
+    """Short-lived credentials for the blobs of the run's job in an S3 store. Refused as 409 `no-store-role` if the setting
+    `blob_store_roles` has no role for the store: containers then use credentials of their own."""
+    job = (await parts.runs.basic(RunId(run_id))).run.job
+    found = await parts.blob_credentials.of(job, BlobStoreName(blob_store))
+    response.headers["Cache-Control"] = "no-store"
+    return wire_agents.BlobCredentialsReply(
+        access_key_id=found.key,
+        secret_access_key=found.secret,
+        session_token=found.token,
+        expires_at=found.expires_at,
+        seconds_left=found.left.total_seconds(),
+    )
 
 
 # --- tasks -----------------------------------------------------------------------------------------------------------

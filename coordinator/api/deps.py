@@ -11,6 +11,7 @@ from fastapi import Depends, Header, Path, Request
 
 from coordinator.blobpool import BlobStores
 from coordinator.drains.drains import Drains
+from coordinator.fleet.blob_credentials import BlobCredentials
 from coordinator.fleet.issued import IssuedNumbers
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
@@ -114,6 +115,7 @@ class Parts:
     """The page of `/metrics`."""
     systems: dict[str, StreamSystem]
     blob_stores: BlobStores
+    blob_credentials: BlobCredentials
     snapshots: Snapshots
     backup_monitor: BackupMonitor
     lost_blobs: FindLostBlobs

@@ -3,7 +3,7 @@
     file:///var/lib/sluice/blobs
     s3://bucket/prefix?endpoint=http://127.0.0.1:7070&region=eu-central-1
 
-Credentials of S3 come from the environment, never from the URL, which is shown in logs and answers.
+Credentials of S3 come from the environment or from the coordinator, never from the URL, which is shown in logs and answers.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from sluice.blobs.counted import CountedBlobs, Requests
 from sluice.blobs.filesystem import FilesystemBlobs
+from sluice.blobs.handed import RenewedCredentials
 from sluice.blobs.limited import LimitedBlobs
 from sluice.blobs.port import BlobStore
 from sluice.blobs.retrying import RetryingBlobs
+from sluice.blobs.s3config import S3Location
 from sluice.blobs.timeouts import TimeoutBlobs
 from sluice.clock import Clock, SystemClock
 from sluice.core import deprecations
@@ -33,8 +35,9 @@ _temporary: dict[str, TemporaryDirectory[str]] = {}
 """Name of a memory:// store -> the directory of its blobs, which is deleted when this process ends."""
 
 
-def open_blob_store(url: str, clock: Clock | None = None) -> BlobStore:
-    """The blob store at `url`, without wrappers and not opened yet. Raises BadSettings."""
+def open_blob_store(url: str, clock: Clock | None = None, handed: RenewedCredentials | None = None) -> BlobStore:
+    """The blob store at `url`, without wrappers and not opened yet. `handed`: credentials of S3, instead of those in the environment.
+    Raises BadSettings."""
     clock = clock or SystemClock()
     try:
         parts = urlsplit(url)
@@ -51,7 +54,7 @@ def open_blob_store(url: str, clock: Clock | None = None) -> BlobStore:
         case "memory":
             return FilesystemBlobs(_temporary_directory(parts.netloc + parts.path), clock)
         case "s3":
-            return _s3(parts, url, clock)
+            return _s3(parts, url, clock, handed)
         case _:
             raise BadSettings(f"a blob store's location is {_FORMS}, not {url!r}")
 
@@ -78,15 +81,22 @@ def _temporary_directory(name: str) -> Path:
     return Path(_temporary[name].name)
 
 
-def _s3(parts: SplitResult, url: str, clock: Clock) -> BlobStore:
-    from sluice.blobs.s3 import S3Blobs  # obstore and botocore take half a second to import
-    from sluice.blobs.s3config import S3Location
+def s3_location(url: str) -> S3Location:
+    """The location that an s3:// URL names. Raises BadSettings."""
+    return _s3_location(urlsplit(url), url)
 
+
+def _s3(parts: SplitResult, url: str, clock: Clock, handed: RenewedCredentials | None) -> BlobStore:
+    from sluice.blobs.s3 import S3Blobs  # obstore and botocore take half a second to import
+
+    return S3Blobs(_s3_location(parts, url), clock, handed=handed)
+
+
+def _s3_location(parts: SplitResult, url: str) -> S3Location:
     options = _options(parts)
     if not parts.netloc:
         raise BadSettings(f"{url!r} has no bucket: write s3://bucket/prefix")
-    location = S3Location(parts.netloc, unquote(parts.path).strip("/"), options.get("endpoint"), options.get("region"))
-    return S3Blobs(location, clock)
+    return S3Location(parts.netloc, unquote(parts.path).strip("/"), options.get("endpoint"), options.get("region"))
 
 
 def _options(parts: SplitResult) -> Mapping[str, str]:

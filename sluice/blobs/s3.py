@@ -11,29 +11,30 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
 from sluice.blobs.deletions import DeletionRecord, ended, merged_name, millis, names, plan_merge, record_name
+from sluice.blobs.handed import RenewedCredentials
 from sluice.blobs.marker import MARKER, MARKER_BODY, belongs_to_others, check_marker, not_made
 from sluice.blobs.port import REMEMBER, ListedBlob, RequestContext, Sink
 from sluice.blobs.s3config import S3Credentials, S3Location, code_of, credentials_for, error_for
-from sluice.blobs.s3control import TTL_DAYS, TTL_TAG, ObjectNotFound, S3Control
+from sluice.blobs.s3control import TTL_DAYS, TTL_TAG, ObjectNotFound, S3Control, check_handed
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings, BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, SluiceError
 from sluice.core.snapshots.snapshot import BlobId, checked_blob_id, checked_prefix
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, S3Config
+    from obstore.store import ClientConfig, S3Config, S3Credential
 
 
 _PAGE = 1000
@@ -59,14 +60,17 @@ class TagReads:
 
 
 class S3Blobs:
-    """A prefix in a bucket, which must exist. Credentials come from the environment."""
+    """A prefix in a bucket, which must exist. Credentials are `handed`; without those, they come from the environment."""
 
-    def __init__(self, location: S3Location, clock: Clock, tag_reads: TagReads | None = None) -> None:
-        access = credentials_for(location, os.environ)
+    def __init__(
+        self, location: S3Location, clock: Clock, tag_reads: TagReads | None = None, handed: RenewedCredentials | None = None
+    ) -> None:
+        access = credentials_for(location, os.environ, handed=handed is not None)
         self.location = location
         self._clock = clock
-        self._store = _client(location, access)
-        self._control = S3Control(location, access)
+        self._handed = handed
+        self._store = _client(location, access, handed)
+        self._control = S3Control(location, access, handed)
         self._threads = ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="blobs")
         self._lifecycle = False
         self._tag_reads = tag_reads or TagReads()
@@ -295,6 +299,8 @@ class S3Blobs:
     async def close(self) -> None:
         self._threads.shutdown(wait=False)
         await self._control.close()
+        if self._handed is not None:
+            await self._handed.close()
 
     async def _read(self, name: str) -> bytes:
         return bytes(await (await obstore.get_async(self._store, self.location.key(name))).bytes_async())
@@ -316,6 +322,8 @@ class S3Blobs:
             yield
         except (BaseError, FileNotFoundError) as error:
             text = str(error).partition("\n\nDebug source")[0]
+            if self._handed is not None:
+                check_handed(self._handed, code_of(text), f"{what} in {self.location}", text)
             denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
             raise error_for(code_of(text), denied, f"{what} in {self.location}", text) from error
 
@@ -326,7 +334,7 @@ def _check_not_running(blob: BlobId, error: AlreadyExistsError) -> None:
         raise BlobUnavailable(f"another put of {blob} is running") from error
 
 
-def _client(location: S3Location, access: S3Credentials) -> S3Store:
+def _client(location: S3Location, access: S3Credentials, handed: RenewedCredentials | None) -> S3Store:
     """obstore does not retry, see `sluice.blobs.retrying`. Over TLS the payload is not hashed, which makes puts a third faster."""
     http = access.endpoint is not None and access.endpoint.startswith("http://")
     config: S3Config = {"region": access.region, "unsigned_payload": not http}
@@ -343,7 +351,26 @@ def _client(location: S3Location, access: S3Credentials) -> S3Store:
             options["root_certificate"] = access.authorities.read_bytes()
         except OSError as error:
             raise BadSettings(f"AWS_CA_BUNDLE cannot be read: {error}") from error
-    return S3Store(location.bucket, config=config, client_options=options, retry_config={"max_retries": 0})
+    return S3Store(
+        location.bucket,
+        config=config,
+        client_options=options,
+        retry_config={"max_retries": 0},
+        credential_provider=None if handed is None else _provider(handed),
+    )
+
+
+def _provider(handed: RenewedCredentials) -> Callable[[], Coroutine[Any, Any, S3Credential]]:
+    """obstore gets the credentials for each request, because it keeps those that have not expired, and would renew them by its own rule."""
+
+    async def credential() -> S3Credential:
+        found = await handed.current()
+        return {"access_key_id": found.key, "secret_access_key": found.secret, "token": found.token, "expires_at": _EXPIRED}
+
+    return credential
+
+
+_EXPIRED = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def _days(ttl: timedelta | None) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.core.errors import BadName, BadSettings, BlobStoreUnusable, BlobUnavailable, SluiceError
@@ -57,16 +57,19 @@ class S3Credentials:
     region: str
     endpoint: str | None
     key: str | None
-    secret: str | None
-    token: str | None
+    secret: str | None = field(repr=False)
+    token: str | None = field(repr=False)
     authorities: Path | None
 
 
-def credentials_for(location: S3Location, environment: Mapping[str, str]) -> S3Credentials:
-    """The credentials in the environment. Raises BadSettings if there are none. They are not looked up over the network."""
+def credentials_for(location: S3Location, environment: Mapping[str, str], *, handed: bool = False) -> S3Credentials:
+    """The credentials in the environment. Raises BadSettings if there are none. They are not looked up over the network. `handed`: none are
+    needed, because the coordinator hands them out."""
     region = location.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
     endpoint = location.endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or None
     authorities = Path(environment["AWS_CA_BUNDLE"]) if environment.get("AWS_CA_BUNDLE") else None
+    if handed:
+        return S3Credentials(region, endpoint, None, None, None, authorities)
     key, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
     if not (key and secret):
         if not any(environment.get(name) for name in _ELSEWHERE):

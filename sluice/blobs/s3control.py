@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from sluice.blobs.handed import RenewedCredentials
 from sluice.blobs.s3config import S3Credentials, S3Location, error_for
 from sluice.core.errors import BlobUnavailable
 
@@ -32,7 +33,8 @@ class ObjectNotFound(Exception):
 
 
 class S3Control:
-    def __init__(self, location: S3Location, access: S3Credentials) -> None:
+    def __init__(self, location: S3Location, access: S3Credentials, handed: RenewedCredentials | None = None) -> None:
+        self._handed = handed
         self._location = location
         self._access = access
         self._stack = AsyncExitStack()
@@ -123,7 +125,7 @@ class S3Control:
             s3={"addressing_style": "path" if self._access.endpoint else "auto"},
         )
         opened: S3Client = await self._stack.enter_async_context(
-            _session().client(
+            (_session() if self._handed is None else _session_with(self._handed)).client(
                 "s3",
                 region_name=self._access.region,
                 endpoint_url=self._access.endpoint,
@@ -143,6 +145,8 @@ class S3Control:
         except ClientError as error:
             if _code(error) in ("NoSuchKey", "404"):
                 raise ObjectNotFound(what) from error
+            if self._handed is not None:
+                check_handed(self._handed, _code(error), f"{what} in {self._location}", str(error))
             status = error.response["ResponseMetadata"]["HTTPStatusCode"]
             raise error_for(_code(error), status in (401, 403), f"{what} in {self._location}", str(error)) from error
 
@@ -165,6 +169,36 @@ def _session() -> Any:
     import aioboto3
 
     return aioboto3.Session()
+
+
+def check_handed(handed: RenewedCredentials, code: str, what: str, text: str) -> None:
+    """Raises BlobUnavailable if a request failed because the credentials have expired, or because there are none: later ones may have new
+    credentials."""
+    if code == "ExpiredToken":
+        handed.reject()
+    if not handed.left:
+        raise BlobUnavailable(f"{what}: no valid credentials: {text}")
+
+
+def _session_with(handed: RenewedCredentials) -> Any:
+    """A session that gets the credentials for each request."""
+    import aioboto3
+    from aiobotocore.credentials import AioCredentials
+    from aiobotocore.session import AioSession
+    from botocore.credentials import ReadOnlyCredentials
+
+    class Handed(AioCredentials):
+        async def get_frozen_credentials(self) -> ReadOnlyCredentials:  # type: ignore[override]  # the types are botocore's
+            found = await handed.current()
+            return ReadOnlyCredentials(found.key, found.secret, found.token)
+
+    class Resolver:
+        async def load_credentials(self) -> AioCredentials:
+            return Handed("handed", "handed", method="sluice")  # only `get_frozen_credentials` is used
+
+    core = AioSession()
+    core.register_component("credential_provider", Resolver())
+    return aioboto3.Session(botocore_session=core)
 
 
 def _code(error: ClientError) -> str:

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from sluice.client.connection import TIMEOUT
 from sluice.client.coordinator import IDLE_CONNECTION, CoordinatorClient, Refused, path_segment, sendable
-from sluice.core.errors import CoordinatorUnreachable
+from sluice.core.errors import CoordinatorUnreachable, NoStoreRole
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, RunId, StageName, TaskName
 from sluice.core.lifecycle import RunState
-from sluice.core.snapshots.snapshot import CommitId
+from sluice.core.snapshots.snapshot import BlobStoreName, CommitId
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
@@ -76,6 +76,17 @@ class AgentClient(CoordinatorClient):
             raise CoordinatorUnreachable(f"{self.url} did not answer within {within.total_seconds():.3g} s") from error
         except (Refused, ValidationError, ValueError, KeyError) as error:
             raise CoordinatorUnreachable(f"{self.url} does not answer heartbeats as a coordinator does: {error}") from error
+
+    async def blob_credentials(self, run_id: RunId, store: BlobStoreName) -> wire_agents.BlobCredentialsReply | None:
+        """Short-lived credentials of a blob store. None if the coordinator hands out none for it, or belongs to a release that hands out
+        none."""
+        path = f"/runs/{path_segment(run_id)}/blob-stores/{path_segment(store)}/credentials"
+        try:
+            return await self._read(wire_agents.BlobCredentialsReply, "GET", path)
+        except Refused as refused:
+            if refused.refused_as in ("http-404", NoStoreRole.slug):
+                return None
+            raise
 
     async def adopted(self, run_id: RunId, execution_id: ExecutionContainerId, epoch: Epoch, version: int) -> wire_jobmodels.AdoptedReply:
         """Report that the container runs this version of its run's job model. Idempotent."""

@@ -338,6 +338,14 @@ class BlobStoreUnusable(ClientError):
     """The blob store is not there, is not ours, or may not be written."""
 
 
+class NoStoreRole(Conflict):
+    """The coordinator hands out no credentials for the blob store."""
+
+
+class UnknownBlobStore(NotFound):
+    """No such blob store is configured."""
+
+
 class UnknownSnapshot(NotFound):
     """There is no such snapshot."""
 
@@ -413,6 +421,10 @@ class CrashLoopBackoff(Unavailable):
 
 class StoreUnavailable(Unavailable):
     """The coordinator's database cannot be read or written."""
+
+
+class StoreCredentialsUnavailable(Unavailable):
+    """The credentials of a blob store cannot be issued now."""
 
 
 class AuditUnavailable(Unavailable):

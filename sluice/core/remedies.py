@@ -79,6 +79,9 @@ REMEDIES: Mapping[str, str] = {
     "FileExists": "Give another file, or `--force`.",
     "UnusableCopy": "Use a copy that this version or an older one has made.",
     "BlobStoreUnusable": "Correct the URL, the rights, or the marker that the message names.",
+    "NoStoreRole": "Set a role for the store in `blob_store_roles`, or give the containers credentials of their own: see "
+    "[security](../security.md#rights-in-blob-stores).",
+    "UnknownBlobStore": "Add the store to `blob_stores`, or use one of those that the message names.",
     "UnknownSnapshot": "List snapshots with `sluice snapshots ls JOB`.",
     "UnknownPage": "Follow a link of the pages under `/ui/`.",
     "UnknownPin": "List pins with `sluice snapshots pins JOB`.",
@@ -100,6 +103,7 @@ REMEDIES: Mapping[str, str] = {
     "BlobUnavailable": "Make the blob store reachable: see `/readyz?verbose`.",
     "NumbersNotReserved": "Make a blob store writable.",
     "CatalogIncomplete": "Make the blob store available that `/readyz?verbose` names: see [lost databases](../howto/lost-database.md).",
+    "StoreCredentialsUnavailable": "Make STS reachable for the coordinator: see [security](../security.md#rights-in-blob-stores).",
     "AuditUnavailable": "Make the database, or the audit file, writable: a change that cannot be recorded is not made.",
     "IdentityProviderUnavailable": "Make the identity provider reachable for the coordinator: see [security](../security.md).",
     "TooManyRequests": "Wait for the time in `Retry-After`. Find clients that send many requests at a time.",

@@ -6,7 +6,7 @@ import operator
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, assert_never
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from sluice.core.drain import Effect, Mode, Step
 from sluice.wire.body import (
@@ -73,6 +73,19 @@ class InvalidateRequest(Body):
     """A platform declares a container invalid. `reason`: why, which is stored with the container."""
 
     reason: Annotated[str, Field(min_length=1, max_length=10_000, pattern=NO_NUL)]
+
+
+class BlobCredentialsReply(Reply):
+    """Credentials of S3 for the blobs of the run's job. `expiresAt`: by the clock of the store. `secondsLeft`: the same as a duration, from
+    the answer on; clients use this one, because clocks differ."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    access_key_id: str
+    secret_access_key: str = Field(repr=False)
+    session_token: str = Field(repr=False)
+    expires_at: datetime
+    seconds_left: float
 
 
 class AcquireRequest(Body):

@@ -84,6 +84,7 @@ WITHOUT_METHOD = {
     "POST /containers/{executionContainerId}/exit": "for agents and launchers",
     "POST /containers/{executionContainerId}/invalidate": "for platforms that start containers",
     "POST /runs/{runId}/watermarks": "for agents",
+    "GET /runs/{runId}/blob-stores/{blobStore}/credentials": "for agents",
 }
 
 OF_AGENTS = re.compile(r"\w+ /runs/\{runId\}/tasks/.*|POST /runs/\{runId\}/containers|\w+ /runs/\{runId\}/containers/.*")

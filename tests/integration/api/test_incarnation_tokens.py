@@ -204,3 +204,26 @@ async def test_without_authentication_containers_of_the_previous_release_need_no
         assert await caller.alive("c1", 1)
         await caller.acquired(run["runId"], "c1")
         await caller.exited("c1")
+
+
+async def test_only_a_running_container_gets_the_credentials_of_blob_stores_for_its_own_run(there: Guarded) -> None:
+    mine = await there.registered("c1")
+    path = f"/runs/{there.run_id}/blob-stores/local/credentials"
+    assert problem_slug(await there.caller.http.get(path)) == (409, "no-store-role"), "it is admitted"
+    for who in there.roles.values():
+        there.use(who)
+        assert problem_slug(await there.caller.http.get(path)) == (403, "forbidden")
+    there.use(there.roles["admin"])
+    there.caller.log.create("trains", 1)
+    other = await there.caller.deploy(run_body(job="trains", inputs=[{"name": "trains", "system": "log"}], stages=OF_TRAINS))
+    there.use(mine)
+    refused = await there.caller.http.get(f"/runs/{other['runId']}/blob-stores/local/credentials")
+    assert problem_slug(refused) == (403, "forbidden")
+    await there.registered("c2")
+    there.use(mine)
+    assert problem_slug(await there.caller.http.get(path)) == (409, "lease-lost")
+    del there.caller.http.headers["Authorization"]
+    assert problem_slug(await there.caller.http.get(path)) == (401, "not-authenticated")
+
+
+OF_TRAINS = [{"name": "hourly", "reads": ["trains"], "writes": ["delays"]}]
