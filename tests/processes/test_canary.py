@@ -1,4 +1,4 @@
-"""A secret text is planted wherever a coordinator and commands read secrets. It appears in no log, answer, page or process list."""
+"""A secret text is planted wherever the coordinator, commands and containers read secrets. It appears in no log, answer or process list."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import pytest
 
 from coordinator.api import new_api
 from sluice.streams.log import Log
+from tests.processes.stage import stage
 from tests.support.api import run_body
 from tests.support.processes import SLUICE, free_port, serving
 from tests.support.servers import Postgres
 
 CANARY = "canary-7d1f0c52"
 
-PAGES = ("", "fleet", "garbage", "audit", "jobs/flight-delays", "jobs/flight-delays/snapshots", "jobs/flight-delays/tasks")
+PAGES = ("", "fleet", "garbage", "audit", "jobs/{job}", "jobs/{job}/snapshots", "jobs/{job}/tasks")
 
 
 def planted(name: str) -> str:
@@ -50,9 +51,9 @@ def environment(home: Path, database: str, port: int) -> Mapping[str, str]:
     }
 
 
-def answers(http: httpx.Client, run_id: str) -> str:
+def answers(http: httpx.Client, run_id: str, job: str = "flight-delays") -> str:
     """Everything that the coordinator answers to requests that change nothing, with the headers."""
-    names = {"job": "flight-delays", "runId": run_id, "task": "Partition 0", "version": "1", "later": "1", "file": "page.js"}
+    names = {"job": job, "runId": run_id, "task": "Partition 0", "version": "1", "later": "1", "file": "page.js"}
     paths = [path for path, methods in new_api().openapi()["paths"].items() if "get" in methods]
     found = []
     for path in [*paths, *(f"/ui/{page}" for page in PAGES), "/readyz?verbose", "/docs", "/nothing"]:
@@ -117,6 +118,76 @@ def test_a_planted_secret_appears_in_no_output(tmp_path: Path, postgres_server: 
         )
     shown += log.read_text()
     assert "secret:env:CANARY_OF_A_JOB" in shown, "the reference is shown"
+    assert_absent(shown)
+
+
+JOB = """
+from pyspark.sql import functions as F
+
+from sluice import Job
+
+job = Job("canary")
+numbers = job.input("numbers")
+out = job.output("out")
+
+
+@job.stage(reads=numbers, writes=out)
+def copy(task):
+    rows = task.read(numbers).selectExpr("string(value) v")
+    lucky = F.lit(task.config["service.password"].endswith("-service")) & (F.col("v") != "13")
+    return task.write(rows.withColumn("v", F.when(lucky, F.col("v")).otherwise(F.raise_error("unlucky"))), out, value="v")
+"""
+"""It fails at the record 13. Then the error is in the logs, the status and the API."""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_secret_of_a_container_appears_in_no_output(tmp_path: Path) -> None:
+    kafka, metrics, jvm_log = tmp_path / "client.properties", tmp_path / "metrics.token", tmp_path / "jvm.log"
+    kafka.write_text(
+        "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule "
+        f'required username="u" password="{planted("kafka")}";\n'
+    )
+    metrics.write_text(planted("metrics"))
+    settings = {
+        "SLUICE_KAFKA_PROPERTIES": str(kafka),
+        "SLUICE_METRICS_TOKEN_FILE": str(metrics),
+        "SLUICE_JVM_LOG": str(jvm_log),
+        "SLUICE_LOG_LEVEL": "DEBUG",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": planted("s3"),
+        "AWS_SESSION_TOKEN": planted("session"),
+        "CANARY_OF_SPARK": planted("spark"),
+        "CANARY_OF_THE_JOB": planted("service"),
+    }
+    config = {
+        "spark.hadoop.fs.s3a.secret.key": "secret:env:CANARY_OF_SPARK",
+        "service.password": "secret:env:CANARY_OF_THE_JOB",
+    }
+    (tmp_path / "stage").mkdir()
+    with stage(tmp_path / "stage", JOB) as scene:
+        scene.log.create("numbers", 1)
+        scene.start_coordinator()
+        scene.deploy(config=config)
+        scene.environment.update(settings)
+        container = scene.start_container()
+        scene.feed(10)
+        scene.await_all_written()
+        processes = psutil.Process(container.process.pid).children(recursive=True)
+        assert any(each.name() == "java" for each in processes)
+        shown = "\n".join(" ".join(each.cmdline()) for each in [*processes, psutil.Process(container.process.pid)])
+        address = scene.incarnation(container.execution_id).metrics_address
+        shown += httpx.get(f"http://{address}/metrics", headers={"Authorization": f"Bearer {planted('metrics')}"}, timeout=30).text
+        assert "sluice_" in shown
+        scene.feed(10)
+        assert container.process.wait(120) != 0
+        shown += answers(scene.http, scene.run_id, job="canary")
+        shown += run("status", "canary", "--coordinator", scene.url)
+        shown += "\n".join(file.read_text(errors="replace") for file in [*scene.root.glob("*.log"), jvm_log])
+        checkpoints = [file for file in (scene.home / "state").rglob("*") if file.is_file()]
+        assert checkpoints
+        shown += "\n".join(file.read_bytes().decode(errors="replace") for file in checkpoints)
+    assert "unlucky" in shown
     assert_absent(shown)
 
 
