@@ -78,8 +78,8 @@ class _Positions:
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
-    """The lag of a run and the number of offsets beyond the ends, and what they were computed from. They are used again while nothing
-    has changed: to compare takes a twentieth of the time, and heartbeats wait for either."""
+    """The lag of a run and the number of offsets beyond the ends, and what they were computed from. They are reused while nothing
+    has changed: a comparison takes a twentieth of the time of the computation, and both delay heartbeats."""
 
     positions: _Positions
     reports: Stages

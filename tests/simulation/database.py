@@ -74,7 +74,7 @@ class _LoopQueue:
 
 
 class _Sqlite(sqlite3.Connection):
-    """Knows its cursors: SQLite keeps a closed connection open, and its locks, while a statement of it is still used."""
+    """Closes its cursors before itself, because SQLite keeps a closed connection and its locks while one of its statements is in use."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
