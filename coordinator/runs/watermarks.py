@@ -402,7 +402,8 @@ class WatermarkCoordinator:
 
     def _state(self, run: _Run, view: _View, key: Key, report: StageReport | None, ends: Mapping[StreamId, Offsets]) -> FeederState:
         positions = view.positions[key]
-        unread = {ssp for ssp, at in positions.items() if at < ends[ssp.stream_id].get(ssp.partition, 0)}
+        # A broker's metadata may not list a new partition yet. Its end is then unknown, and it counts as unread.
+        unread = {ssp for ssp, at in positions.items() if at < ends[ssp.stream_id].get(ssp.partition, at + 1)}
         upstream = self._read_by(view, key)
         old = False
         for ssp in unread:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sluice.core.ids import Generation, Lineage
-from sluice.streams.log import Record, Writer
+from sluice.streams.log import Log, Record, Writer
+from sluice.streams.port import Offsets
 from tests.support.api import Caller, Json, calling, chained_body
 from tests.support.fakes import FakeClock
 
@@ -175,6 +176,34 @@ async def test_the_progress_of_a_task_that_does_not_read_its_new_partitions_yet_
     assert await fleet.at(1, 50, partitions=1) == ([("30", {1: 0})], ["Partition 1/route"]), "its query does not read Partition 3 yet"
     assert await fleet.at(1, None, partitions=2) == ([("30", {1: 0})], ["Partition 1/route"])
     assert await fleet.at(1, 35, partitions=2) == ([("35", {1: 0})], [])
+
+
+class Behind:
+    """A stream system whose metadata does not list the partitions beyond the first two yet, as that of a Kafka broker after growth."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    async def latest(self, stream: str) -> Offsets:
+        return {partition: end for partition, end in self._log.latest(stream).items() if partition < 2}
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+async def test_a_partition_whose_end_is_unknown_counts_as_unread(fleet: Fleet) -> None:
+    await fleet.start(1)
+    await fleet.at(1, 30, partitions=1)
+    await fleet.at(0, 30, partitions=1)
+    for partition in (0, 1):
+        await fleet.batch(partition, 10)
+    fleet.caller.log.grow("flights", 4)
+    assert (await fleet.caller.http.patch(f"/runs/{fleet.run_id}", json={"grow": True})).status_code == 200
+    records = [Record(b"x", partition=partition) for partition in (2, 3)]
+    fleet.caller.log.append("flights", records, writer=Writer(Lineage("f"), "f", Generation(1)), batch=1, now_micros=1)
+    fleet.caller.coordinator.api.state.parts.systems["log"] = Behind(fleet.caller.log)
+    await fleet.at(0, 50, partitions=2)
+    assert await fleet.at(0, 50, partitions=2) == ([("30", {0: 0})], ["Partition 1/route"])
 
 
 async def test_the_cap_does_not_change_when_a_container_ends_until_its_successor_reports(fleet: Fleet) -> None:
