@@ -98,6 +98,7 @@ def test_the_document_declares_every_route() -> None:
         ("GET", "/readyz"),
         ("GET", "/runs"),
         ("GET", "/runs/{runId}"),
+        ("GET", "/runs/{runId}/blob-stores/{blobStore}/credentials"),
         ("GET", "/runs/{runId}/containers"),
         ("GET", "/runs/{runId}/containers/{executionContainerId}/standby"),
         ("GET", "/runs/{runId}/notices"),
