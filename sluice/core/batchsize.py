@@ -23,9 +23,10 @@ SLOW, SLOW_FIRST = 3, 10
 """By which factor a batch must exceed the target to make the next one smaller. Other queries use the same cores, and a slow batch is more
 often due to them than to its rows. The first batch of a query, which also compiles the query's code, often takes several times as long."""
 
-CATCH_UP_INTERVAL = timedelta(seconds=1)
-"""While a stage of a container has a backlog: the shortest time from one batch to the next of each stage that has none. Their batches would
-otherwise be many and small, and take the cores from the stage that has to catch up."""
+CATCH_UP_INTERVAL, LONGEST_CATCH_UP_INTERVAL = timedelta(seconds=1), timedelta(seconds=10)
+"""While a stage of a container has a backlog: the shortest time from one batch to the next of each stage that has none, for each such stage.
+Their batches would otherwise be many and small. On two cores the fixed costs of a batch are about 0.3 s of CPU: eight stages that begin a
+batch each second would take all of the CPU from the stage that has to catch up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,5 +51,6 @@ class BatchSizes:
 
 def catch_up_intervals(behind: Mapping[str, bool]) -> Mapping[str, timedelta]:
     """The shortest time from one batch to the next of each query of a container. `behind`: whether each has a backlog, by its name."""
-    catching_up = any(behind.values())
-    return {query: CATCH_UP_INTERVAL if catching_up and not has_backlog else timedelta(0) for query, has_backlog in behind.items()}
+    without = sum(not has_backlog for has_backlog in behind.values())
+    paced = min(LONGEST_CATCH_UP_INTERVAL, without * CATCH_UP_INTERVAL) if without < len(behind) else timedelta(0)
+    return {query: timedelta(0) if has_backlog else paced for query, has_backlog in behind.items()}

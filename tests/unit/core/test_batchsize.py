@@ -61,6 +61,13 @@ def test_while_a_query_has_a_backlog_those_without_one_are_paced() -> None:
     assert catch_up_intervals({}) == {}
 
 
+def test_the_more_queries_are_paced_the_fewer_batches_each_of_them_runs() -> None:
+    def of(paced: int) -> timedelta:
+        return catch_up_intervals({"route": True} | {f"count-{number}": False for number in range(paced)})["count-0"]
+
+    assert [of(paced) for paced in (1, 2, 8, 100)] == [timedelta(seconds=each) for each in (1, 2, 8, 10)]
+
+
 @given(
     st.integers(1, 10**7),
     st.lists(st.tuples(st.floats(0, 1e5), st.booleans()), max_size=30),
