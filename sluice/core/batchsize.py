@@ -24,9 +24,9 @@ SLOW, SLOW_FIRST = 3, 10
 often due to them than to its rows. The first batch of a query, which also compiles the query's code, often takes several times as long."""
 
 CATCH_UP_INTERVAL, LONGEST_CATCH_UP_INTERVAL = timedelta(seconds=1), timedelta(seconds=10)
-"""While a stage of a container has a backlog: the shortest time from one batch to the next of each stage that has none, for each such stage.
-Their batches would otherwise be many and small. On two cores the fixed costs of a batch are about 0.3 s of CPU: eight stages that begin a
-batch each second would take all of the CPU from the stage that has to catch up."""
+"""While a stage of a container has a backlog, each stage that has none begins a batch at most once in this time, times the number of such
+stages. Their batches would otherwise be many and small. The fixed costs of a batch are about 0.3 s of CPU: on two cores, eight stages that
+begin a batch each second would leave nothing for the stage that has to catch up."""
 
 
 @dataclass(frozen=True, slots=True)
