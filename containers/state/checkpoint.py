@@ -5,6 +5,7 @@
   .cuts/<stage>/<commit>/        a frozen copy of a checkpoint, while it is uploaded (`containers.state.commits.freeze`)
   .staging/<stage>/              what a restore has written so far
   .replaced/<stage>/             the former checkpoint, while a restored one takes its place
+  .checked/<stage>               the boot in which the state was checked (`containers.state.recovery.power_loss`)
 <root>/<job>/.standby/<slot>/    standby copies of other slots' tasks (`containers.state.copies`)
 <root>/<job>/<task>/<stage>/     the checkpoint directory of one stage
   metadata                       {"id": lineage}, written before Spark first opens the directory; Spark calls it the query id
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -44,7 +45,7 @@ class CheckpointInfo:
 
 def inspect(directory: Path) -> CheckpointInfo | None:
     """Read a checkpoint directory; None if there is none. Raises CheckpointUnreadable."""
-    file = directory / "metadata"
+    file = metadata_file(directory)
     try:
         text = file.read_bytes()
     except FileNotFoundError:
@@ -62,6 +63,25 @@ def inspect(directory: Path) -> CheckpointInfo | None:
     return CheckpointInfo(lineage, _newest(directory / "offsets"), _newest(directory / "commits"))
 
 
+def metadata_file(directory: Path) -> Path:
+    return directory / "metadata"
+
+
+def offset_log_files(directory: Path) -> list[Path]:
+    """The entries of the offset log, by batch."""
+    return _numbered(directory / "offsets")
+
+
+def commit_log(directory: Path) -> list[Path]:
+    """The entries of the commit log, by batch."""
+    return _numbered(directory / "commits")
+
+
+def _numbered(directory: Path) -> list[Path]:
+    found = directory.iterdir() if directory.is_dir() else ()
+    return sorted((entry for entry in found if entry.name.isdigit()), key=lambda entry: int(entry.name))
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError(f"{value!r} is not an id")
@@ -69,9 +89,7 @@ def _text(value: object) -> str:
 
 
 def _newest(directory: Path) -> int:
-    if not directory.is_dir():
-        return -1
-    return max((int(entry.name) for entry in directory.iterdir() if entry.name.isdigit()), default=-1)
+    return max((int(entry.name) for entry in _numbered(directory)), default=-1)
 
 
 def read_local_checkpoint(directory: Path) -> LocalCheckpoint | None:
@@ -79,13 +97,8 @@ def read_local_checkpoint(directory: Path) -> LocalCheckpoint | None:
     found = inspect(directory)
     if found is None:
         return None
-    return LocalCheckpoint(found.lineage, found.committed, found.planned, dict(_entries(directory / "offsets")))
-
-
-def _entries(offsets: Path) -> Iterator[tuple[int, str]]:
-    for entry in offsets.iterdir() if offsets.is_dir() else ():
-        if entry.name.isdigit():
-            yield int(entry.name), entry.read_text()
+    entries = {int(entry.name): entry.read_text() for entry in offset_log_files(directory)}
+    return LocalCheckpoint(found.lineage, found.committed, found.planned, entries)
 
 
 def read_offset_log(directory: Path, batch: int) -> str:
@@ -211,7 +224,7 @@ class Checkpoints:
             has = "does not exist" if found is None else f"is of another lineage ({found.lineage})"
             raise StateNotLocal(_not_local(task, stage, directory, has, reported))
         if found is not None:
-            _set_aside(directory)
+            set_aside(directory)
         _begin(directory, lineage)
         shutil.rmtree(_discarded(directory), ignore_errors=True)
         return directory
@@ -248,7 +261,7 @@ def _discarded(directory: Path) -> Path:
     return directory.parent / ".given-up" / directory.name
 
 
-def _set_aside(directory: Path) -> None:
+def set_aside(directory: Path) -> None:
     """Rename the directory. It is deleted when the new checkpoint exists; after a crash in between, by the next `prepare`."""
     old = _discarded(directory)
     old.parent.mkdir(exist_ok=True)

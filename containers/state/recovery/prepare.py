@@ -7,11 +7,12 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import assert_never
 
 from containers.engine import StageStart
-from containers.errors import StateNotLocal
-from containers.state.checkpoint import inspect, read_local_checkpoint, set_lineage
+from containers.errors import CheckpointUnreadable, StateNotLocal
+from containers.state.checkpoint import inspect, read_local_checkpoint, set_aside, set_lineage
 from containers.state.context import StateContext
 from containers.state.offsets.wal import offset_log
 from containers.state.recovery.decision import (
@@ -25,6 +26,7 @@ from containers.state.recovery.decision import (
     StartFresh,
     recovery,
 )
+from containers.state.recovery.power_loss import checked, damaged_file
 from containers.state.recovery.restore import LOST, Source, finish_swap
 from containers.state.transfer import log_progress
 from sluice import tracing
@@ -55,27 +57,42 @@ async def prepare_checkpoint(state: StateContext, start: StageStart, snapshot: S
     await state.in_thread(lambda: shutil.rmtree(state.checkpoints.frozen(start.task, stage), ignore_errors=True))
     await state.in_thread(lambda: finish_swap(directory))
     await state.copies.take(start.task, stage, start.lineage)
+    damaged = await state.in_thread(lambda: damaged_file(directory))
     if snapshot is None and not state.destinations.restore_from:  # the engine checks that this disk has what was reported
+        if damaged is not None:
+            raise CheckpointUnreadable(_damage(damaged))
+        await state.in_thread(lambda: checked(directory))
         return Prepared(start, None)
-    local = await state.in_thread(lambda: read_local_checkpoint(directory))
+    if damaged is not None:
+        log.error("%s: %s; the local checkpoint is not used", start.query, _damage(damaged))
+    local = None if damaged is not None else await state.in_thread(lambda: read_local_checkpoint(directory))
     prepared = Prepared(start, snapshot)
     replay: Sequence[OffsetLogEntry] = ()
     match await _decided(state, start, snapshot, local):
         case Resume(replay=replay):
             pass
         case StartFresh(replay=replay):
+            if damaged is not None:
+                await state.in_thread(lambda: set_aside(directory))
             await state.in_thread(lambda: state.checkpoints.prepare(start.task, stage, start.lineage, None))
         case Restore() | RestoreUnderNewLineage() as decision:
             prepared, replay = await _restore(state, start, decision, local)
         case Refuse(why=why):
+            if damaged is not None:
+                raise CheckpointUnreadable(f"{_damage(damaged)}; there is no snapshot: {why}")
             raise StateNotLocal(
                 f"the state of stage {stage} of task {start.task} is not on this disk ({directory}) and there is no snapshot of it: {why}; "
                 "start this container on the disk that has it, or deploy with an explicit start to start with empty state"
             )
         case undecided:
             assert_never(undecided)
+    await state.in_thread(lambda: checked(directory))
     state.meter(start).replayed += len(replay)
     return replace(prepared, start=replace(prepared.start, replay={entry.batch: entry.text for entry in replay}, restored=True))
+
+
+def _damage(file: Path) -> str:
+    return f"{file} is empty: the machine has probably lost power, or its kernel crashed, before the file was written to the disk"
 
 
 async def _decided(state: StateContext, start: StageStart, snapshot: Snapshot | None, local: LocalCheckpoint | None) -> Recovery:
