@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.support.browsers import JOB, PAGES, Staged, chromium
+from tests.support.browsers import JOB, PAGES, SCRIPT, Staged, chromium
 from tests.support.coordinators import Running, running
 
 HOSTILE = "<script>document.title='owned'</script>\u202egnorw" + "x" * 150
@@ -90,6 +90,23 @@ def test_a_drain_is_watched_and_cancelled(context: BrowserContext, staged: Stage
     page.get_by_role("dialog").get_by_role("button", name="Cancel the drain").click()
     expect(page.get_by_role("dialog")).to_contain_text("was cancelled")
     expect(page.locator("#drain")).to_contain_text("CANCELLED", timeout=30_000)
+
+
+def test_the_page_of_a_script_shows_its_queries_and_stops_it(context: BrowserContext, staged: Staged) -> None:
+    page = opened(context, "")
+    page.get_by_role("link", name=SCRIPT, exact=True).click()
+    expect(page.get_by_role("heading", name=SCRIPT)).to_be_visible()
+    for text in ("counts", "batch 412", "480", "orders.py, line 12: KeyError"):
+        expect(page.locator("main")).to_contain_text(text)
+    page.get_by_role("button", name="Stop…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text(f"sluice stop {SCRIPT}")
+    dialog.get_by_role("button", name=f"Stop {SCRIPT}").click()
+    expect(dialog).to_contain_text("is stopping")
+    page.keyboard.press("Escape")
+    expect(page.locator("#timeline")).to_contain_text("stop", timeout=30_000)
+    [run] = staged.http.get("/runs", params={"job": SCRIPT}).json()["runs"]
+    assert run["stopRequestedAt"] is not None
 
 
 def test_ten_tabs_stay_live_over_one_connection(context: BrowserContext, staged: Staged) -> None:

@@ -12,12 +12,13 @@ import httpx
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from sluice.core.ids import JobName, StageKey, StageName, TaskName
+from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.core.snapshots.snapshot import Kind, fresh_blob_id
 from sluice.streams.log import Log
 from tests.support.api import Json, chained_body, checkpoint_id
 from tests.support.servers import program
 
-JOB = "flight-delays"
+JOB, SCRIPT = "flight-delays", "orders"
 PAGES: Mapping[str, str] = {
     "jobs": "",
     "job": f"jobs/{JOB}",
@@ -29,8 +30,9 @@ PAGES: Mapping[str, str] = {
     "fleet": "fleet",
     "garbage": "garbage",
     "audit": "audit",
+    "script": f"jobs/{SCRIPT}",
 }
-"""Name -> URL below /ui/ of each kind of page of the job that `staged` makes."""
+"""Name -> URL below /ui/ of each kind of page of the jobs that `Staged` makes."""
 
 
 PATIENCE = 120_000
@@ -51,7 +53,8 @@ def chromium() -> Iterator[Browser]:
 
 
 class Staged:
-    """A job of two stages with two containers, of which one has failed, a failing stage, snapshots, and a second version of its model."""
+    """A job of two stages with two containers, of which one has failed, a failing stage, snapshots, and a second version of its model;
+    and a script with two queries, of which one has failed."""
 
     def __init__(
         self, http: httpx.Client, home: Path, host: str = "host-1", error: str = "orders.py, line 12: KeyError: 'carrier'"
@@ -70,6 +73,25 @@ class Staged:
         self.post(failing, {"generation": 1, "error": error, "failures": 2, "retrySeconds": 30, "log": "/var/log/sluice/container-0.log"})
         self.post("/containers/c1/exit", {"exitCode": 1, "reason": error})
         http.patch(f"/runs/{self.run_id}", json={"containers": 3, "why": "more flights in summer"}).raise_for_status()
+
+        self.script(error)
+
+    def script(self, error: str) -> None:
+        """Make the job of a script that has called `sluice.attach`."""
+        run = self.post("/runs", {"job": SCRIPT, "kind": "attached", "containers": 1, "inputs": [], "stages": []})["runId"]
+        self.post(f"/runs/{run}/containers", {"processorId": "0", "executionContainerId": "script-1", "host": "host-2"})
+        acquired = self.post(f"/runs/{run}/tasks/{ATTACHED_TASK}/acquire", {"executionContainerId": "script-1", "epoch": 1})
+        metrics = {"rows": 1200, "rowsPerSecond": 480.5, "batchMillis": 170, "lag": 3400, "stateRows": 52_000, "stateBytes": 9 << 20}
+        offset = {"system": "kafka", "stream": "orders", "partition": 0, "offset": 120_000}
+        counts = {"stage": "counts", "checkpoint": "s3a://state/orders/counts", "name": "counts", "queryId": "0d2f", "batchId": 412}
+        joined = {"stage": "joined", "checkpoint": "s3a://state/orders/joined", "name": "joined", "queryId": "7c1a", "batchId": 96}
+        failed = {"active": False, "error": error, "failures": 3}
+        reported = {**metrics, "watermark": self.now().isoformat(), "at": self.now().isoformat()}
+        queries = [{**counts, "offsets": [offset], "metrics": reported}, {**joined, "offsets": [offset], **failed}]
+        answer = self.http.put(
+            f"/runs/{run}/tasks/{ATTACHED_TASK}/queries", json={"generation": acquired["generation"], "queries": queries}
+        )
+        assert answer.is_success, answer.text
 
     def drain(self) -> str:
         """Begin a drain. Returns its id."""
