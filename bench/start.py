@@ -1,5 +1,5 @@
 """Wall time and CPU time from the launch of a container to the output of its first batch, with and without the class archive of `sluice
-class-archive`, alternately.
+class-archive`, alternately; and the time from the end of a container to the output of the first batch of a spare one, which takes its slot.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ JOB = ROOT / "bench" / "growth_job.py"
 TURNS = 5
 KEYS = 100
 MOST = 0.8
+MOST_SPARE = 5.0
+"""Seconds until a spare container has taken over."""
 PATIENCE = 120.0
 LOOK_SECONDS = 0.02
 SETTINGS = {"SLUICE_TRIGGER_SECONDS": "0.1"}
@@ -59,10 +61,11 @@ def run() -> Result:
             without.append(measure_case(here, log, turn * 2, "false"))
             with_it.append(measure_case(here, log, turn * 2 + 1, "true"))
             note(f"first output after {without[-1].wall:.1f} s without the archive, {with_it[-1].wall:.1f} s with it")
-    return judged(without, with_it, file.stat().st_size)
+        spare = [measure_spare(here, log, 2 * TURNS + turn) for turn in range(TURNS)]
+    return judged(without, with_it, spare, file.stat().st_size)
 
 
-def judged(without: Sequence[Durations], with_it: Sequence[Durations], size: int) -> Result:
+def judged(without: Sequence[Durations], with_it: Sequence[Durations], spare: Sequence[float], size: int) -> Result:
     wall, wall_with = (statistics.median(each.wall for each in found) for found in (without, with_it))
     cpu, cpu_with = (statistics.median(each.cpu for each in found) for found in (without, with_it))
     return Result(
@@ -73,17 +76,49 @@ def judged(without: Sequence[Durations], with_it: Sequence[Durations], size: int
             "without_s": round(wall, 2),
             "cpu_s": round(cpu_with, 2),
             "without_cpu_s": round(cpu, 2),
+            "spare_s": round(statistics.median(spare), 2),
+            "spare_longest_s": round(max(spare), 2),
         },
         ratio=round(wall_with / wall, 3),
-        target=f"with the archive of classes a container's first output comes within {MOST:g} of the time without",
-        met=wall_with <= MOST * wall,
+        target=f"with the archive of classes a container's first output comes within {MOST:g} of the time without; that of a spare one "
+        f"within {MOST_SPARE:g} s",
+        met=wall_with <= MOST * wall and statistics.median(spare) <= MOST_SPARE,
     )
 
 
-def measure_case(here: Crew, log: Log, turn: int, archive: str) -> Durations:
+def feed(log: Log, turn: int) -> None:
     writer = Writer(Lineage("bench"), "bench", Generation(1))
     records = [Record(b"", key=f"key-{n}".encode()) for n in range(KEYS)]
     log.append("events", records, writer=writer, batch=turn, now_micros=time.time_ns() // 1000)
+
+
+def measure_spare(here: Crew, log: Log, turn: int) -> float:
+    """Seconds from the end of a container to the output of the first batch of the spare one. Its first records are read by the container
+    that ends, so that both have run a batch of the query."""
+    first, before = here.start_container(), log.latest("counts")[0]
+    feed(log, 2 * turn)
+    wait_for("the first output", lambda: log.latest("counts")[0] != before, PATIENCE, every=LOOK_SECONDS)
+    spare = here.start_container(SLUICE_SPARE="true")
+    said = here.container_log(spare)
+    wait_for("a spare with Spark", lambda: "waiting for a slot" in said.read_text(), PATIENCE)
+    end(first.process)
+    here.containers.remove(first)
+    began, before = time.monotonic(), log.latest("counts")[0]
+    feed(log, 2 * turn + 1)
+
+    def written() -> bool:
+        must_run(spare.process, said)
+        return log.latest("counts")[0] != before
+
+    wait_for("the output of the spare", written, PATIENCE, every=LOOK_SECONDS)
+    found = time.monotonic() - began
+    note(f"output of the spare after {found:.1f} s")
+    end(spare.process)
+    return found
+
+
+def measure_case(here: Crew, log: Log, turn: int, archive: str) -> Durations:
+    feed(log, turn)
     before = log.latest("counts")[0]
     began = time.monotonic()
     container = here.start_container(SLUICE_CLASS_ARCHIVE=archive)

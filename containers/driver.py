@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from select import PIPE_BUF
 from types import FrameType
@@ -74,7 +75,9 @@ class WatchdogPipe:
 class Driver:
     """Runs the agent on a thread of its own, and passes signals to it."""
 
-    def __init__(self, job: Job, settings: ContainerSettings) -> None:
+    def __init__(self, job: Job, settings: ContainerSettings, on_slot: Callable[[str], None]) -> None:
+        """`on_slot` is called with the slot that a spare takes."""
+        self._on_slot = on_slot
         self._job = job
         self._settings = settings
         self._agent: Agent | None = None
@@ -129,6 +132,7 @@ class Driver:
                 self._watchdog.renewed,
                 self._on_lease_lost,
                 on_token=self._watchdog.token,
+                on_slot=self._on_slot,
             )
             if self._stop_requested.is_set():
                 self._agent.stop_requested()
@@ -171,7 +175,7 @@ def main(job_file: Path) -> int:
     if WATCHDOG_FD not in os.environ:
         _claim_scratch(settings)
         log.warning("there is no watchdog: nothing kills this process if it hangs beyond its lease; stop it through the API")
-    reason = Driver(job, settings).run()
+    reason = Driver(job, settings, lambda slot: stamp.fields.update(processor=slot)).run()
     (log.info if reason.exit_code == 0 else log.error)("exit %d: %s", reason.exit_code, reason.reason)
     return reason.exit_code
 

@@ -27,6 +27,9 @@ class ContainerSettings(BaseSettings):
     coordinator_url: str = Field("http://127.0.0.1:8180", description="URL of the coordinator, or several, separated by commas")
     run_id: str = Field(min_length=1, description="run that this container belongs to")
     processor_id: str = Field("0", min_length=1, max_length=100, description="slot in the job model")
+    spare: bool = Field(
+        False, description="wait with Spark open for a slot without a container, instead of taking the slot SLUICE_PROCESSOR_ID"
+    )
     execution_container_id: str = Field(
         default_factory=lambda: f"container-{new_uuid().hex}",
         validation_alias="EXECUTION_ENV_CONTAINER_ID",
@@ -136,7 +139,8 @@ class ContainerSettings(BaseSettings):
     @property
     def log_fields(self) -> dict[str, str]:
         """Fields of every log record of this container. The job is added when its file has been read."""
-        return {"run": self.run_id, "processor": self.processor_id, "container": self.execution_container_id}
+        processor = "spare" if self.spare else self.processor_id
+        return {"run": self.run_id, "processor": processor, "container": self.execution_container_id}
 
     @property
     def log_place(self) -> str:

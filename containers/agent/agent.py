@@ -24,6 +24,7 @@ from containers.agent.metrics_server import MetricsServer, serve_metrics
 from containers.agent.progress import ProgressReporter
 from containers.agent.queries import Queries
 from containers.agent.slot import Slot
+from containers.agent.spare import LOOK_FOR_SLOTS, TAKE_WITHIN, TAKEN, Vacancies
 from containers.agent.stage import StageContext
 from containers.agent.task import TaskContext
 from containers.agent.watermarks import QUIET_INTERVAL as LONGEST_WATERMARKS_INTERVAL
@@ -40,7 +41,7 @@ from sluice.client import Refused
 from sluice.client.agents import AgentClient
 from sluice.clock import Clock
 from sluice.core.drain import Mode
-from sluice.core.errors import BlobUnavailable, LeaseLost, SluiceError, StaleRun, Unavailable
+from sluice.core.errors import BlobUnavailable, CoordinatorUnreachable, LeaseLost, SluiceError, StaleRun, Unavailable
 from sluice.core.ids import Epoch, Generation, Instant, StageName, TaskName
 from sluice.core.jobmodels.placement import replicas_of
 from sluice.core.leases.lease import ContainerLease
@@ -84,8 +85,9 @@ class Agent:
         on_lease_lost: Callable[[str], None],
         open_blobs: Callable[[str], BlobStore] | None = None,
         on_token: Callable[[str], None] = _ignore,
+        on_slot: Callable[[str], None] = _ignore,
     ) -> None:
-        """`on_token` is called with the token that the container gets when it registers."""
+        """`on_token` is called with the token that the container gets when it registers, `on_slot` with the slot that a spare takes."""
         self._job = job
         self._settings = settings
         self._coordinator = coordinator
@@ -93,6 +95,7 @@ class Agent:
         self._make_engine = make_engine
         self._on_renewed = on_renewed
         self._on_token = on_token
+        self._on_slot = on_slot
         self._lifecycle = ContainerLifecycle(clock, timedelta(seconds=settings.connect_timeout_seconds), on_lease_lost)
         self._reporter = ProgressReporter(coordinator, settings.run, timedelta(seconds=settings.report_seconds))
         self._backups = StateContext(job, settings, coordinator, clock, open_blobs)
@@ -124,12 +127,12 @@ class Agent:
                 return ExitReason(EXIT_OK, f"the run has ended: {run.state}")
             check_job(self._job, run)
             await self._serve_metrics()
-            registered = await self._register(run)
-            report_exit = True
-            self._drains.begin(run.drain)
-            await self._work(run, registered)
+            registered = await (self._as_spare(run) if self._settings.spare else self._register(run))
+            if registered is not None:
+                report_exit = True
+                await self._work(run, registered)
             reason = await self._lifecycle.exit_reason
-            report_exit = await self._shut_down()
+            report_exit = await self._shut_down() and registered is not None
         except LeaseLost as lost:
             reason = ExitReason(EXIT_LEASE_LOST, str(lost))
         except SluiceError as error:
@@ -189,13 +192,44 @@ class Agent:
 
     # --- registration, lease, notices ------------------------------------------------------------------------------
 
-    async def _register(self, run: wire_runs.BasicRun) -> wire_agents.RegisterReply:
+    async def _as_spare(self, run: wire_runs.BasicRun) -> wire_agents.RegisterReply | None:
+        """Open Spark, wait for a slot without a container, and register in it. None when the container exits first. Raises StaleRun,
+        Refused, and what `_open_spark` raises."""
+        await self._open_spark(run)
+        log.info("Spark is open: waiting for a slot without a container")
+        vacancies = Vacancies()
+        while True:
+            now = await self._lifecycle.until_answered(lambda: self._coordinator.run_with_vacant_slots(self._settings.run))
+            if now is None:
+                return None
+            if now.state.ended or now.stop_requested_at is not None:
+                self._lifecycle.exit(ExitReason(EXIT_OK, f"the run {'has ended: ' + now.state if now.state.ended else 'is to stop'}"))
+                return None
+            for slot in vacancies.to_take(now.processors, now.vacant_slots or (), self._clock.elapsed()):
+                try:
+                    reply = await self._register(now, slot, only_if_free=True)
+                except Refused as refused:
+                    if refused.refused_as not in TAKEN:
+                        raise
+                    log.info("slot %s was not taken: %s", slot, refused)
+                except CoordinatorUnreachable as error:  # or the slot's containers have failed repeatedly
+                    log.warning("slot %s cannot be taken now: %s", slot, error)
+                else:
+                    self._settings = self._settings.model_copy(update={"processor_id": slot})
+                    self._backups.use_slot(slot)
+                    self._on_slot(slot)
+                    return reply
+            await self._lifecycle.pause(LOOK_FOR_SLOTS)
+
+    async def _register(self, run: wire_runs.BasicRun, slot: str | None = None, *, only_if_free: bool = False) -> wire_agents.RegisterReply:
+        processor = self._settings.processor_id if slot is None else slot
         request = wire_agents.RegisterRequest(
-            processor_id=self._settings.processor_id,
+            processor_id=processor,
             execution_container_id=self._settings.id,
             host=self._settings.host,
             metrics_address=self._metrics_server.address if self._metrics_server else None,
             drain_modes=tuple(Mode),
+            only_if_free=only_if_free,
         )
         sent = self._clock.elapsed()
 
@@ -204,7 +238,7 @@ class Agent:
             sent = self._clock.elapsed()
             return await self._coordinator.register(self._settings.run, request)
 
-        reply = await self._lifecycle.connect(register)
+        reply = await self._lifecycle.connect(register, TAKE_WITHIN if only_if_free else None)
         if reply.token is not None:
             self._coordinator.act_as(reply.token)
             self._on_token(reply.token)
@@ -220,7 +254,7 @@ class Agent:
             self._on_renewed,
             on_version=self._on_version,
         )
-        log.info("slot %s of run %s, epoch %d, lease %g s", self._settings.processor_id, run.run_id, epoch, reply.lease_seconds)
+        log.info("slot %s of run %s, epoch %d, lease %g s", processor, run.run_id, epoch, reply.lease_seconds)
         self._lifecycle.in_background(self._keep_lease(lease), "heartbeat")
         self._lifecycle.in_background(self._follow_notices(), "notices")
         self._lifecycle.in_background(self._reporter.run(), "progress")
@@ -307,8 +341,8 @@ class Agent:
 
     # --- work ------------------------------------------------------------------------------------------------------
 
-    async def _work(self, run: wire_runs.BasicRun, registered: wire_agents.RegisterReply) -> None:
-        """Open Spark, then run the slot's tasks, each as soon as it can be acquired."""
+    async def _open_spark(self, run: wire_runs.BasicRun) -> None:
+        """Open the blob stores and Spark. Returns early if there is a reason to exit."""
         await self._open_blob_stores(run)
         context = StageContext(
             policy=RestartPolicy(self._settings.max_restarts, timedelta(seconds=self._settings.restart_delay_seconds)),
@@ -331,10 +365,24 @@ class Agent:
             min(LONGEST_WATERMARKS_INTERVAL, timedelta(seconds=self._settings.report_seconds)),
         )
         await self._lifecycle.unless_exiting(self._open(queries))
+        if not self._lifecycle.exiting:
+            self._lifecycle.in_background(self._probe_spark(queries), "Spark")
+
+    async def _work(self, run: wire_runs.BasicRun, registered: wire_agents.RegisterReply) -> None:
+        """Open Spark, unless it is open, then run the slot's tasks, each as soon as it can be acquired."""
+        if self._queries is None:
+            self._drains.begin(run.drain)
+            await self._open_spark(run)
+        else:
+            run = await self._lifecycle.connect(lambda: self._coordinator.basic_run(self._settings.run))  # it may have changed meanwhile
+            self._drains.begin(run.drain)
+            await self._adopt_blob_stores()
         if self._lifecycle.exiting:
             return
+        assert self._queries is not None
+        assert self._watermarks is not None
+        queries = self._queries
         self._lifecycle.in_background(self._watermarks.run(), "watermarks")
-        self._lifecycle.in_background(self._probe_spark(queries), "Spark")
         tasks = TaskContext(
             lifecycle=self._lifecycle,
             job=self._job,

@@ -111,10 +111,10 @@ class ContainerLifecycle:
         if task.done():
             task.result()
 
-    async def connect(self, request: Callable[[], Awaitable[T]]) -> T:
-        """Repeat the request until the coordinator answers, for `connect_timeout` at most. Raises CoordinatorUnreachable, StaleRun, and
-        what `request` raises."""
-        give_up = self._clock.elapsed() + self._connect_timeout.total_seconds()
+    async def connect(self, request: Callable[[], Awaitable[T]], within: timedelta | None = None) -> T:
+        """Repeat the request until the coordinator answers, for `within` at most (default: `connect_timeout`). Raises
+        CoordinatorUnreachable, StaleRun, and what `request` raises."""
+        give_up = self._clock.elapsed() + (self._connect_timeout if within is None else within).total_seconds()
         while True:
             try:
                 return await _answer(request)

@@ -186,28 +186,32 @@ def container_environment(launch: Launch, run_id: str, processor_id: str) -> dic
 
 
 class LocalContainers:
+    """The containers of a run, and its spare ones (`standby.warm`). With spares, a container that has ended is started again as a spare,
+    because a spare has taken its slot."""
+
     def __init__(self, launch: Launch, processes: Processes, client: CoordinatorClient, run_id: RunId, containers: int) -> None:
         self._processes = processes
         self._client = client
         self._run_id = run_id
         self._launch = launch
         self._wanted = slots(containers)
+        self._spares = 0
         self._slots: dict[str, Slot] = {}
 
     @property
     def slots(self) -> Sequence[Slot]:
         return list(self._slots.values())
 
-    def scale(self, wanted: Sequence[ProcessorId]) -> None:
-        """Set the slots of the run. Containers of removed slots end by themselves, and are not restarted."""
-        self._wanted = list(wanted)
+    def scale(self, wanted: Sequence[ProcessorId], spares: int = 0) -> None:
+        """Set the slots of the run, and the number of spares. Containers of removed slots end by themselves, and are not restarted."""
+        self._wanted, self._spares = list(wanted), spares
 
-    def _slot(self, slot: str) -> Slot:
+    def _slot(self, name: str, slot: str | None) -> Slot:
         command = [sys.executable, "-P", "-m", "sluice", "container", str(self._launch.job_file)]
-        made = Slot(f"container-{slot}", command, container_environment(self._launch, self._run_id, slot), slot, FINAL)
-        made.log = f"{self._run_id}/container-{slot}.log"
+        made = Slot(name, command, container_environment(self._launch, self._run_id, slot or "0"), slot, FINAL)
+        made.log = f"{self._run_id}/{name}.log"
         made.environment["SLUICE_LOG_FILE"] = str(log := self._processes.log_of(made))
-        made.environment["SLUICE_JVM_LOG"] = str(log.with_name(f"jvm-{slot}.log").absolute())
+        made.environment["SLUICE_JVM_LOG"] = str(log.with_name(f"jvm-{name.removeprefix('container-')}.log").absolute())
         return made
 
     @property
@@ -216,9 +220,16 @@ class LocalContainers:
 
     async def keep_up(self) -> None:
         """Start containers that are down and due. Raises RestartLimitReached."""
-        self._slots = {name: slot for name, slot in self._slots.items() if slot.up or name in self._wanted}
-        for slot in (self._slots.setdefault(name, self._slot(name)) for name in self._wanted):
+        wanted: dict[str, str | None] = {f"container-{slot}": slot for slot in self._wanted}
+        wanted |= {f"spare-{number}": None for number in range(self._spares)}
+        self._slots = {name: slot for name, slot in self._slots.items() if slot.up or name in wanted}
+        for slot in [self._slots.setdefault(name, self._slot(name, number)) for name, number in wanted.items()]:
             if not slot.up and self._processes.due(slot):
+                if self._spares and slot.starts:
+                    slot.processor_id = None
+                if slot.processor_id is None:
+                    slot.environment.pop("SLUICE_PROCESSOR_ID", None)
+                slot.environment["SLUICE_SPARE"] = str(slot.processor_id is None).lower()
                 slot.environment["EXECUTION_ENV_CONTAINER_ID"] = f"{self._run_id}-{slot.name}-{new_uuid().hex[:8]}"
                 await self._processes.start(slot)
 

@@ -23,6 +23,7 @@ from sluice.client import CoordinatorClient
 from sluice.clock import Clock, SystemClock
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
 from sluice.core.ids import RunId
+from sluice.core.jobmodels.placement import spares_of
 from sluice.core.lifecycle import RunState
 from sluice.core.remedies import plain, remedy_of_error, remedy_of_reason
 from sluice.deploy import job_request
@@ -213,7 +214,7 @@ class LocalRun:
             await self._keep_coordinator()
             with suppress(SluiceError):
                 run = await self._client.run(self._run_id)
-                self._containers.scale(run.processors)
+                self._containers.scale(run.processors, spares_of(run.config))
                 if run.state.ended:
                     self._failure = self._failure or (f"{RUN_FAILED}{run.reason}" if run.state is RunState.FAILED else "")
                     return run.state

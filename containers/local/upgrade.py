@@ -18,6 +18,7 @@ from sluice.client import CoordinatorClient
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import RunId
+from sluice.core.jobmodels.placement import spares_of
 from sluice.core.lifecycle import RunState
 
 TICK = timedelta(seconds=1)
@@ -101,7 +102,7 @@ class LocalUpgrade:
         while not stopping.is_set():
             with suppress(SluiceError):
                 run = await self._client.run(run_id)
-                containers.scale(run.processors)
+                containers.scale(run.processors, spares_of(run.config))
                 if run.state.ended:
                     return f"the run failed: {run.reason}" if run.state is RunState.FAILED else ""
                 if run.stop_requested_at is not None and not containers.up:

@@ -102,6 +102,11 @@ class StateContext:
         self._threads = ThreadPoolExecutor(max_workers=DISK_THREADS, thread_name_prefix="sluice-disk")
         self.copies = Copies(self.checkpoints, settings.processor_id, self.in_thread)
 
+    def use_slot(self, processor_id: str) -> None:
+        """Keep standby copies for this slot, which the container has taken later."""
+        self.copies.close()
+        self.copies = Copies(self.checkpoints, processor_id, self.in_thread)
+
     async def _blobs_at(self, name: BlobStoreName, url: str) -> BlobStore:
         """The blob store, not opened yet. One in S3 uses the coordinator's credentials, if it hands out any, otherwise those of this
         process."""

@@ -109,12 +109,19 @@ async def get_run(
     run_id: RunIdPath,
     parts: PartsDep,
     response: Response,
-    view: Annotated[wire_runs.RunView, Query(description="basic: only what a container needs")] = wire_runs.RunView.FULL,
+    view: Annotated[
+        wire_runs.RunView, Query(description="basic: only what a container needs; slots: that, and the slots without a container")
+    ] = wire_runs.RunView.FULL,
 ) -> wire_runs.RunDetail | Response:
     """A run with its containers, its tasks and what each task has committed. The ETag is that of its job model, for `PATCH`."""
     if view is wire_runs.RunView.BASIC:
         basic = await parts.runs.basic(RunId(run_id))
         body = parts.basic_runs.encoded(basic, partial(_basic_run_body, basic, parts))
+        return Response(body, media_type="application/json", headers={"ETag": f'"{basic.run.model_version}"'})
+    if view is wire_runs.RunView.SLOTS:
+        basic, vacant = await parts.runs.with_vacant_slots(RunId(run_id))
+        fields = _basic_fields(basic, parts.connections, parts.blob_stores) | {"vacant_slots": tuple(vacant)}
+        body = wire_runs.BasicRun.model_validate(fields).model_dump_json(by_alias=True).encode()
         return Response(body, media_type="application/json", headers={"ETag": f'"{basic.run.model_version}"'})
     detail = await describe_run(parts, RunId(run_id))
     response.headers["ETag"] = f'"{detail.job_model_version}"'

@@ -28,7 +28,7 @@ from sluice.core.errors import NeverDrained, NotTheCurrentRun, RunIsDraining, St
 from sluice.core.ids import JobName, RunId, Ssp, StageName, StreamId
 from sluice.core.jobmodels.grouping import Grouper, PreviousAssignment
 from sluice.core.jobmodels.model import JobModel, PlannedModel, plan_model
-from sluice.core.jobmodels.placement import replicas_of, slots
+from sluice.core.jobmodels.placement import replicas_of, slots, spares_of
 from sluice.core.jobmodels.spec import JobKind, Role, RunSpec, Start
 from sluice.core.leases.failover import FailOver
 from sluice.core.lifecycle import RunState
@@ -179,6 +179,7 @@ class Deployments:
         self._blob_stores.of_config(spec.config, None)
         FailOver(None, give_back=True).of_config(spec.config)
         replicas_of(spec.config)
+        spares_of(spec.config)
 
     async def _before(self, tx: ReadTransaction, job: JobName, start: Start) -> _Before:
         """Raises NeverDrained, IncompatibleState."""

@@ -117,6 +117,14 @@ class Runs:
                     found[run_id] = error
         return [found[run_id] for run_id in run_ids]
 
+    async def with_vacant_slots(self, run_id: RunId) -> tuple[BasicRun, Sequence[ProcessorId]]:
+        """The run, and its slots without a valid container. Raises UnknownRun."""
+        async with self._store.read() as tx:
+            run = await get_run(tx, run_id)
+            occupied = {each.processor_id for each in await tx.fleet.slots(run_id) if each.live}
+            basic = BasicRun(run, await tx.drains.newest(run_id), await tx.drains.failed_flushes(run.job))
+        return basic, [slot for slot in run.spec.slots if slot not in occupied]
+
     async def spec(self, run_id: RunId) -> RunSpec:
         """Raises UnknownRun."""
         async with self._store.read() as tx:

@@ -311,6 +311,11 @@ class CoordinatorClient:
         query = {"view": wire_runs.RunView.BASIC.value}
         return await self._read(wire_runs.BasicRun, "GET", f"/runs/{path_segment(run_id)}", params=query)
 
+    async def run_with_vacant_slots(self, run_id: RunId) -> wire_runs.BasicRun:
+        """Like `basic_run`, with the slots that have no valid container."""
+        query = {"view": wire_runs.RunView.SLOTS.value}
+        return await self._read(wire_runs.BasicRun, "GET", f"/runs/{path_segment(run_id)}", params=query)
+
     async def containers(self, run: wire_runs.RunDetail) -> Sequence[wire_runs.ContainerReply]:
         """All recorded containers of the run. A coordinator of release 0.1 has them in the details of the run."""
         found: list[wire_runs.ContainerReply] = []

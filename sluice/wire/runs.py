@@ -339,9 +339,11 @@ class CrashLoopingSlot(Reply):
 
 
 class RunView(StrEnum):
-    """How much of a run is requested. FULL grows with the run's containers and tasks; BASIC is what a container needs, and does not."""
+    """How much of a run is requested. FULL grows with the run's containers and tasks; BASIC is what a container needs, and does not. SLOTS
+    is BASIC with the vacant slots."""
 
     BASIC = "basic"
+    SLOTS = "slots"
     FULL = "full"
 
 
@@ -349,6 +351,7 @@ class BasicRun(RunReply):
     """`blobStores`: name -> URL. State is backed up to all of `backupTo`, and restored from the first of `restoreFrom` that has it.
     `garbageGraceSeconds`: how long a blob that no snapshot refers to is kept; a commit must be shorter. `failedDrains`: drains of the job
     that failed after a flush began; readers of intermediate streams skip what they wrote. `slots`: the processor ids of the run's slots.
+    `vacantSlots`: those without a valid container; null if they were not requested.
     """
 
     blob_stores: dict[str, str] = Field(default_factory=dict)
@@ -358,6 +361,7 @@ class BasicRun(RunReply):
     drain: DrainOfRun | None = None
     failed_drains: tuple[str, ...] = ()
     slots: tuple[str, ...] | None = None
+    vacant_slots: tuple[str, ...] | None = None
 
     @property
     def processors(self) -> list[ProcessorId]:

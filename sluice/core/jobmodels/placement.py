@@ -82,6 +82,9 @@ def place(tasks: Collection[TaskName], processors: Sequence[ProcessorId], previo
 REPLICAS = "standby.replicas"
 """A key of a job's configuration."""
 
+WARM, MOST_WARM = "standby.warm", 20
+"""A key of a job's configuration, and its greatest value."""
+
 Hosts = Mapping[ProcessorId, str]
 """The host of each slot's last container. Slots of one host share its disk, so a copy there would be lost with the original."""
 
@@ -91,6 +94,14 @@ def replicas_of(config: Mapping[str, str]) -> int:
     value = config.get(REPLICAS, "0")
     if value not in ("0", "1"):
         raise BadConfig(f"{REPLICAS} is {value[:80]!r}: use 0 for no copies of state on other hosts, or 1")
+    return int(value)
+
+
+def spares_of(config: Mapping[str, str]) -> int:
+    """The number of spare containers that `sluice run` keeps ready. Raises BadConfig."""
+    value = config.get(WARM, "0")
+    if not value.isascii() or not value.isdecimal() or len(value) > 3 or int(value) > MOST_WARM:
+        raise BadConfig(f"{WARM} is {value[:80]!r}: use the number of spare containers, from 0 to {MOST_WARM}")
     return int(value)
 
 

@@ -97,6 +97,19 @@ async def test_a_container_that_failed_otherwise_is_restarted(containers: LocalC
     assert up(containers) == ["container-0"]
 
 
+async def test_spares_are_started_too_and_a_container_that_has_ended_becomes_a_spare(containers: LocalContainers) -> None:
+    containers.scale(slots(2), spares=1)
+    await containers.keep_up()
+    assert up(containers) == ["container-0", "container-1", "spare-0"]
+    assert [slot.environment["SLUICE_SPARE"] for slot in containers.slots] == ["false", "false", "true"]
+    ends(containers, "container-1", 1)
+    await containers.keep_up()
+    cast(FakeClock, containers._processes._clock).advance(1)
+    await containers.keep_up()
+    assert up(containers) == ["container-0", "container-1", "spare-0"]
+    assert [slot.environment["SLUICE_SPARE"] for slot in containers.slots] == ["false", "true", "true"]
+
+
 async def test_each_run_and_slot_has_a_log_of_its_own_which_its_container_names(containers: LocalContainers, tmp_path: Path) -> None:
     await containers.keep_up()
     assert [slot.environment["SLUICE_LOG_FILE"] for slot in containers.slots] == [

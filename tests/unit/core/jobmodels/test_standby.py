@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sluice.core.errors import BadConfig
 from sluice.core.ids import ProcessorId, TaskName
-from sluice.core.jobmodels.placement import REPLICAS, place, replicas_of, slots, standbys
+from sluice.core.jobmodels.placement import REPLICAS, WARM, place, replicas_of, slots, spares_of, standbys
 
 
 def tasks(count: int) -> list[TaskName]:
@@ -87,3 +87,13 @@ def test_the_config_of_a_job_sets_the_number_of_copies() -> None:
 def test_an_invalid_number_of_copies_is_refused(text: str) -> None:
     with pytest.raises(BadConfig, match=r"standby\.replicas"):
         replicas_of({REPLICAS: text})
+
+
+def test_the_config_of_a_job_sets_the_number_of_spare_containers() -> None:
+    assert (spares_of({}), spares_of({WARM: "0"}), spares_of({WARM: "20"})) == (0, 0, 20)
+
+
+@pytest.mark.parametrize("text", ["21", "-1", "yes", "", "1.0", "٣", "1" * 5000])
+def test_an_invalid_number_of_spare_containers_is_refused(text: str) -> None:
+    with pytest.raises(BadConfig, match=r"standby\.warm"):
+        spares_of({WARM: text})

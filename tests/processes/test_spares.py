@@ -1,0 +1,51 @@
+"""`sluice run` with a spare container, real processes and real Spark."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from examples.harness.launch import SluiceRun, sluice_run
+from tests.processes.stage import Stage
+from tests.support.processes import tail, wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Stage]:
+    """Its coordinator and containers are those of `sluice run`."""
+    made = Stage(tmp_path)
+    made.log.create("numbers", 2)
+    yield made
+    made.close()
+
+
+def waits(run: SluiceRun, run_id: str, name: str) -> bool:
+    log = run.log_file.parent / "logs" / run_id / f"{name}.log"
+    return "waiting for a slot" in log.read_text()
+
+
+def test_a_spare_takes_the_slot_of_a_killed_container_and_that_container_is_started_again_as_a_spare(scene: Stage) -> None:
+    with sluice_run(scene.job_file, scene.home, containers=1, port=scene.port, config=["standby.warm=1"]) as run:
+        try:
+            _, scene.run_id = run.where(60)
+            scene.feed(100)
+            scene.await_all_written()
+            first = next(each for each in scene.detail().incarnations if each.ended_at is None)
+            wait_for("a spare with Spark", lambda: waits(run, scene.run_id, "spare-0"), 120)
+            watchdog = wait_for("the container", lambda: run.container(0), 10)
+            watchdog.children()[0].send_signal(signal.SIGKILL)
+            scene.feed(100)
+            scene.await_all_written()
+            [second] = [each for each in scene.detail().incarnations if each.ended_at is None]
+            assert "spare-0" in second.execution_container_id
+            assert (second.processor_id, second.epoch) == ("0", first.epoch + 1)
+            assert scene.holds_all(second.execution_container_id)
+            wait_for("the next spare", lambda: waits(run, scene.run_id, "container-0"), 120)
+        except BaseException:
+            print(tail(run.log_file))
+            raise
