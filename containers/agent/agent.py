@@ -24,7 +24,7 @@ from containers.agent.metrics_server import MetricsServer, serve_metrics
 from containers.agent.progress import ProgressReporter
 from containers.agent.queries import Queries
 from containers.agent.slot import Slot
-from containers.agent.spare import LOOK_FOR_SLOTS, TAKE_WITHIN, TAKEN, Vacancies
+from containers.agent.spare import TAKE_WITHIN, TAKEN, Vacancies, pause_after
 from containers.agent.stage import StageContext
 from containers.agent.task import TaskContext
 from containers.agent.watermarks import QUIET_INTERVAL as LONGEST_WATERMARKS_INTERVAL
@@ -199,12 +199,14 @@ class Agent:
         log.info("Spark is open: waiting for a slot without a container")
         vacancies = Vacancies()
         while True:
+            began = self._clock.elapsed()
             now = await self._lifecycle.until_answered(lambda: self._coordinator.run_with_vacant_slots(self._settings.run))
             if now is None:
                 return None
             if now.state.ended or now.stop_requested_at is not None:
                 self._lifecycle.exit(ExitReason(EXIT_OK, f"the run {'has ended: ' + now.state if now.state.ended else 'is to stop'}"))
                 return None
+            look = timedelta(seconds=self._clock.elapsed() - began)
             for slot in vacancies.to_take(now.processors, now.vacant_slots or (), self._clock.elapsed()):
                 try:
                     reply = await self._register(now, slot, only_if_free=True)
@@ -219,7 +221,7 @@ class Agent:
                     self._backups.use_slot(slot)
                     self._on_slot(slot)
                     return reply
-            await self._lifecycle.pause(LOOK_FOR_SLOTS)
+            await self._lifecycle.pause(pause_after(look))
 
     async def _register(self, run: wire_runs.BasicRun, slot: str | None = None, *, only_if_free: bool = False) -> wire_agents.RegisterReply:
         processor = self._settings.processor_id if slot is None else slot

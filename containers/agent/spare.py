@@ -15,6 +15,9 @@ from sluice.core.ids import Instant
 LOOK_FOR_SLOTS = timedelta(seconds=0.5)
 """How often a spare looks for a slot."""
 
+SHARE_OF_LOOKING = 0.05
+"""A look lasts longer in a run of thousands of slots. The pause after it is then longer, so that a spare looks for this part of the time."""
+
 UNUSED_FOR = timedelta(seconds=10)
 """How long a slot must have no container before a spare takes it, if the spare has never seen one there: its first container is probably
 being started."""
@@ -24,6 +27,11 @@ TAKE_WITHIN = timedelta(seconds=10)
 
 TAKEN = (SlotInUse.slug, UnknownSlot.slug)
 """Refused registrations after which another slot can be tried."""
+
+
+def pause_after(look: timedelta) -> timedelta:
+    """The pause after a look for slots that took this long."""
+    return max(LOOK_FOR_SLOTS, look / SHARE_OF_LOOKING)
 
 
 class Vacancies:
