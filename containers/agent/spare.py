@@ -16,7 +16,7 @@ LOOK_FOR_SLOTS = timedelta(seconds=0.5)
 """How often a spare looks for a slot."""
 
 SHARE_OF_LOOKING = 0.05
-"""A look lasts longer in a run of thousands of slots. The pause after it is then longer, so that a spare looks for this part of the time."""
+"""The part of the time in which a spare looks. A look lasts longer in a run of thousands of slots, and then so does the pause after it."""
 
 UNUSED_FOR = timedelta(seconds=10)
 """How long a slot must have no container before a spare takes it, if the spare has never seen one there: its first container is probably
