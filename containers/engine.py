@@ -188,6 +188,10 @@ class Engine(Protocol):
         """Start the session, which takes seconds. Called once, before all other methods."""
         ...
 
+    def warm_up(self) -> None:
+        """Do what makes the first batches of a session slow, before there is a task. Takes seconds. Raises what Spark raises."""
+        ...
+
     def start(self, start: StageStart) -> tuple[str, Any]:
         """Call the stage's function and start its query. Returns a token, unique for each start, and the query.
 

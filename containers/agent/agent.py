@@ -196,6 +196,7 @@ class Agent:
         """Open Spark, wait for a slot without a container, and register in it. None when the container exits first. Raises StaleRun,
         Refused, and what `_open_spark` raises."""
         await self._open_spark(run)
+        await self._warm_up()
         log.info("Spark is open: waiting for a slot without a container")
         vacancies = Vacancies()
         while True:
@@ -222,6 +223,14 @@ class Agent:
                     self._on_slot(slot)
                     return reply
             await self._lifecycle.pause(pause_after(look))
+
+    async def _warm_up(self) -> None:
+        """Prepare Spark for its first batch."""
+        if self._queries is not None and not self._lifecycle.exiting:
+            try:
+                await self._lifecycle.unless_exiting(self._queries.engine.call(lambda engine: engine.warm_up()))
+            except Exception as error:  # the first batches are slow then
+                log.warning("the small job that prepares Spark has failed", exc_info=error)
 
     async def _register(self, run: wire_runs.BasicRun, slot: str | None = None, *, only_if_free: bool = False) -> wire_agents.RegisterReply:
         processor = self._settings.processor_id if slot is None else slot

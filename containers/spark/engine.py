@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -41,7 +42,8 @@ from containers.spark.operators import (
 )
 from containers.spark.query import RowLimit, Triggers, await_initialised, start_query, stop_between_batches
 from containers.spark.replay import Replay
-from containers.spark.session import Session, pickle_by_value
+from containers.spark.session import Session, is_local, pickle_by_value
+from containers.spark.start.small_job import run_small_job
 from containers.spark.systems.port import Grant, TaskSystem
 from containers.spark.systems.registry import Connections, EndsOfSystems, task_systems
 from containers.spark.task import Bound, StageTask
@@ -129,6 +131,12 @@ class SparkEngine:
             self._watcher.start()
         self._gated = GatedStarts(session.spark)
         session.spark.streams.addListener(Listener(self._on_batch, self._on_end, self._on_idle, self._gated.on_started))
+
+    def warm_up(self) -> None:
+        spark = self._opened.spark
+        if is_local(str(spark.sparkContext.master)):  # other executors may not see the directory
+            with TemporaryDirectory(prefix="small-job-", dir=self._settings.scratch_directory) as made:
+                run_small_job(spark, Path(made))
 
     @property
     def _opened(self) -> Session:

@@ -79,6 +79,9 @@ class FakeEngine:
         self._released: asyncio.Queue[FakeQuery] = asyncio.Queue()
         self._callbacks: Callbacks | None = None
 
+    def warm_up(self) -> None:
+        """Do nothing: there is no JVM."""
+
     def open(self, callbacks: Callbacks) -> None:
         self.opened += 1
         self._callbacks = callbacks
