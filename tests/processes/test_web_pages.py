@@ -102,7 +102,7 @@ def test_the_page_of_a_script_shows_its_queries_and_stops_it(context: BrowserCon
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text(f"sluice stop {SCRIPT}")
     dialog.get_by_role("button", name=f"Stop {SCRIPT}").click()
-    expect(dialog).to_contain_text("is stopping")
+    expect(dialog).to_contain_text("stops after the current batches")
     page.keyboard.press("Escape")
     expect(page.locator("#timeline")).to_contain_text("stop", timeout=30_000)
     [run] = staged.http.get("/runs", params={"job": SCRIPT}).json()["runs"]
