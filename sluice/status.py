@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from sluice.core.jobmodels.expansion import Verdict
+from sluice.core.jobmodels.spec import JobKind
 from sluice.core.lifecycle import RunState
 from sluice.core.waits import is_recent
 from sluice.wire import body as wire_body
@@ -384,16 +385,18 @@ def problems(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> I
         yield Problem(text, "Fix the cause, then deploy the job again.")
     if run.state.ended or run.stop_requested_at is not None:
         return
-    live = len(live_containers(run))
+    live, script = len(live_containers(run)), run.kind is JobKind.ATTACHED
     if live < run.containers:
-        yield Problem(f"{live} of {run.containers} containers are live", "Start the missing containers; their last exits are listed.")
+        remedy = "Start the script again; its" if script else "Start the missing containers; their"
+        yield Problem(f"{live} of {run.containers} containers are live", f"{remedy} last exits are listed.")
     yield None
     yield from _with(_of_exits(recent_exits(run, at)), "Read the log of that container. Exit code 4: one batch failed repeatedly.")
     yield None
     yield from _with(_silent(run), "Check the host and the process. When the lease ends, the tasks move to another container.")
     yield None
     failing = map(failing_line, failing_stages(run, at, over=False))
-    yield from _with(failing, "Correct the line that is named first, then deploy the new version with `sluice upgrade`.")
+    then = "start the script again" if script else "deploy the new version with `sluice upgrade`"
+    yield from _with(failing, f"Correct the line that is named first, then {then}.")
     yield None
     unowned = _counted("without an owner", [task.task for task in run.tasks if not task.holder])
     yield from _with(unowned, "A task waits until the lease of its former container has ended, or for a container of its slot.")

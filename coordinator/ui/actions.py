@@ -171,10 +171,16 @@ class Actions:
     async def _plan_stop(self, subject: Subject) -> Plan:
         job, run_id = required(subject, "job"), required(subject, "run")
         run = await self._parts.runs.current(JobName(job))
-        lines = [
-            f"Each container of run {run_id} finishes its batch and exits.",
-            "Windows stay open and state is kept: the next deployment continues where the job was stopped.",
-        ]
+        if run.spec.kind is JobKind.ATTACHED:
+            lines = [
+                "The queries of a script that has called sluice.attach end between two batches. Another command gets SIGTERM.",
+                f"Until sluice start {job}, the command is not started again, also not by a supervisor.",
+            ]
+        else:
+            lines = [
+                f"Each container of run {run_id} finishes its batch and exits.",
+                "Windows stay open and state is kept: the next deployment continues where the job was stopped.",
+            ]
         other = "" if run.run_id == run_id else f"run {run_id} is not the job's current run"
         return Plan(f"Stop {job}", lines, _command("stop", job), other, danger=True)
 

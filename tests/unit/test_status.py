@@ -249,6 +249,13 @@ def test_a_stage_that_fails_is_a_problem_that_begins_with_the_line_of_the_user_a
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "then"), [("stages", "deploy the new version with `sluice upgrade`"), ("attached", "start the script again")]
+)
+def test_the_remedy_of_a_failing_stage_fits_the_kind_of_the_job(kind: str, then: str) -> None:
+    assert f"Correct the line that is named first, then {then}." in overview(detail(kind=kind, **failing()), NOON).remedies
+
+
 def test_tasks_that_fail_with_one_error_are_one_problem() -> None:
     tasks = tuple(task(n, HOLDER, stage("route", failure=failure(failures=n + 1))) for n in range(7))
     (reported,) = problems(stages=({"name": "route", "reads": ("flights",)},), tasks=tasks)
