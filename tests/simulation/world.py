@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -487,8 +486,7 @@ class World:
             slot.loses_disk = False
             if loses_disk and container.process.dead and not slot.removed:
                 self.say(f"slot {slot.name} loses its disk")
-                shutil.rmtree(self.disk(slot.name), ignore_errors=True)
-                self.disks[slot.name] += 1
+                self.disks[slot.name] += 1  # it stays for a container of the slot in a former run, which may still run
             if slot.removed or (code == 0 and reason != "stop requested"):
                 return  # or the run has ended
             await asyncio.sleep(self.chance.uniform(0.5, 10))
