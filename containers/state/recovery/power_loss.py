@@ -23,11 +23,12 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def damaged_file(directory: Path) -> Path | None:
-    """A damaged file of the checkpoint; None if there is none, or no checkpoint. Blocks. Raises OSError."""
+    """A damaged file of the checkpoint; None if there is none, or no checkpoint. A file that cannot be read is not damaged in this sense:
+    what needs it reports why. Blocks."""
     if not directory.is_dir():
         return None
     for file in (metadata_file(directory), *offset_log_files(directory), *commit_log(directory)):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             if not file.read_bytes().strip(b"\0"):
                 return file
     if _checked_in(directory) == _boot():
@@ -48,7 +49,7 @@ def _empty_files(directory: Path) -> Iterator[Path]:
     for place, _, names in os.walk(directory):
         for name in names:
             file = Path(place, name)
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 if not name.startswith(".") and file.stat().st_size == 0:
                     yield file
 
