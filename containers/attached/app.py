@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +27,25 @@ from containers.agent.lifecycle import EXIT_LEASE_LOST
 from containers.attached import messages, processes
 from containers.attached.attendant import Driver, command
 from containers.attached.batch_context import BatchContext, running_batch
+from containers.attached.checkpoints import Beginning, checkpoint
 from containers.attached.claim import Request
+from containers.attached.driver_drains import DriverDrains
 from containers.attached.script_report import ScriptReport
-from containers.spark.active_queries import SPARK_ERRORS, ActiveQueries, ActiveQuery, is_connect, process_of_jvm, session_of, stop_all
 from containers.spark.jvm import parse_version
+from containers.spark.scripts.active_queries import (
+    SPARK_ERRORS,
+    ActiveQueries,
+    ActiveQuery,
+    is_connect,
+    process_of_jvm,
+    session_of,
+    stop_all,
+)
+from containers.spark.scripts.drain import undrainable
 from sluice.clock import Clock, SystemClock
+from sluice.core.drain import Phase
 from sluice.core.errors import ClientError, Conflict
-from sluice.core.ids import ExecutionContainerId, JobName, RunId, checked_name
+from sluice.core.ids import ExecutionContainerId, JobName, RunId, StageName, checked_name
 from sluice.randomness import new_uuid
 
 if TYPE_CHECKING:
@@ -46,6 +60,9 @@ POLL = timedelta(seconds=0.5)
 
 AFTER_QUERIES = timedelta(seconds=10)
 """How long after a SIGTERM the script may continue when its queries have ended."""
+
+LAST_STEP = timedelta(seconds=10)
+"""How long a script that ends waits for the last steps of its drain to be sent."""
 
 OLDEST, NEWEST = (3, 5), (4, 3)
 """The versions of Spark that `make matrix` tries."""
@@ -151,7 +168,7 @@ class App:
         self.job = job
         self._spark = spark
         self._queries = ActiveQueries(spark)
-        self._report = ScriptReport(socket.gethostname(), clock)
+        self._report = ScriptReport(socket.gethostname(), clock, lambda query: undrainable(spark, query))
         self._drivers = drivers
         self._clock = clock
         self._stop_timeout = stop_timeout
@@ -165,6 +182,10 @@ class App:
         self._ending = False
         self._stopped = threading.Event()
         self._forced = threading.Event()
+        self.drains = DriverDrains(
+            spark, ActiveQueries(spark), self._report.stage_of, self._send, self._stopped.set, clock, stop_timeout, forced=self._forced
+        )
+        self._beginnings: dict[StageName, queue.SimpleQueue[Beginning]] = {}
         self._error = ""
 
     @property
@@ -180,6 +201,27 @@ class App:
                 f"{self.job} runs without a coordinator, so that another copy may write at the same time: it has no generation"
             )
         return running_batch(session_of(self._spark), self._grant.generation)
+
+    def checkpoint(self, name: str) -> str:
+        """The URL of a checkpoint directory for `option("checkpointLocation", …)`, below SLUICE_STATE_DIR (default: `state` below
+        SLUICE_HOME, `.sluice`). It is the same at each start of the script, until a drain has flushed the query. Then it is a new one,
+        whose first query begins exactly at the drained offsets, whatever `startingOffsets` says. Use a name for each query. Blocks. Raises
+        NotGranted without a coordinator, BadName, CheckpointRefused if executors run on other machines, and DrainUnfinished if a drain has
+        failed while it flushed the query."""
+        if self._grant is None:
+            raise NotGranted(f"{self.job} runs without a coordinator, which knows where its checkpoints begin: use a directory of your own")
+        home = Path(os.environ.get("SLUICE_HOME") or ".sluice")
+        state = Path(os.environ.get("SLUICE_STATE_DIR") or home / "state").absolute()
+        return checkpoint(session_of(self._spark), state, self.job, name, self._where, self.drains.listen)
+
+    def _where(self, stage: StageName) -> Beginning:
+        answer = self._beginnings[stage] = queue.SimpleQueue()
+        self._send("where", stage=stage)
+        while True:
+            try:
+                return answer.get(timeout=POLL.total_seconds())  # in steps, so that Ctrl-C is seen
+            except queue.Empty:
+                continue
 
     def start(self, connection: socket.socket | None, *, ends_script: bool) -> None:
         """Wait until the job may be run. `connection`: to the supervisor. `ends_script`: this process is killed if the supervisor has
@@ -212,9 +254,11 @@ class App:
 
     def _take(self, message: messages.Message) -> None:
         match message:
-            case {"kind": "granted", "job": str(job), "run": str(run), "generation": int(generation)}:
+            case {"kind": "granted", "job": str(job), "run": str(run), "generation": int(generation), **more}:
                 if job == self.job:
                     self._grant = _Grant(RunId(run), generation)
+                    if isinstance(more.get("drain"), dict):
+                        self._take_of_drain({"kind": "drain", **more["drain"]})
                 else:
                     self._refused = f"`sluice exec` runs this command as job {job}, and the script is attached as {self.job}"
                 self._answered.set()
@@ -231,6 +275,16 @@ class App:
             case {"kind": "lost", "why": str(why)}:
                 log.error("%s: another copy of %s may run; stop this one", why, self.job)
                 self._ends_script = False
+            case _:
+                self._take_of_drain(message)
+
+    def _take_of_drain(self, message: messages.Message) -> None:
+        match message:
+            case {"kind": "drain", "uuid": str(uuid), "phase": str(phase), "needed": list(needed)}:
+                self.drains.move(uuid, Phase(phase), list(map(StageName, needed)))
+            case {"kind": "begins", "stage": str(stage), "seq": int(seq), "offsets": dict(offsets), "failed": str(failed)}:
+                if (waiting := self._beginnings.get(StageName(stage))) is not None:
+                    waiting.put(Beginning(seq, offsets, failed))
 
     def _send(self, kind: str, **fields: object) -> None:
         connection = self._connection
@@ -273,7 +327,7 @@ class App:
             log.error("query %s is stopped: %s", query.name or query.checkpoint, why)
             query.stop(timedelta(0), self._forced)
         if self._stopped.is_set():
-            self._stop_all(active, self._stop_timeout)
+            self._stop_all([each for each in active if not self.drains.holds(each)], self._stop_timeout)
         due = self._report.due()
         if due is not None:
             self._send("queries", queries=due)
@@ -282,8 +336,10 @@ class App:
         """Pause all queries between two batches before any of them ends, then end them, so that `awaitTermination` returns. Queries that
         are started later are stopped, too. Blocks. Returns the checkpoints of the queries whose batch took longer than `within` (default:
         the `stop_timeout` of `attach`) and was interrupted."""
+        deadline = self._stop_timeout if within is None else within
         try:
-            return self._stop_all(self._queries.find(), self._stop_timeout if within is None else within)
+            self.drains.abandon(deadline)
+            return self._stop_all(self._queries.find(), deadline)
         except SPARK_ERRORS as error:
             log.debug("there are no queries to stop: %s", error)
             return ()
@@ -315,6 +371,7 @@ class App:
 
     def close(self) -> None:
         """Report to the supervisor that the script ends."""
+        self.drains.await_report(LAST_STEP)
         self._ending = True
         self._send("ending", error=self._error)
 

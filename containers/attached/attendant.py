@@ -21,7 +21,7 @@ from datetime import timedelta
 
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.attached import messages, processes
-from containers.attached.claim import Claim, Claims, Request, describe_end, stop_requested
+from containers.attached.claim import Claim, Claims, Request, describe_end, has_drained, stop_requested
 from containers.attached.driver_link import DriverLink
 from containers.attached.guardian import GuardianProcess
 from containers.attached.processes import Process, ProcessId
@@ -95,10 +95,13 @@ class Attendant:
             self._in_background(self._guardian.keep())
         self._in_background(self._link.report())
         self._in_background(self._follow_notices(claim))
-        self._link.granted(claim)
+        await self._link.granted(claim)
+        self._in_background(self._link.report_drains())
         while not serving.done() and not claim.ends.done() and self._runs():
             await asyncio.wait([serving, claim.ends], timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        if claim.ends.done():
+        if claim.ends.done() and has_drained(claim):
+            await self._await_script(serving)
+        elif claim.ends.done():
             reason = describe_end(claim.ends.result())
             if self._driver.observed:
                 log.error("%s: the driver is only observed, and is not ended", reason)
@@ -118,6 +121,14 @@ class Attendant:
             return EXIT_FAILED, "the driver was killed, or ended by os._exit", all_ended
         return (EXIT_FAILED, self._link.error, all_ended) if self._link.error else (EXIT_OK, "the script ended", all_ended)
 
+    async def _await_script(self, serving: asyncio.Task[None]) -> None:
+        """The drain has ended the run, and with it the lease. The queries have ended before: the script may end by itself."""
+        within = self._stop_timeout + LEFTOVERS
+        self._on_renewed(Instant(self._clock.elapsed() + within.total_seconds()))
+        until = self._clock.elapsed() + within.total_seconds()
+        while not serving.done() and self._runs() and self._clock.elapsed() < until:
+            await asyncio.wait([serving], timeout=TICK_SECONDS)
+
     async def _await_end(self, claim: Claim) -> bool:
         """Wait until the driver's processes have ended, and kill those that have not within LEFTOVERS; whether all have ended."""
         until = self._clock.elapsed() + LEFTOVERS.total_seconds()
@@ -134,7 +145,7 @@ class Attendant:
         return all_ended
 
     async def _follow_notices(self, claim: Claim) -> None:
-        await stop_requested(self._coordinator, claim.run)
+        await stop_requested(self._coordinator, claim.run, self._link.drain)
         log.info("the job is being stopped: the queries end between two batches")
         await self._link.stop(self._stop_timeout)
         if self._driver.observed:

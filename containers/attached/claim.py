@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from containers.agent.heartbeat import HeartbeatClient, LeaseExpired, LeaseKeeper, Replaced, RunEnded
+from containers.attached.drain_link import commit
 from sluice.client import Refused
 from sluice.client.agents import AgentClient, Alive, NotValid
 from sluice.clock import Clock
+from sluice.core.drain import Phase
 from sluice.core.errors import (
     Conflict,
     CoordinatorUnavailable,
@@ -33,6 +35,7 @@ from sluice.core.errors import (
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Instant, JobName, ProcessorId, RunId
 from sluice.core.jobmodels.spec import ATTACHED_TASK, JobKind
 from sluice.core.leases.lease import ContainerLease
+from sluice.core.lifecycle import RunState
 from sluice.randomness import fraction
 from sluice.wire import agents as wire_agents
 from sluice.wire import runs as wire_runs
@@ -62,12 +65,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to start the command. `ends` completes when the lease ends."""
+    """The right to start the command. `ends` completes when the lease ends. `drain`: the run's drain in progress, if any."""
 
     run: RunId
     epoch: Epoch
     generation: Generation
     ends: asyncio.Task[Replaced | RunEnded | LeaseExpired]
+    drain: wire_runs.DrainOfRun | None = None
 
 
 class GatedHeartbeats(HeartbeatClient):
@@ -107,8 +111,17 @@ class Claims:
         self.registered = False
 
     async def claim(self, request: Request) -> Claim:
-        """Wait until the command may be started. Raises LeaseLost if another container has replaced this one meanwhile, NotAttached, and
-        MustWait."""
+        """Wait until the command may be started. A drain whose queries were all flushed is ended first, and then there is nothing to start.
+        Raises LeaseLost if another container has replaced this one meanwhile, NotAttached, and MustWait."""
+        while True:
+            claim = await self._claim(request)
+            drain = claim.drain
+            if drain is None or drain.phase is not Phase.COMMITTING:
+                return claim
+            await commit(self._coordinator, claim.run, claim.generation, drain.uuid)
+            claim.ends.cancel()
+
+    async def _claim(self, request: Request) -> Claim:
         while True:
             try:
                 run = await self._run(request.job)
@@ -147,10 +160,21 @@ class Claims:
             acquired.cancel()
             raise LeaseLost(f"while it waited for the task: {ends.result()}")
         try:
-            return Claim(run, epoch, acquired.result(), ends)
+            return Claim(run, epoch, acquired.result(), ends, await self._drain(run))
         except BaseException:
             ends.cancel()
             raise
+
+    async def _drain(self, run: RunId) -> wire_runs.DrainOfRun | None:
+        """The drain in progress: the queries must be paused as they start."""
+        while True:
+            try:
+                found = (await self._coordinator.run(run)).drain
+            except Unavailable as error:
+                log.warning("waiting: %s", error)
+                await self._sleep(RETRY.total_seconds())
+            else:
+                return None if found is None or found.phase.over else found
 
     async def _pause(self, request: Request, why: str) -> None:
         if not request.wait:
@@ -195,8 +219,8 @@ class Claims:
             log.warning("waiting: the former container, %s, may still act for %.0f s", reply.former, reply.wait_seconds)
 
 
-async def stop_requested(coordinator: AgentClient, run: RunId) -> None:
-    """Wait until the run is asked to stop, or has ended."""
+async def stop_requested(coordinator: AgentClient, run: RunId, on_drain: Callable[[str], Awaitable[None]]) -> None:
+    """Wait until the run is asked to stop, or has ended. `on_drain` is called with the id of a drain whose phase has changed."""
     seq = 0
     while True:
         try:
@@ -205,11 +229,20 @@ async def stop_requested(coordinator: AgentClient, run: RunId) -> None:
             log.debug("no notices: %s", error)
             await asyncio.sleep(1)
             continue
+        drains = [str(each.detail["uuid"]) for each in found if each.kind == "DRAIN"]
+        if drains:
+            await on_drain(drains[-1])
         if any(each.kind in ("STOP", "ENDED") for each in found):
             return
         seq = max([seq, *(each.seq for each in found)])
         if not found:
             await asyncio.sleep(0.2)  # a coordinator that shuts down answers polls early
+
+
+def has_drained(claim: Claim) -> bool:
+    """Whether the lease has ended because a drain has ended the run."""
+    end = claim.ends.result() if claim.ends.done() and not claim.ends.cancelled() else None
+    return isinstance(end, RunEnded) and end.state is RunState.DRAINED
 
 
 def describe_end(end: Replaced | RunEnded | LeaseExpired) -> str:

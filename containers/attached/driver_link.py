@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from containers.attached import messages
 from containers.attached.claim import Claim
+from containers.attached.drain_link import DrainLink, last_drain_of
 from sluice.client import Refused
 from sluice.client.agents import AgentClient
 from sluice.core.errors import ClientError, LeaseLost, Unavailable
@@ -34,6 +35,8 @@ class DriverLink:
         self._coordinator = coordinator
         self._is_ours = is_ours
         self._claim: Claim | None = None
+        self._drains: DrainLink | None = None
+        self._answers: set[asyncio.Task[None]] = set()
         self._lease_ends: Instant | None = None
         self._outgoing: _Outgoing | None = None
         self._ended = asyncio.Event()
@@ -47,8 +50,12 @@ class DriverLink:
     def connected(self) -> bool:
         return self._outgoing is not None
 
-    def granted(self, claim: Claim) -> None:
-        """Record that the command may run, and inform the driver."""
+    async def granted(self, claim: Claim) -> None:
+        """Record that the command may run, and inform the driver. A drain in progress is read before, because the driver must pause its
+        queries from their start."""
+        drains = self._drains = DrainLink(self._coordinator, claim.run, claim.generation, self._send)
+        if claim.drain is not None:
+            await drains.begin(claim.drain.uuid)
         self._claim = claim
         self._greet()
 
@@ -78,6 +85,8 @@ class DriverLink:
         outgoing = self._outgoing = _Outgoing(writer.get_extra_info("socket").dup())
         self._ended.clear()
         self._stopped.clear()
+        if self._drains is not None:
+            self._drains.driver_began()
         try:
             self._greet()
             while line := await reader.readline():
@@ -87,12 +96,15 @@ class DriverLink:
         finally:
             self._outgoing = None
             self._ended.set()
+            if self._drains is not None:
+                self._drains.driver_ended()
             outgoing.close()
             writer.close()
 
     def _greet(self) -> None:
         if self._claim is not None:
-            self._send("granted", job=self._job, run=self._claim.run, generation=self._claim.generation)
+            drain = None if self._drains is None else self._drains.fields()
+            self._send("granted", job=self._job, run=self._claim.run, generation=self._claim.generation, drain=drain)
         if self._lease_ends is not None:
             self.renewed(self._lease_ends)
 
@@ -109,6 +121,11 @@ class DriverLink:
                 if interrupted:
                     log.warning("batches of %s had to be interrupted; Spark runs them again at the next start", ", ".join(interrupted))
                 self._stopped.set()
+            case {"kind": "step" | "drained"} if self._drains is not None:
+                self._drains.take(message)
+            case {"kind": "where", "stage": str(stage)}:
+                self._answers.add(task := asyncio.create_task(self._answer_where(stage)))
+                task.add_done_callback(self._answers.discard)
             case {"kind": "ending", "error": str(error)}:
                 self.error = error
 
@@ -129,6 +146,30 @@ class DriverLink:
         for each in pending:
             each.cancel()
         return bool(done)
+
+    async def _answer_where(self, stage: str) -> None:
+        while True:
+            try:
+                found = await last_drain_of(self._coordinator, self._job, stage)
+            except Unavailable as error:
+                log.warning("waiting: %s", error)
+                await asyncio.sleep(RETRY.total_seconds())
+            except Refused as refused:
+                self._send("begins", stage=stage, seq=0, offsets={}, failed=str(refused))
+                return
+            else:
+                self._send("begins", stage=stage, **found)
+                return
+
+    async def drain(self, uuid: str) -> None:
+        """The run has a drain, or its phase has changed."""
+        if self._drains is not None:
+            await self._drains.begin(uuid)
+
+    async def report_drains(self) -> None:
+        """Send the driver's steps of drains to the coordinator until cancelled."""
+        if self._drains is not None:
+            await self._drains.run()
 
     def refuse(self, why: str) -> None:
         """Inform the driver that the script may not start now."""

@@ -3,8 +3,11 @@
 The driver never has the container's token: it sends what it has to report to its supervisor, which has the lease.
 
 The driver sends `queries`, the list of its queries, whenever it has changed and every ten seconds; `stopped` when its queries have ended
-after `stop`; `ending` when the script ends, with its error. The supervisor first sends `granted`, or `refused` with the reason. Later it
-sends `lease` at each renewal, `stop`, `refuse` for a query that must not run, and `lost` to a driver that is only observed.
+after `stop`; `step` for each step of a drain, and `drained` when all queries are flushed and have ended; `where` to ask where a new
+checkpoint begins; `ending` when the script ends, with its error.
+
+The supervisor first sends `granted`, or `refused` with the reason. Later it sends `lease` at each renewal, `stop`, `drain` for each phase
+of a drain, `begins` in answer to `where`, `refuse` for a query that must not run, and `lost` to a driver that is only observed.
 """
 
 from __future__ import annotations
@@ -12,6 +15,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
+
+from sluice.core.ids import Ssp
+from sluice.wire import body as wire_body
 
 Message = Mapping[str, Any]
 
@@ -36,3 +42,8 @@ def decode(line: bytes) -> Message:
     if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
         raise ValueError(f"no message: {line[:100]!r}")
     return found
+
+
+def offsets(positions: Mapping[Ssp, int]) -> list[dict[str, Any]]:
+    """Offsets as in the API, see `sluice.wire.body.SspOffset`."""
+    return [each.model_dump(mode="json", by_alias=True) for each in wire_body.offsets_body(positions)]

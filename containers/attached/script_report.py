@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 from containers.agent.failures import WINDOW, headline
 from containers.agent.metrics import Meter
 from containers.engine import Batch
+from containers.spark.scripts.active_queries import TEMPORARY
 from sluice.clock import Clock
 from sluice.core.ids import StageName
 from sluice.core.jobmodels.spec import ATTACHED_TASK
@@ -30,12 +31,9 @@ AT_MOST_EVERY = timedelta(seconds=1)
 
 CONTINUOUS = "continuous processing has no batches, between which it could be stopped: use a trigger of batches"
 
-_TEMPORARY = re.compile(r"temporary-[0-9a-f-]{36}")
-"""Spark's directory for a query without a checkpoint location. The query cannot be continued."""
-
 
 class RunningQuery(Protocol):
-    """See `containers.spark.active_queries.ActiveQuery`."""
+    """See `containers.spark.scripts.active_queries.ActiveQuery`."""
 
     run_id: str
     id: str
@@ -67,10 +65,11 @@ class _Stage:
     failures: int = 0
     error: str = ""
     why: str = ""
+    undrainable: Sequence[str] = ()
 
     @property
     def temporary(self) -> bool:
-        return _TEMPORARY.search(self.checkpoint) is not None
+        return TEMPORARY.search(self.checkpoint) is not None
 
     def body(self) -> dict[str, Any]:
         found = wire_agents.QueryBody(
@@ -84,17 +83,19 @@ class _Stage:
             active=self.active,
             error=self.error.replace("\0", " ")[:2_000],
             failures=self.failures,
+            undrainable=tuple(each[:300] for each in self.undrainable[:100]),
         )
         return found.model_dump(mode="json", by_alias=True)
 
 
 class ScriptReport:
-    """`host`: the name of this machine, which distinguishes its local checkpoints from those of others. Not thread-safe, except for
-    `refuse`."""
+    """`host`: the name of this machine, which distinguishes its local checkpoints from those of others. `undrainable`: why a query cannot
+    be drained. Not thread-safe, except for `refuse` and `stage_of`."""
 
-    def __init__(self, host: str, clock: Clock) -> None:
+    def __init__(self, host: str, clock: Clock, undrainable: Callable[[Any], Sequence[str]] = lambda query: ()) -> None:
         self._host = host
         self._clock = clock
+        self._undrainable = undrainable
         self._stages: dict[str, _Stage] = {}
         self._refused: list[tuple[str, str]] = []
         self._changed = True
@@ -103,6 +104,11 @@ class ScriptReport:
     def refuse(self, stage: str, why: str) -> None:
         """Record that the query of the stage must be stopped."""
         self._refused.append((stage, why))
+
+    def stage_of(self, query: RunningQuery) -> StageName | None:
+        """The name under which the query is reported; None if it is not."""
+        stage = self._stages.get(location(query.checkpoint, self._host))
+        return None if stage is None else stage.name
 
     def update(self, active: Sequence[Q]) -> Sequence[tuple[Q, str]]:
         """Read the progress of the active queries. Returns those that must be stopped, once, with the reason."""
@@ -145,6 +151,7 @@ class ScriptReport:
             return
         if not query.is_micro_batch:
             self._refused.append((stage.name, CONTINUOUS))
+        stage.undrainable = self._undrainable(query)
         self._changed = True
 
     def _read(self, stage: _Stage) -> None:
@@ -201,7 +208,7 @@ def location(checkpoint: str, host: str) -> str:
 def stage_name(checkpoint: str, query: str, taken: Collection[StageName]) -> StageName:
     """The name of the stage of a checkpoint: the last part of its location; for a temporary one, the name of the query."""
     last = checkpoint.rstrip("/").rpartition("/")[2]
-    temporary = _TEMPORARY.fullmatch(last) is not None
+    temporary = TEMPORARY.fullmatch(last) is not None
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", (query or "temporary") if temporary else last).strip("-._")[:200] or "query"
     if plain not in taken:
         return StageName(plain)

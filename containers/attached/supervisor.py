@@ -21,7 +21,7 @@ from datetime import timedelta
 
 from containers.agent.lifecycle import EXIT_LEASE_LOST
 from containers.attached import messages, processes
-from containers.attached.claim import Claim, Claims, Request, describe_end, stop_requested
+from containers.attached.claim import Claim, Claims, Request, describe_end, has_drained, stop_requested
 from containers.attached.driver_link import DriverLink
 from containers.attached.guardian import MARK, GuardianProcess
 from containers.attached.processes import Process
@@ -93,7 +93,8 @@ class Supervisor:
                 await self._guardian.start()
                 self._in_background(self._guardian.keep())
                 self._in_background(link.report())
-                link.granted(claim)
+                await link.granted(claim)
+                self._in_background(link.report_drains())
                 code, reason, all_ended = await self._supervise(claim, coordinator, unblocked)
         except LeaseLost as lost:
             code, reason = EXIT_LEASE_LOST, str(lost)
@@ -146,6 +147,8 @@ class Supervisor:
         self._in_background(self._follow_notices(coordinator, claim.run))
         waiting = asyncio.create_task(self._process.wait())
         await asyncio.wait([waiting, claim.ends], return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done() and has_drained(claim):
+            await self._await_script(waiting)
         if not waiting.done():
             killed, all_ended = await asyncio.to_thread(processes.end_all, self._descendants)
             reason = describe_end(claim.ends.result())
@@ -158,6 +161,12 @@ class Supervisor:
         if code < 0:
             return 128 - code, f"the command was ended by {signal_name(-code)}", all_ended
         return code, self._reason(code), all_ended
+
+    async def _await_script(self, waiting: asyncio.Task[int]) -> None:
+        """The drain has ended the run, and with it the lease. The queries have ended before: the script may end by itself."""
+        within = self._stop_timeout + LEFTOVERS
+        self._on_renewed(Instant(self._clock.elapsed() + within.total_seconds()))
+        await asyncio.wait([waiting], timeout=within.total_seconds())
 
     def _environment(self, claim: Claim) -> dict[str, str]:
         """Variables for the command. `MARK` also identifies its descendants."""
@@ -247,7 +256,8 @@ class Supervisor:
     # --- stopping --------------------------------------------------------------------------------------------------
 
     async def _follow_notices(self, coordinator: AgentClient, run: RunId) -> None:
-        await stop_requested(coordinator, run)
+        link = self._link
+        await stop_requested(coordinator, run, link.drain if link is not None else _ignored)
         self._stopping = True
         if self._link is not None and self._link.connected:
             log.info("the job is being stopped: the queries end between two batches")
@@ -280,6 +290,10 @@ class Supervisor:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+async def _ignored(uuid: str) -> None:
+    """There is no driver to drain."""
 
 
 def _write_all(fd: int, data: bytes) -> None:

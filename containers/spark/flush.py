@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property, reduce
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql import functions as F
 
@@ -23,7 +23,7 @@ from containers.spark.gate import PausedQuery
 from containers.spark.listener import OperatorState
 from containers.spark.operators import Empties, Operator, operators_of, sources_of
 from containers.spark.query import offset_metadata, run_planned_batch
-from containers.state.checkpoint import inspect, mark_emptied, read_offset_log, write_offset_log
+from containers.state.checkpoint import CheckpointInfo, inspect, mark_emptied, read_offset_log, write_offset_log
 from containers.state.offsets import offsetlog
 from containers.state.offsets.offsetlog import OffsetSeq
 from sluice.clock import Clock
@@ -64,6 +64,44 @@ class Flushed:
     """The operators that still have rows: "aggregation (3 rows)"."""
 
 
+class CheckpointFiles(Protocol):
+    """The files of one checkpoint. See `containers.state.checkpoint` for the errors. `location`: a URL or a path, for Spark's readers."""
+
+    @property
+    def location(self) -> str: ...
+
+    def inspect(self) -> CheckpointInfo | None: ...
+
+    def read_offset_log(self, batch: int) -> str: ...
+
+    def write_offset_log(self, batch: int, entry: str) -> None: ...
+
+    def mark_emptied(self, drain: str, batch: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCheckpoint:
+    """A checkpoint directory on this disk."""
+
+    directory: Path
+
+    @property
+    def location(self) -> str:
+        return str(self.directory)
+
+    def inspect(self) -> CheckpointInfo | None:
+        return inspect(self.directory)
+
+    def read_offset_log(self, batch: int) -> str:
+        return read_offset_log(self.directory, batch)
+
+    def write_offset_log(self, batch: int, entry: str) -> None:
+        write_offset_log(self.directory, batch, entry)
+
+    def mark_emptied(self, drain: str, batch: int) -> None:
+        mark_emptied(self.directory, drain, batch)
+
+
 class Flusher:
     """For one checkpoint, whose query is stopped, or paused (`containers.spark.gate`). Blocks; called on the engine's threads. Raises what
     a batch raises, and CheckpointUnreadable."""
@@ -71,7 +109,7 @@ class Flusher:
     def __init__(
         self,
         spark: SparkSession,
-        directory: Path,
+        checkpoint: Path | CheckpointFiles,
         name: str,
         writer_of: Callable[[], DataStreamWriter],
         starts: Mapping[Ssp, int],
@@ -79,12 +117,14 @@ class Flusher:
         clock: Clock,
         rounds: int = ROUNDS,
         paused: PausedQuery | None = None,
+        first_plan: Callable[[], OffsetSeq] | None = None,
     ) -> None:
-        """`name` is the query's; `writer_of` calls the stage's function, once; `starts` has the partitions that it reads, and where it
-        started. A batch of the rest reads about `max_rows` rows. `paused`: a paused query, in which batches need no start of a query. It is
-        stopped where it cannot be used."""
+        """`checkpoint`: its directory on this disk, or access to its files elsewhere. `name` is the query's. `writer_of` calls the stage's
+        function, once. `starts` has the partitions that it reads, and where it started. A batch of the rest reads about `max_rows` rows.
+        `paused`: a paused query, in which batches need no start of a query. It is stopped where it cannot be used. `first_plan`: the entry
+        before batch 0, if not from the writer."""
         self._spark = spark
-        self.directory = directory
+        self._files = LocalCheckpoint(checkpoint) if isinstance(checkpoint, Path) else checkpoint
         self._name = name
         self._writer_of = writer_of
         self._starts = starts
@@ -93,6 +133,7 @@ class Flusher:
         self._clock = clock
         self._rounds = rounds
         self._paused = paused
+        self._first_plan = first_plan
         self._kept: tuple[OperatorState, ...] = ()
 
     @cached_property
@@ -107,8 +148,8 @@ class Flusher:
     def empty(self, drain: str, ends: Mapping[Ssp, int]) -> Emptied:
         """Run all steps of a drain, in order. The checkpoint is marked first, so that after a crash no query starts on it. May be run
         again."""
-        found = inspect(self.directory)
-        mark_emptied(self.directory, drain, -1 if found is None else found.committed)
+        found = self._files.inspect()
+        self._files.mark_emptied(drain, -1 if found is None else found.committed)
         self.finish_interrupted()
         self.advance(ends)
         flushed = self.flush()
@@ -119,12 +160,12 @@ class Flusher:
         because the query could have run every batch itself. May be run again."""
         self.finish_interrupted()
         self.advance(ends)
-        found = inspect(self.directory)
+        found = self._files.inspect()
         return -1 if found is None else found.committed
 
     def finish_interrupted(self) -> bool:
         """Run the batch that is planned and not committed. Returns whether there was one."""
-        found = inspect(self.directory)
+        found = self._files.inspect()
         if found is None or found.planned <= found.committed:
             return False
         self._run(found.planned)
@@ -133,7 +174,7 @@ class Flusher:
     def advance(self, ends: Mapping[Ssp, int]) -> int:
         """Read up to these ends, in bounded batches. Returns the number of batches. They keep the watermark of the last batch, so that rows
         of a slower feeder are not late. Partitions that are not in `ends` are not read. Call `finish_interrupted` before."""
-        found = inspect(self.directory)
+        found = self._files.inspect()
         assert found is not None
         last = self._plan(found.committed) if found.committed >= 0 else self._before_the_first()
         batches = 0
@@ -144,7 +185,7 @@ class Flusher:
 
     def flush(self) -> Flushed:
         """Close all windows and fire all timers, in as many batches as necessary; a stage without state needs none. May be run again."""
-        found = inspect(self.directory)
+        found = self._files.inspect()
         if found is None or found.committed < 0 or not self.operators:
             return Flushed(-1 if found is None else found.committed)
         if self._paused is not None and any(each.empties is Empties.PROCESSING_TIME for each in self.operators):
@@ -166,25 +207,27 @@ class Flusher:
         timed = {each.empties for each in self.operators if each.timed}
         if not timed or not any(each.rows or each.indexed for each in self._kept):
             return None
-        moment = next_batch_time(pending_timers(self._spark, self.directory))
+        moment = next_batch_time(pending_timers(self._spark, self._files.location))
         return moment if moment is None or Empties.PROCESSING_TIME in timed else plan.timestamp
 
     def _before_the_first(self) -> OffsetSeq:
+        if self._first_plan is not None:
+            return self._first_plan()
         metadata = offset_metadata(self._spark, self._clock.now())
         named = {stream.stream: stream for stream in self._reads}
         sources = [named.get(name) if name else None for name in sources_of(self._writer)]
         return offsetlog.first_entry(metadata, sources, self._starts)
 
     def _plan(self, batch: int) -> OffsetSeq:
-        return offsetlog.parse(read_offset_log(self.directory, batch), f"{self.directory}/offsets/{batch}")
+        return offsetlog.parse(self._files.read_offset_log(batch), f"{self._files.location}/offsets/{batch}")
 
     def _run(self, batch: int, plan: OffsetSeq | None = None) -> None:
         if self._paused is not None and plan is not None:
             self._kept = self._paused.run(batch, plan)
             return
         if plan is not None:
-            write_offset_log(self.directory, batch, plan.text)
-        self._kept = run_planned_batch(self._spark, self._writer, self._name, self.directory)
+            self._files.write_offset_log(batch, plan.text)
+        self._kept = run_planned_batch(self._spark, self._writer, self._name, self._files.location)
 
 
 TRANSFORM = "transformWithState"
@@ -217,16 +260,16 @@ def next_batch_time(waiting: PendingTimers) -> datetime | None:
     return None if waiting.expires_last is None else waiting.expires_last + _TICK
 
 
-def pending_timers(spark: SparkSession, directory: Path) -> PendingTimers:
+def pending_timers(spark: SparkSession, checkpoint: str) -> PendingTimers:
     """The timers and expiry times in the last committed batch of the checkpoint."""
-    timers = [_Range.of(times) for times in _timers(spark, directory)]
-    expiries = [_Range.of(times) for times in _expiries(spark, directory)]
+    timers = [_Range.of(times) for times in _timers(spark, checkpoint)]
+    expiries = [_Range.of(times) for times in _expiries(spark, checkpoint)]
     first, last = _first(timers), _last(timers)
     expires_first, expires_last = _first(expiries), _last(expiries)
     before = None
     if expires_first is not None and last is not None and last >= expires_first:
         limit = (expires_first - _EPOCH) // _TICK
-        before = _last([_Range.of(times.filter(F.col("at") < limit - 1)) for times in _timers(spark, directory)])
+        before = _last([_Range.of(times.filter(F.col("at") < limit - 1)) for times in _timers(spark, checkpoint)])
     return PendingTimers(first, last, before, expires_first, expires_last)
 
 
@@ -249,29 +292,29 @@ def _last(ends: list[_Range]) -> datetime | None:
     return max((each.last for each in ends if each.last is not None), default=None)
 
 
-def _operators(spark: SparkSession, directory: Path) -> dict[int, tuple[str, str | None]]:
-    rows = spark.read.format("state-metadata").load(str(directory)).select("operatorId", "operatorName", "operatorProperties").collect()
+def _operators(spark: SparkSession, checkpoint: str) -> dict[int, tuple[str, str | None]]:
+    rows = spark.read.format("state-metadata").load(checkpoint).select("operatorId", "operatorName", "operatorProperties").collect()
     return {id_: (name, properties) for id_, name, properties in rows}
 
 
-def _timers(spark: SparkSession, directory: Path) -> Iterator[DataFrame]:
+def _timers(spark: SparkSession, checkpoint: str) -> Iterator[DataFrame]:
     """For each operator with timers, a DataFrame with the column "at": milliseconds."""
-    for id_, (name, _) in _operators(spark, directory).items():
+    for id_, (name, _) in _operators(spark, checkpoint).items():
         store = spark.read.format("statestore").option("operatorId", str(id_))
         if name.startswith(TRANSFORM):
-            yield store.option("readRegisteredTimers", "true").load(str(directory)).select(F.col("expiration_timestamp_ms").alias("at"))
+            yield store.option("readRegisteredTimers", "true").load(checkpoint).select(F.col("expiration_timestamp_ms").alias("at"))
         elif name.startswith(GROUPS):
-            yield store.load(str(directory)).select(F.col("value.timeoutTimestamp").alias("at")).filter("at >= 0")
+            yield store.load(checkpoint).select(F.col("value.timeoutTimestamp").alias("at")).filter("at >= 0")
 
 
-def _expiries(spark: SparkSession, directory: Path) -> Iterator[DataFrame]:
+def _expiries(spark: SparkSession, checkpoint: str) -> Iterator[DataFrame]:
     """The same, for each state variable with a time to live."""
-    for id_, (name, properties) in _operators(spark, directory).items():
+    for id_, (name, properties) in _operators(spark, checkpoint).items():
         variables: list[Any] = json.loads(properties or "{}").get("stateVariables", []) if name.startswith(TRANSFORM) else []
         for variable in variables:
             if variable.get("ttlEnabled"):
                 store = spark.read.format("statestore").option("operatorId", str(id_)).option("stateVarName", variable["stateName"])
-                found = store.load(str(directory))
+                found = store.load(checkpoint)
                 yield found.select(_expiry(found).alias("at"))
 
 

@@ -14,6 +14,7 @@ interrupted while it waits in the gate. So a paused query is stopped by `PausedQ
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from datetime import timedelta
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from containers.spark.jvm import (
     each_of,
     field,
     java,
+    runtime_class,
     scala_object,
     set_member,
     version,
@@ -103,6 +105,10 @@ class PausedQuery:
     def operators(self) -> tuple[Operator, ...]:
         """The stateful operators of the query."""
         return operators_in(self._execution.logicalPlan(), str(self._execution.outputMode().toString()))
+
+    def sources(self) -> Sequence[Any]:
+        """The sources of the query, in the order of its offsets."""
+        return list(each_of(self._execution.sources().iterator()))
 
     def close(self) -> None:
         """Replace the sources by the gate. A query that waits for input asks its sources once more."""
@@ -179,12 +185,12 @@ class PausedQuery:
     def _ends(self, ends: Any, entry: OffsetSeq) -> Any:
         """The end offsets of the entry, as Spark's object. Spark runs a batch that reads nothing only if the text of an offset differs from
         before, so a blank is added to one."""
-        sources = list(each_of(self._execution.sources().iterator()))
+        sources, offset_of = self.sources(), java(self._spark, runtime_class(self._spark, SERIALIZED_OFFSET))
         respelled = next((place for place, line in enumerate(entry.sources) if line.lstrip().startswith("{")), None)
         for place, (source, line) in enumerate(zip(sources, entry.sources, strict=True)):
             if line != NOTHING_YET:
-                ends = ends.updated(source, java(self._spark, SERIALIZED_OFFSET)(" " + line if place == respelled else line))
-        return java(self._spark, STREAM_PROGRESS)(ends)
+                ends = ends.updated(source, offset_of(" " + line if place == respelled else line))
+        return java(self._spark, runtime_class(self._spark, STREAM_PROGRESS))(ends)
 
 
 def pause(spark: SparkSession, query: StreamingQuery, deadline: timedelta, forced: threading.Event) -> PausedQuery | None:

@@ -13,14 +13,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
-SERIALIZED_OFFSET = "org.apache.spark.sql.execution.streaming.runtime.SerializedOffset"
-EXECUTION = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
-STREAM_PROGRESS = "org.apache.spark.sql.execution.streaming.runtime.StreamProgress"
 READ_LIMIT = "org.apache.spark.sql.connector.read.streaming.ReadLimit"
 
 MICRO_BATCH = "MicroBatchExecution"
+SERIALIZED_OFFSET = "SerializedOffset"
+STREAM_PROGRESS = "StreamProgress"
 TERMINATED = "TERMINATED$"
-TRIGGERS = "ProcessingTimeExecutor"
+TRIGGER = "ProcessingTimeTrigger"
 WRAPPER = "StreamingQueryWrapper"
 """Classes of Spark's runtime for streaming; `runtime_class` adds the package."""
 
@@ -119,4 +118,4 @@ def watermark_propagator(spark: SparkSession, execution: Any) -> Any:
     """The object that computes the watermarks of a query's operators. If there was nothing to read, it has already computed them for a
     batch without data, and fails if the watermark changes. After `purge(EVERY_BATCH)` it computes them again, as after a restart. Call
     `purge` on the query's thread, or while the query waits in a gate."""
-    return private(spark, EXECUTION, "watermarkPropagator", execution)
+    return private(spark, runtime_class(spark, MICRO_BATCH), "watermarkPropagator", execution)

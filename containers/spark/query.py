@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from containers.spark.input_gate import hurry
-from containers.spark.jvm import TERMINATED, each_of, field, runtime_class, scala_object
+from containers.spark.jvm import TERMINATED, each_of, field, runtime_class, scala_object, version
 from containers.spark.listener import OperatorState, operator_states
 from sluice.core.batchsize import BatchSizes
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PARTITIONS_OF_STATE = "spark.sql.shuffle.partitions"
 
 OFFSET_METADATA = "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata"
+"""It was in the package above until Spark 4.0."""
 
 
 def start_query(spark: SparkSession, writer: DataStreamWriter, name: str, checkpoint: Path, trigger: timedelta) -> StreamingQuery:
@@ -45,7 +46,7 @@ def await_initialised(query: StreamingQuery, within: timedelta) -> None:
         sleep(0.05)
 
 
-def run_planned_batch(spark: SparkSession, writer: DataStreamWriter, name: str, checkpoint: Path) -> tuple[OperatorState, ...]:
+def run_planned_batch(spark: SparkSession, writer: DataStreamWriter, name: str, checkpoint: str) -> tuple[OperatorState, ...]:
     """Run the one batch that is planned and not committed in the checkpoint, and no newer one. Returns the state after it. Blocks. Raises
     what the batch raises.
 
@@ -53,7 +54,7 @@ def run_planned_batch(spark: SparkSession, writer: DataStreamWriter, name: str, 
     """
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
     try:
-        query = writer.queryName(name).option("checkpointLocation", str(checkpoint)).trigger(once=True).start()
+        query = writer.queryName(name).option("checkpointLocation", checkpoint).trigger(once=True).start()
     finally:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
     query.awaitTermination()
@@ -63,7 +64,8 @@ def run_planned_batch(spark: SparkSession, writer: DataStreamWriter, name: str, 
 def offset_metadata(spark: SparkSession, now: datetime) -> str:
     """The metadata line of the offset-log entry that Spark would write for a query's first batch, with the state formats of this
     version."""
-    spoken: Any = getattr(spark._jvm, OFFSET_METADATA)
+    name = OFFSET_METADATA if version(spark) >= (4, 1) else OFFSET_METADATA.replace(".checkpointing", "")
+    spoken: Any = getattr(spark._jvm, name)
     metadata = json.loads(spoken.apply(0, int(now.timestamp() * 1000), spark._jsparkSession.conf()).json())
     metadata["conf"][PARTITIONS_OF_STATE] = spark.conf.get(PARTITIONS_OF_STATE)  # Spark sets it only in a running query
     return json.dumps(metadata, separators=(",", ":"))

@@ -72,7 +72,7 @@ class Replay:
 
     def _run(self, batch: int) -> None:
         """Run the batch that is planned and not committed."""
-        run_planned_batch(self._spark, self._writer_of(self._adds_partitions(batch)), self._name, self._directory)
+        run_planned_batch(self._spark, self._writer_of(self._adds_partitions(batch)), self._name, str(self._directory))
 
     def _adds_partitions(self, batch: int) -> bool:
         return batch > 0 and offsetlog.adds_partitions(self._entry(batch - 1), self._entry(batch), self._starts, self._reads)

@@ -33,6 +33,7 @@ from containers.spark.jvm import (
     each_of,
     java,
     private,
+    runtime_class,
     set_member,
     watermark_propagator,
 )
@@ -127,8 +128,8 @@ class WatermarkGate:
         starts = context.startOffsets()
         for entry in () if self._ran else each_of(starts.iterator()):
             if (text := str(entry._2().json())).startswith("{"):
-                respelled = starts.updated(entry._1(), java(self._spark, SERIALIZED_OFFSET)(" " + text))
-                set_member(context, "startOffsets", java(self._spark, STREAM_PROGRESS)(respelled))
+                respelled = starts.updated(entry._1(), java(self._spark, runtime_class(self._spark, SERIALIZED_OFFSET))(" " + text))
+                set_member(context, "startOffsets", java(self._spark, runtime_class(self._spark, STREAM_PROGRESS))(respelled))
                 return
 
     def stop(self) -> None:

@@ -153,7 +153,7 @@ CURRENT_RULES: Mapping[str, Rule] = {
     "POST /drain/plan": Rule(READ, JobSource.BODY),
     "GET /drain/{uuid}": Rule(READ, JobSource.DRAIN, ContainerAccess.RUN),
     "DELETE /drain/{uuid}": Rule(CHANGE, JobSource.DRAIN),
-    "GET /drains": Rule(READ, JobSource.QUERY),
+    "GET /drains": Rule(READ, JobSource.QUERY, ContainerAccess.RUN),
     # snapshots and blob stores
     "GET /jobs/{job}/snapshots": Rule(READ, JobSource.PATH, ContainerAccess.RUN),
     "GET /jobs/{job}/snapshots/{checkpointId}": Rule(READ, JobSource.PATH),

@@ -262,6 +262,7 @@ def _script_query(body: wire_agents.QueryBody) -> ScriptQuery:
         body.failures,
         NEVER,
         NEVER,
+        body.undrainable,
     )
 
 

@@ -11,6 +11,7 @@ from coordinator.blobpool import BlobStores
 from coordinator.drains.inspect import FlushCheck, check_flush
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.report_checks import ReportChecks
+from coordinator.fleet.script_queries import ScriptQuery
 from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.fleet import ContainerRow, TaskOwnershipRow
@@ -51,6 +52,7 @@ from sluice.core.errors import (
     ForeignDrain,
     NotEmptied,
     OutdatedContainers,
+    QueriesNotDrainable,
     StaleRun,
     StreamUnavailable,
     UnknownDrain,
@@ -61,7 +63,7 @@ from sluice.core.errors import (
 )
 from sluice.core.ids import Generation, JobName, RunId, Ssp, StageKey, StageName, StreamId, TaskName
 from sluice.core.jobmodels.model import JobModel
-from sluice.core.jobmodels.spec import JobKind
+from sluice.core.jobmodels.spec import ATTACHED_TASK, JobKind
 from sluice.core.leases.ownership import Committed
 from sluice.core.lifecycle import RunState, moved
 from sluice.core.snapshots.snapshot import CommitId
@@ -166,12 +168,11 @@ class Drains:
         """Start a drain, or return the existing one. Returns the drain and whether it is new; see the table in `sluice.core.drain`. Later
         deadlines in the request extend an active drain.
 
-        Raises UnknownRun, AttachedJob, StaleRun, OtherDrainMode, OutdatedContainers, NotEmptied, DrainIdInUse for the id of another run's
-        drain, UnknownSystem and StreamUnavailable for the ends of intermediate streams.
+        Raises UnknownRun, AttachedJob, QueriesNotDrainable, StaleRun, OtherDrainMode, OutdatedContainers, NotEmptied, DrainIdInUse for the
+        id of another run's drain, UnknownSystem and StreamUnavailable for the ends of intermediate streams.
         """
         async with self._store.read() as tx:
             run = await get_run(tx, request.run_id)
-            _check_has_stages(run)
             present = await self._present(tx, run, request)
         if present is not None:
             return (await self._extended(present.drain_id, request) if _extends(present, request) else present), False
@@ -182,9 +183,11 @@ class Drains:
             if present is not None:
                 return await _extend(tx, present, request), False
             model = await self._model_of(tx, run)
-            if request.mode is Mode.KEEP_STATE:
+            if run.spec.kind is JobKind.ATTACHED:
+                _check_queries(run, self._active_queries(run), request.mode)
+            elif request.mode is Mode.KEEP_STATE:
                 await check_keeps_state(tx, run)
-            elif request.require_empty:
+            if request.require_empty and request.mode is Mode.DEFAULT:
                 _check_emptied(check_flush(run, model, self._stage_metrics))
             drain = await self._begin(tx, run, model, request, pinned)
         self._notices.notify(run.run_id)
@@ -235,11 +238,20 @@ class Drains:
             pinned=pinned,
         )
         await tx.drains.put(drain)
-        await tx.drains.put_stages(DrainStageRow(drain.drain_id, each.task, each.stage) for each in stages_of(run, model))
+        await tx.drains.put_stages(DrainStageRow(drain.drain_id, task, stage) for task, stage in self._stages(run, model))
         await tx.runs.put(replace(run, state=moved(run.state, RunState.DRAINING)))
         await add_drain_notice(tx, drain, now)
         log.info("drain %s of run %s is requested, mode %s", drain.drain_id, run.run_id, drain.mode)
         return drain if run.started_at is None else await enter(tx, drain, Phase.STOPPING, now)
+
+    def _stages(self, run: RunRow, model: JobModel) -> Sequence[tuple[TaskName, StageName]]:
+        """What must be drained: the stages of each task; for an attached job its active queries."""
+        if run.spec.kind is JobKind.ATTACHED:
+            return [(ATTACHED_TASK, each.stage) for each in self._active_queries(run)]
+        return [(each.task, each.stage) for each in stages_of(run, model)]
+
+    def _active_queries(self, run: RunRow) -> Sequence[ScriptQuery]:
+        return [each for each in self._stage_metrics.scripts.of_run(run.run_id).values() if each.active]
 
     async def _ends(self, streams: frozenset[StreamId]) -> Mapping[Ssp, int]:
         found: dict[Ssp, int] = {}
@@ -285,10 +297,8 @@ class Drains:
             drain = await tx.drains.get(report.drain_id)
             if drain is None or drain.run_id != run_id:
                 raise ForeignDrain(f"run {run_id} is not under drain {report.drain_id}: read the run again")
-            row = await tx.drains.stage(drain.drain_id, task, stage)
+            row = await _stage_row(tx, run, drain, task, stage, report.step)
             known = await tx.fleet.stage_state(StageKey(run.job, task, stage))
-            if row is None:
-                raise UnknownTask(f"the model that drain {drain.drain_id} pinned has no stage {stage!r} of task {task!r}")
             if not counts(drain.phase, row.step, report.step):
                 return StepOutcome(drain.phase, None, drain.catch_up)
             if known is not None:
@@ -336,6 +346,8 @@ class Drains:
 
         Raises UnknownSnapshot, CheckpointNeeded.
         """
+        if run.spec.kind is JobKind.ATTACHED:
+            return
         if report.checkpoint is not None:
             if await tx.snapshots.get(StageKey(run.job, row.task, row.stage), report.checkpoint) is None:
                 raise UnknownSnapshot(f"stage {row.stage} of task {row.task} has no snapshot {report.checkpoint}: report it first")
@@ -347,7 +359,7 @@ class Drains:
         match to:
             case Phase.FLUSHING if to is not drain.phase:
                 positions = await self._positions(tx, run, drain)
-                inputs = to_catch_up(positions)
+                inputs = {} if run.spec.kind is JobKind.ATTACHED else to_catch_up(positions)  # queries continue where each has ended
                 read_twice = {ssp: offset for ssp, offset in inputs.items() if ssp.stream_id not in run.spec.intermediates}
                 return await enter(tx, replace(drain, catch_up=read_twice), to, now, flushed=await _flushed(tx, run, drain))
             case Phase.DRAINED if ends is None:
@@ -395,6 +407,8 @@ class Drains:
 
     async def _positions(self, tx: ReadTransaction, run: RunRow, drain: DrainRow) -> Sequence[Mapping[Ssp, int]]:
         """The offsets of each stage of each task: reported in the drain, otherwise before it, otherwise the start offsets."""
+        if run.spec.kind is JobKind.ATTACHED:
+            return [row.offsets for row in await tx.drains.stages(drain.drain_id)]
         run_starts = await tx.runs.start_offsets(run.run_id)
         before = {(row.task, row.stage): row.position for row in await tx.fleet.stage_states(run.job)}
         reported = {(row.task, row.stage): row.offsets for row in await tx.drains.stages(drain.drain_id)}
@@ -444,10 +458,12 @@ class Drains:
         """What a drain would do to the state of the run, as its containers last reported. Raises UnknownRun, AttachedJob, StaleRun."""
         async with self._store.read() as tx:
             run = await get_run(tx, run_id)
-            _check_has_stages(run)
             if run.state.ended:
                 raise StaleRun(f"run {run_id} has ended as {run.state}: there is nothing to drain")
             stages = check_flush(run, await self._model_of(tx, run), self._stage_metrics)
+            if run.spec.kind is JobKind.ATTACHED:
+                _check_reported(run, self._active_queries(run))
+                return DrainPlan(run, stages, STOP_KEEPS_STATE)
             try:
                 await check_keeps_state(tx, run)
             except OutdatedContainers as refused:
@@ -455,10 +471,26 @@ class Drains:
             return DrainPlan(run, stages)
 
 
-def _check_has_stages(run: RunRow) -> None:
+STOP_KEEPS_STATE = "a script keeps its state with `sluice stop`, and continues with its checkpoints at the next start"
+
+
+def _check_reported(run: RunRow, queries: Sequence[ScriptQuery]) -> None:
     """Raises AttachedJob."""
-    if run.spec.kind is JobKind.ATTACHED:
-        raise AttachedJob(f"job {run.job} runs a command, whose queries cannot be drained: `sluice stop {run.job}` stops it")
+    if not queries:
+        raise AttachedJob(
+            f"job {run.job} has reported no running query: a drain needs a script that calls sluice.attach, and whose queries run; "
+            f"`sluice stop {run.job}` stops any command"
+        )
+
+
+def _check_queries(run: RunRow, queries: Sequence[ScriptQuery], mode: Mode) -> None:
+    """Raises AttachedJob, QueriesNotDrainable."""
+    _check_reported(run, queries)
+    if mode is Mode.KEEP_STATE:
+        raise AttachedJob(STOP_KEEPS_STATE)
+    refused = [f"{each.stage}: {', '.join(each.undrainable)}" for each in queries if each.undrainable]
+    if refused:
+        raise QueriesNotDrainable(f"queries of job {run.job} cannot be drained ({'; '.join(refused)})")
 
 
 def _extends(drain: DrainRow, request: DrainRequest) -> bool:
@@ -482,6 +514,16 @@ async def get_drain(tx: ReadTransaction, drain_id: DrainId) -> DrainRow:
     if found is None:
         raise UnknownDrain(f"there is no drain {drain_id!r}")
     return found
+
+
+async def _stage_row(tx: ReadTransaction, run: RunRow, drain: DrainRow, task: TaskName, stage: StageName, step: Step) -> DrainStageRow:
+    """Raises UnknownTask."""
+    row = await tx.drains.stage(drain.drain_id, task, stage)
+    if row is None and run.spec.kind is JobKind.ATTACHED and step is Step.STOPPED:
+        return DrainStageRow(drain.drain_id, task, stage)  # a query that the script has started since its last report
+    if row is None:
+        raise UnknownTask(f"the model that drain {drain.drain_id} pinned has no stage {stage!r} of task {task!r}")
+    return row
 
 
 async def _flushed_everywhere(tx: ReadTransaction, row: DrainStageRow) -> bool:

@@ -7,11 +7,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coordinator.fleet.script_queries import ScriptQuery
 from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.store.runs import RunRow
 from coordinator.transitions import stages_of
 from sluice.core.ids import StageName, TaskName
 from sluice.core.jobmodels.model import JobModel
+from sluice.core.jobmodels.spec import ATTACHED_TASK, JobKind
 from sluice.wire import agents as wire_agents
 
 
@@ -31,6 +33,8 @@ class FlushCheck:
 
 def check_flush(run: RunRow, model: JobModel, stage_metrics: StageMetrics) -> Sequence[FlushCheck]:
     """Each stage of the run, in the order of the request."""
+    if run.spec.kind is JobKind.ATTACHED:
+        return [_check_query(each) for each in stage_metrics.scripts.of_run(run.run_id).values() if each.active]
     reports = stage_metrics.of_run(run.run_id)
     tasks: defaultdict[StageName, list[TaskName]] = defaultdict(list)
     for each in stages_of(run, model):
@@ -50,3 +54,17 @@ def check_flush(run: RunRow, model: JobModel, stage_metrics: StageMetrics) -> Se
             )
         )
     return found
+
+
+def _check_query(query: ScriptQuery) -> FlushCheck:
+    """A query of a script. Its operators are known after its first batch."""
+    metrics = query.metrics
+    known = metrics is not None and metrics.unflushable is not None
+    return FlushCheck(
+        stage=query.stage,
+        tasks=1,
+        operators=sorted({*query.undrainable, *((metrics.unflushable or ()) if metrics is not None else ())}),
+        rows=metrics.state_rows or 0 if metrics is not None else 0,
+        unknown_tasks=() if known else (ATTACHED_TASK,),
+        stateful=metrics.operators if metrics is not None else None,
+    )

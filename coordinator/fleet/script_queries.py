@@ -34,6 +34,7 @@ class ScriptQuery:
     failures: int
     reported_at: datetime
     failed_at: datetime
+    undrainable: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

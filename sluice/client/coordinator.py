@@ -366,6 +366,10 @@ class CoordinatorClient:
         """One drain: its phases, its tasks, and what blocks it."""
         return await self._read(wire_drains.DrainDetail, "GET", f"/drain/{path_segment(uuid)}")
 
+    async def drains(self, job: str, limit: int = 200) -> Sequence[wire_drains.DrainSummary]:
+        """Up to `limit` drains of the job, newest first."""
+        return (await self._read(wire_drains.DrainsReply, "GET", "/drains", params={"job": job, "limit": limit})).drains
+
 
 def sendable(reason: str) -> str:
     """A reason in the form that the API accepts: messages of user code may contain any character and be of any length."""

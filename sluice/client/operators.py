@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Self
 
@@ -51,10 +51,6 @@ class OperatorClient(CoordinatorClient):
     async def cancel_drain(self, uuid: str) -> wire_drains.DrainSummary:
         """Cancel a drain. The run continues as before."""
         return await self._read(wire_drains.DrainSummary, "DELETE", f"/drain/{path_segment(uuid)}", repeatable=True)
-
-    async def drains(self, job: str, limit: int = 200) -> Sequence[wire_drains.DrainSummary]:
-        """Up to `limit` drains of the job, newest first."""
-        return (await self._read(wire_drains.DrainsReply, "GET", "/drains", params={"job": job, "limit": limit})).drains
 
     # --- jobs ------------------------------------------------------------------------------------------------------
 

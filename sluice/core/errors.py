@@ -203,7 +203,11 @@ class NotAttached(Conflict):
 
 
 class AttachedJob(Conflict):
-    """The job is an existing script, which Sluice cannot drain."""
+    """The job is an existing script, which cannot be drained in this way."""
+
+
+class QueriesNotDrainable(Conflict):
+    """A query of a script cannot be drained."""
 
 
 class NotEmptied(Conflict):

@@ -201,7 +201,8 @@ class ProgressRequest(RenamedBody):
 class QueryBody(Body):
     """A streaming query of a script, with its last committed batch; null before the first. `checkpoint`: the location of its checkpoint,
     which identifies it. `stage`: its name in the job. `name`: the name that the script gave it. `queryId`: Spark's id, which is in the
-    checkpoint. `active`: whether it runs. `failures`: how often it has failed within ten minutes; `error`: the last failure, one line."""
+    checkpoint. `active`: whether it runs. `failures`: how often it has failed within ten minutes; `error`: the last failure, one line.
+    `undrainable`: why the query cannot be drained; empty if it can."""
 
     stage: Name
     checkpoint: Annotated[str, Field(min_length=1, max_length=2_000, pattern=NO_NUL)]
@@ -213,6 +214,7 @@ class QueryBody(Body):
     active: bool = True
     error: Annotated[str, Field(max_length=2_000, pattern=NO_NUL)] = ""
     failures: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    undrainable: Annotated[tuple[OperatorText, ...], Field(max_length=100)] = ()
 
 
 class QueriesRequest(Body):

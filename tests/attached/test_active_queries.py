@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from containers.spark.active_queries import ActiveQueries, ActiveQuery, process_of_jvm, stop_all
+from containers.spark.scripts.active_queries import ActiveQueries, ActiveQuery, process_of_jvm, stop_all
 from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.spark

@@ -51,7 +51,7 @@ async def test_an_attached_job_cannot_be_scaled(caller: Caller) -> None:
     assert problem_slug(await caller.http.patch(f"/runs/{run['runId']}", json={"containers": 2})) == (422, "bad-placement")
 
 
-async def test_a_drain_of_an_attached_job_is_refused(caller: Caller) -> None:
+async def test_a_drain_of_a_command_without_queries_is_refused(caller: Caller) -> None:
     run = await caller.deploy(attached())
     assert problem_slug(await caller.http.post("/drain", json={"runId": run["runId"]})) == (409, "attached-job")
     assert (await caller.run(run["runId"]))["state"] == "CREATED"
@@ -189,3 +189,62 @@ async def test_more_queries_than_a_script_may_have_are_refused(caller: Caller) -
     run, generation = await started(caller, "orders")
     answer = await report(caller, run, generation, *(query(f"q{n}") for n in range(51)))
     assert answer.status_code == 422
+
+
+# --- drains of a script ----------------------------------------------------------------------------------------------
+
+
+OFFSETS = [{"system": "kafka", "stream": "orders", "partition": 0, "offset": 40}]
+
+
+async def step(caller: Caller, run: str, generation: int, drain: str, stage: str, taken: str, **more: Any) -> Any:
+    body = {"generation": generation, "uuid": drain, "step": taken, "batchId": 4, "offsets": OFFSETS, **more}
+    return await caller.http.post(f"/runs/{run}/tasks/Driver/stages/{stage}/drain", json=body)
+
+
+async def test_a_drain_of_a_script_waits_for_each_of_its_running_queries(caller: Caller) -> None:
+    run, generation = await started(caller, "orders")
+    await report(caller, run, generation, query("counts"), query("alerts"), query("ended", active=False))
+    drain = (await caller.http.post("/drain", json={"runId": run})).json()["uuid"]
+    for taken, after in (("stopped", "FLUSHING"), ("flushed", "COMMITTING"), ("committed", "DRAINED")):
+        assert (await step(caller, run, generation, drain, "counts", taken)).json()["phase"] != after
+        assert (await step(caller, run, generation, drain, "alerts", taken, leftoverRows=0)).json()["phase"] == after
+    detail = (await caller.http.get(f"/drain/{drain}")).json()
+    assert (detail["phase"], detail["drained"]) == ("DRAINED", OFFSETS)
+    assert (await caller.run(run))["state"] == "DRAINED"
+
+
+async def test_a_query_that_the_script_has_started_since_its_last_report_is_drained_too(caller: Caller) -> None:
+    run, generation = await started(caller, "orders")
+    await report(caller, run, generation, query("counts"))
+    drain = (await caller.http.post("/drain", json={"runId": run})).json()["uuid"]
+    assert (await step(caller, run, generation, drain, "alerts", "stopped")).json()["phase"] == "STOPPING"
+    assert (await step(caller, run, generation, drain, "counts", "stopped")).json()["phase"] == "FLUSHING"
+    assert problem_slug(await step(caller, run, generation, drain, "unknown", "flushed")) == (404, "unknown-task")
+
+
+async def test_a_drain_is_refused_with_the_queries_that_cannot_be_drained(caller: Caller) -> None:
+    run, generation = await started(caller, "orders")
+    await report(caller, run, generation, query("counts"), query("rates", undrainable=["it reads rate"]))
+    refused = await caller.http.post("/drain", json={"runId": run})
+    assert problem_slug(refused) == (409, "queries-not-drainable")
+    assert "rates: it reads rate" in refused.json()["detail"]
+    assert (await caller.run(run))["state"] == "RUNNING"
+    plan = (await caller.http.post("/drain/plan", json={"runId": run})).json()
+    assert {each["stage"]: each["operators"] for each in plan["stages"]} == {"counts": [], "rates": ["it reads rate"]}
+
+
+async def test_a_drain_that_keeps_the_state_of_a_script_is_a_stop(caller: Caller) -> None:
+    run, generation = await started(caller, "orders")
+    await report(caller, run, generation, query("counts"))
+    refused = await caller.http.post("/drain", json={"runId": run, "drainMode": "KEEP_STATE"})
+    assert problem_slug(refused) == (409, "attached-job")
+    assert "sluice stop" in refused.json()["detail"]
+
+
+async def test_a_drain_that_must_empty_all_state_is_refused_if_an_operator_keeps_rows(caller: Caller) -> None:
+    run, generation = await started(caller, "orders")
+    await report(caller, run, generation, query("counts", metrics=METRICS | {"unflushable": ["distinct: it has no watermark"]}))
+    refused = await caller.http.post("/drain", json={"runId": run, "requireEmpty": True})
+    assert problem_slug(refused) == (409, "not-emptied")
+    assert (await caller.http.post("/drain", json={"runId": run})).status_code == 202

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from containers.engine import StateSize
-from containers.spark.active_queries import batch_of, offsets_of
+from containers.spark.scripts.active_queries import batch_of, offsets_of
 from sluice.core.ids import Ssp
 
 KAFKA = {

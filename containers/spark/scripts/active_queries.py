@@ -8,8 +8,10 @@ any case.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Event
 from time import monotonic
@@ -22,8 +24,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from containers.engine import Batch, StatefulOperator, StateSize
 from containers.spark.gate import RAN, PausedQuery, pause
-from containers.spark.jvm import MICRO_BATCH, TRIGGERS, WRAPPER, java, runtime_class
-from containers.spark.operators import operators_in, stateful, unflushable
+from containers.spark.jvm import MICRO_BATCH, TRIGGER, WRAPPER, each_of, java, runtime_class
+from containers.spark.operators import Operator, operators_in, stateful, unflushable
 from containers.spark.query import stop_between_batches
 from sluice.core.ids import Ssp
 
@@ -48,6 +50,42 @@ def session_of(spark: SparkSession) -> SparkSession:
     return SparkSession._instantiatedSession or spark
 
 
+TEMPORARY = re.compile(r"temporary-[0-9a-f-]{36}")
+"""Spark's directory for a query without a checkpoint location. The query cannot be continued."""
+
+WRITE = "WriteToMicroBatchDataSource"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSource:
+    """A source of a query. `kind`: Spark's name of its format. `topics`: those of Kafka that it names; `pattern`: Kafka's topics whose name
+    matches this regular expression of Java."""
+
+    kind: str
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+
+    @property
+    def is_kafka(self) -> bool:
+        return bool(self.topics or self.pattern)
+
+    def reads(self, topic: str) -> bool:
+        return topic in self.topics or (bool(self.pattern) and re.fullmatch(self.pattern, topic) is not None)
+
+
+def _source(leaf: Any) -> StreamSource:
+    """`leaf`: Spark's relation of a source."""
+    kind = str(leaf.sourceName())
+    if kind != "kafka" or leaf.getClass().getSimpleName() != "StreamingRelationV2":
+        return StreamSource(kind)
+    options = leaf.extraOptions()
+    if subscribed := options.get("subscribe"):
+        return StreamSource(kind, tuple(name.strip() for name in subscribed.split(",") if name.strip()))
+    if assigned := options.get("assign"):
+        return StreamSource(kind, tuple(json.loads(assigned)))
+    return StreamSource(kind, pattern=str(options.get("subscribePattern") or ""))
+
+
 class ActiveQuery:
     """One start of a query. Every method needs one or more round trips to the JVM."""
 
@@ -64,7 +102,8 @@ class ActiveQuery:
         self.is_micro_batch = str(execution.getClass().getSimpleName()) == MICRO_BATCH
         self.query = StreamingQuery(java(spark, runtime_class(spark, WRAPPER))(execution))
         self._last: tuple[str, int] | None = None
-        self._operators: tuple[Sequence[StatefulOperator], Sequence[str]] | None = None
+        self._operators: tuple[Operator, ...] | None = None
+        self._sources: tuple[StreamSource, ...] | None = None
 
     def new_progress(self) -> Sequence[Batch | None]:
         """The batches since the last call, oldest first; None for a trigger that found nothing to read."""
@@ -78,16 +117,47 @@ class ActiveQuery:
                 break
             found.append(json.loads(recent[place].json()))
         self._last = _trigger(last)
-        effects, left = self._state_of_drain() if found else ((), ())
-        return [batch_of(each, effects, left) for each in reversed(found)]
+        operators = self.operators() if found else ()
+        return [batch_of(each, stateful(operators), unflushable(operators)) for each in reversed(found)]
 
-    def _state_of_drain(self) -> tuple[Sequence[StatefulOperator], Sequence[str]]:
+    def operators(self) -> tuple[Operator, ...]:
+        """The stateful operators, from the sink to the sources."""
         if self._operators is None:
-            operators = (
-                operators_in(self._execution.logicalPlan(), str(self._execution.outputMode().toString())) if self.is_micro_batch else ()
-            )
-            self._operators = stateful(operators), unflushable(operators)
+            mode = str(self._execution.outputMode().toString())
+            self._operators = operators_in(self._execution.analyzedPlan(), mode) if self.is_micro_batch else ()
         return self._operators
+
+    def sources(self) -> tuple[StreamSource, ...]:
+        """The sources, in the order of Spark's offset log. Spark makes one source of equal leaves of a plan."""
+        if self._sources is None:
+            leaves: list[Any] = []
+            for leaf in each_of(self._execution.analyzedPlan().collectLeaves().iterator()):
+                if leaf.isStreaming() and not any(leaf.equals(other) for other in leaves):
+                    leaves.append(leaf)
+            self._sources = tuple(map(_source, leaves))
+        return self._sources
+
+    def reads(self, topic: str) -> bool:
+        """Whether it reads that topic of Kafka."""
+        return any(each.reads(topic) for each in self.sources())
+
+    def writes(self) -> Sequence[str]:
+        """The topic of a Kafka sink. Known when the query has made its plan; empty for other sinks, and if a column names the topic."""
+        if "kafka" not in str(self._execution.sink().getClass().getName()).lower():
+            return ()
+        plan = self._execution.logicalPlan()
+        if str(plan.getClass().getSimpleName()) != WRITE:
+            return ()
+        return [str(each._2()) for each in each_of(plan.writeOptions().iterator()) if str(each._1()).lower() == "topic"]
+
+    def make_plan(self) -> None:
+        """Make the query's plan and its sources. Only the query's own thread may do this first."""
+        self._execution.logicalPlan()
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the script has set no checkpoint location, so that Spark has made a directory."""
+        return TEMPORARY.search(self.checkpoint) is not None
 
     @property
     def error(self) -> str | None:
@@ -98,7 +168,7 @@ class ActiveQuery:
     @property
     def can_be_paused(self) -> bool:
         """Whether it runs batches at intervals. One with the trigger `availableNow` or `once` ends by itself."""
-        return self.is_micro_batch and str(self._execution.triggerExecutor().getClass().getSimpleName()) == TRIGGERS
+        return self.is_micro_batch and str(self._execution.trigger().getClass().getSimpleName()) == TRIGGER
 
     def pause(self, deadline: timedelta, forced: Event) -> PausedQuery | None:
         """None if it cannot be paused; see `containers.spark.gate.pause`."""

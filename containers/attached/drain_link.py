@@ -1,0 +1,168 @@
+"""The supervisor's part in a drain: it passes the phases to the driver, and the driver's steps to the coordinator.
+
+When all queries are flushed and have ended, or the driver has, nothing of them is left to save. The supervisor then reports each stage as
+committed, which ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from containers.attached import messages
+from sluice.client import Refused
+from sluice.client.agents import AgentClient
+from sluice.core.drain import Phase
+from sluice.core.errors import LeaseLost, Unavailable
+from sluice.core.ids import Generation, JobName, RunId, StageName
+from sluice.core.jobmodels.spec import ATTACHED_TASK
+from sluice.wire import drains as wire_drains
+
+log = logging.getLogger("sluice")
+
+T = TypeVar("T")
+
+RETRY = timedelta(seconds=0.5)
+
+_ORDER = list(Phase)
+
+
+class DrainLink:
+    """`send` sends a message to the driver, if one is connected."""
+
+    def __init__(self, coordinator: AgentClient, run: RunId, generation: Generation, send: Callable[..., None]) -> None:
+        self._coordinator = coordinator
+        self._run = run
+        self._generation = generation
+        self._send = send
+        self._drain: wire_drains.DrainDetail | None = None
+        self._steps: asyncio.Queue[messages.Message] = asyncio.Queue()
+        self._driver_done = asyncio.Event()
+
+    async def begin(self, uuid: str) -> None:
+        """Read a drain of the run, at the start or after a notice, and pass its phase to the driver."""
+        detail = await _retry(lambda: self._coordinator.drain(uuid))
+        if detail is None:
+            return
+        known = self._drain
+        if known is not None and known.uuid == uuid and _ORDER.index(known.phase) > _ORDER.index(detail.phase):
+            return
+        self._drain = detail
+        if known is None or known.uuid != uuid:
+            self._driver_done.clear()
+        self.greet()
+
+    def greet(self) -> None:
+        """Pass the phase to a driver that has connected, or that knows an older one."""
+        fields = self.fields()
+        if fields is not None:
+            self._send("drain", **fields)
+
+    def fields(self) -> dict[str, Any] | None:
+        """The drain in progress, as the driver is told: `needed` are the stages that have not taken the step of the phase."""
+        drain = self._drain
+        if drain is None:
+            return None
+        left = [stage.stage for stage in _stages(drain) if not _has_taken(stage, drain.phase)]
+        return {"uuid": drain.uuid, "phase": drain.phase.value, "needed": left}
+
+    def take(self, message: messages.Message) -> None:
+        """A message of the driver: `step`, `drained`."""
+        if message["kind"] == "step":
+            self._steps.put_nowait(message)
+        else:
+            self._driver_done.set()
+
+    def driver_ended(self) -> None:
+        """The driver has ended, and so its queries have."""
+        self._driver_done.set()
+
+    def driver_began(self) -> None:
+        self._driver_done.clear()
+
+    async def run(self) -> None:
+        """Report steps until cancelled."""
+        reporting = asyncio.create_task(self._report_steps())
+        try:
+            while True:
+                await self._driver_done.wait()
+                drain = self._drain
+                if drain is not None and drain.phase is Phase.COMMITTING:
+                    await commit(self._coordinator, self._run, self._generation, drain.uuid)
+                    self._drain = None
+                await asyncio.sleep(RETRY.total_seconds())
+        finally:
+            reporting.cancel()
+
+    async def _report_steps(self) -> None:
+        while True:
+            message = await self._steps.get()
+            body = wire_drains.DrainStepRequest.model_validate(
+                {
+                    "generation": self._generation,
+                    "uuid": message["uuid"],
+                    "step": message["step"],
+                    "batchId": message["batch"],
+                    "offsets": message["offsets"],
+                    "leftoverRows": message["rows_left"],
+                    "leftoverOperators": message["operators_left"],
+                }
+            )
+            stage = StageName(message["stage"])
+            reply = await _retry(lambda: self._coordinator.drain_step(self._run, ATTACHED_TASK, stage, body))  # noqa: B023 (awaited here)
+            if reply is not None and self._drain is not None and self._drain.uuid == body.uuid:
+                await self.begin(body.uuid)
+
+
+async def last_drain_of(coordinator: AgentClient, job: JobName, stage: str) -> dict[str, Any]:
+    """The last drain that has flushed the stage, as the driver is told: `seq` is its number, 0 for none; `offsets` are Kafka's, where the
+    drain has ended; `failed` says why it did not finish with the stage, "" if it did. Raises Refused, Unavailable."""
+    for summary in await coordinator.drains(job):
+        detail = await coordinator.drain(summary.uuid)
+        found = next((each for each in _stages(detail) if each.stage == stage), None)
+        flushes = any(each.phase is Phase.FLUSHING for each in detail.phases)
+        if found is None or found.step in (None, "stopped") or not flushes:
+            continue
+        failed = "" if found.step in ("flushed", "committed") else f"drain {detail.uuid} has {detail.phase.lower()}: {detail.reason}"
+        offsets: dict[str, dict[str, int]] = {}
+        for each in found.offsets:
+            offsets.setdefault(each.stream, {})[str(each.partition)] = each.offset
+        return {"seq": detail.seq, "offsets": offsets, "failed": failed}
+    return {"seq": 0, "offsets": {}, "failed": ""}
+
+
+async def commit(coordinator: AgentClient, run: RunId, generation: Generation, uuid: str) -> None:
+    """Report every stage of a drain in COMMITTING as committed. The last report ends the run."""
+    detail = await _retry(lambda: coordinator.drain(uuid))
+    for stage in () if detail is None or detail.phase is not Phase.COMMITTING else _stages(detail):
+        body = wire_drains.DrainStepRequest(
+            generation=generation, uuid=uuid, step="committed", batch_id=stage.batch_id, offsets=stage.offsets
+        )
+        name = StageName(stage.stage)
+        await _retry(lambda: coordinator.drain_step(run, ATTACHED_TASK, name, body))  # noqa: B023 (awaited here)
+
+
+async def _retry(call: Callable[[], Awaitable[T]]) -> T | None:
+    """The answer; None if the coordinator refuses. Repeats the call while the coordinator cannot be reached."""
+    while True:
+        try:
+            return await call()
+        except Unavailable as error:
+            log.warning("the drain waits: %s", error)
+            await asyncio.sleep(RETRY.total_seconds())
+        except (Refused, LeaseLost) as refused:
+            log.warning("the coordinator refuses a step of the drain: %s", refused)
+            return None
+
+
+def _stages(drain: wire_drains.DrainDetail) -> list[wire_drains.DrainStageReply]:
+    return [stage for container in drain.containers for task in container.tasks for stage in task.stages]
+
+
+def _has_taken(stage: wire_drains.DrainStageReply, phase: Phase) -> bool:
+    """Whether the stage needs nothing more of the driver in this phase."""
+    steps: dict[Phase, Any] = {Phase.REQUESTED: ("stopped",), Phase.STOPPING: ("stopped",), Phase.FLUSHING: ("flushed", "committed")}
+    return phase not in steps or stage.step in steps[phase]

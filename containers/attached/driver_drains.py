@@ -1,0 +1,258 @@
+"""The drains of a script in its driver: which query is paused for them, and what happens when a query starts.
+
+While a drain is active, each query that starts is paused before its first batch. A checkpoint that a drain has flushed is locked
+(`containers.spark.scripts.checkpoint`); only the drain itself may start a query on it again, to finish a flush that was interrupted. The
+first query on a new checkpoint after a drain begins where the drain has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from containers.attached import messages
+from containers.attached.script_drain import Drained, Paused, Position, ScriptDrain, Step
+from containers.errors import CheckpointUnreadable
+from containers.spark.gate import PausedQuery
+from containers.spark.query import await_initialised
+from containers.spark.scripts.active_queries import SPARK_ERRORS, ActiveQueries, ActiveQuery
+from containers.spark.scripts.checkpoint import ScriptCheckpoint
+from containers.spark.scripts.drain import QueryDrain, feeders, sources_beginning
+from containers.spark.scripts.starts import QueryStarts, pause_at_start
+from sluice.clock import Clock
+from sluice.core.drain import Phase
+from sluice.core.ids import StageName
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("sluice")
+
+AT_GATE_STEP = timedelta(milliseconds=20)
+PAUSE_WITHIN = timedelta(days=1)
+"""A batch may take as long as it needs: the drain has deadlines of its own."""
+
+
+@dataclass
+class PausedScriptQuery:
+    """See `containers.attached.script_drain.Paused`. `at_start`: it was paused before its first batch."""
+
+    query: ActiveQuery
+    paused: PausedQuery
+    drain: QueryDrain
+    topics_of: Callable[[Sequence[StageName]], Collection[str]]
+    forced: threading.Event
+    at_start: bool = False
+    released: bool = False
+
+    def position(self) -> Position:
+        return self.drain.position()
+
+    def flush(self, drain: str, feeders: Sequence[StageName]) -> Drained:
+        return self.drain.flush(drain, self.topics_of(feeders))
+
+    def resume(self) -> None:
+        self.released = True
+        self.paused.resume()
+
+    def end(self, deadline: timedelta) -> bool:
+        self.released = True
+        return self.paused.end(deadline, self.forced)
+
+    def await_gate(self, over: threading.Event) -> bool:
+        """Wait until a query that was paused at its start has run what was planned before; False if it has ended, or `over` is set."""
+        while not self.paused.gate.reached.is_set():
+            if not self.query.query.isActive or over.wait(AT_GATE_STEP.total_seconds()):
+                return False
+        return True
+
+
+@dataclass
+class DriverDrains:
+    """`stage_of`: the name under which a query is reported, None if it is not reported yet. `written`: topics that queries are known to
+    write without Spark's sink, by checkpoint. `send` sends a message to the supervisor. `on_drained` is called when all queries are flushed
+    and have ended."""
+
+    spark: SparkSession
+    queries: ActiveQueries
+    stage_of: Callable[[ActiveQuery], StageName | None]
+    send: Callable[..., None]
+    on_drained: Callable[[], None]
+    clock: Clock
+    stop_timeout: timedelta
+    written: Callable[[ActiveQuery], Collection[str]] = lambda query: ()
+    forced: threading.Event = field(default_factory=threading.Event)
+    _held: dict[str, PausedScriptQuery] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _drain: ScriptDrain | None = None
+
+    def __post_init__(self) -> None:
+        self._starts = QueryStarts(self.spark, self._on_start)
+
+    # --- messages of the supervisor --------------------------------------------------------------------------------
+
+    def move(self, uuid: str, phase: Phase, needed: Collection[StageName]) -> None:
+        """The run's drain has reached a phase. Does not block."""
+        drain = self._drain
+        if drain is not None and drain.uuid == uuid:
+            drain.move(phase)
+            return
+        if phase.over or phase is Phase.COMMITTING or (drain is not None and not drain.finished.is_set()):
+            return
+        log.info("drain %s: pausing the queries between two batches", uuid)
+        self._drain = ScriptDrain(uuid, phase, self, self._report, self._ended, self.stop_timeout, needed)
+        self.listen()
+        threading.Thread(target=self._run, args=(self._drain,), name="sluice-drain", daemon=True).start()
+
+    def listen(self) -> None:
+        """Prepare each query that starts from now on."""
+        self._starts.listen()
+
+    def close(self) -> None:
+        """Queries that start from now on are not prepared."""
+        self._starts.close()
+
+    def abandon(self, within: timedelta) -> None:
+        """The script is stopped; see `ScriptDrain.abandon`."""
+        if self._drain is not None:
+            self._drain.abandon(within)
+
+    def await_report(self, within: timedelta) -> None:
+        """The script ends: wait until the last step is sent."""
+        if self._drain is not None:
+            self._drain.finished.wait(within.total_seconds())
+
+    def holds(self, query: ActiveQuery) -> bool:
+        """Whether the query is paused for a drain, which ends it."""
+        return query.run_id in self._held
+
+    def _run(self, drain: ScriptDrain) -> None:
+        try:
+            drain.run()
+        except (*SPARK_ERRORS, RuntimeError) as error:
+            log.error("drain %s: a query has ended: %s; the drain continues when the script is started again", drain.uuid, error)
+        except CheckpointUnreadable as error:
+            log.error("drain %s: %s; it continues when the script is started again", drain.uuid, error)
+        finally:
+            with self._lock:
+                late = [each for each in self._held.values() if not each.released]
+                self._held.clear()
+            for each in late:  # queries that have started after the others were paused
+                self._release(each, drain)
+
+    def _release(self, query: PausedScriptQuery, drain: ScriptDrain) -> None:
+        if drain.goes_on:
+            query.resume()
+        else:
+            query.end(self.stop_timeout)
+
+    def _report(self, step: Step) -> None:
+        position = step.position
+        self.send(
+            "step",
+            uuid=self._drain.uuid if self._drain is not None else "",
+            stage=step.stage,
+            step=step.step,
+            batch=None if position is None else position.batch,
+            offsets=[] if position is None else messages.offsets(position.offsets),
+            rows_left=step.rows_left,
+            operators_left=list(step.operators_left),
+        )
+
+    def _ended(self) -> None:
+        self.send("drained", uuid=self._drain.uuid if self._drain is not None else "")
+
+    # --- the queries: `containers.attached.script_drain.Script` ----------------------------------------------------
+
+    def pause_all(self, over: threading.Event) -> Mapping[StageName, Paused]:
+        active = self._forget_ended()
+        new = [each for each in active if each.run_id not in self._held]
+        with ThreadPoolExecutor(max(1, len(active)), "sluice-pause") as threads:
+            list(threads.map(lambda each: self._pause(each, over), new))
+            list(threads.map(lambda each: each.at_start and each.await_gate(over), list(self._held.values())))
+        return {stage: each for each in list(self._held.values()) if (stage := self.stage_of(each.query)) is not None}
+
+    def all_paused(self) -> bool:
+        return all(each.run_id in self._held and self.stage_of(each) is not None for each in self._forget_ended())
+
+    def feeders(self) -> Mapping[StageName, frozenset[StageName]]:
+        held = self._by_stage()
+        return feeders(held, {stage: self._writes(query) for stage, query in held.items()})
+
+    def drained(self) -> None:
+        self.on_drained()
+
+    def _forget_ended(self) -> Sequence[ActiveQuery]:
+        active = self.queries.find()
+        running = {each.run_id for each in active}
+        with self._lock:
+            for run_id in self._held.keys() - running:
+                del self._held[run_id]
+        return active
+
+    def _by_stage(self) -> dict[StageName, ActiveQuery]:
+        return {stage: each.query for each in list(self._held.values()) if (stage := self.stage_of(each.query)) is not None}
+
+    def _writes(self, query: ActiveQuery) -> Collection[str]:
+        return [*query.writes(), *self.written(query)]
+
+    def _topics(self, stages: Sequence[StageName]) -> Collection[str]:
+        return {topic for stage, query in self._by_stage().items() if stage in stages for topic in self._writes(query)}
+
+    def _pause(self, query: ActiveQuery, over: threading.Event) -> None:
+        try:
+            await_initialised(query.query, PAUSE_WITHIN)
+            if query.run_id in self._held:
+                return  # it was paused at its start
+            paused = query.pause(PAUSE_WITHIN, over)
+        except SPARK_ERRORS as error:
+            log.debug("query %s is not paused: %s", query.name, error)
+            return
+        if paused is not None:
+            self._hold(query, paused, at_start=False)
+
+    def _hold(self, query: ActiveQuery, paused: PausedQuery, *, at_start: bool) -> None:
+        drain = QueryDrain(self.spark, query, paused, self.clock)
+        with self._lock:
+            self._held.setdefault(query.run_id, PausedScriptQuery(query, paused, drain, self._topics, self.forced, at_start))
+
+    # --- starts ----------------------------------------------------------------------------------------------------
+
+    def _on_start(self, query: ActiveQuery) -> None:
+        """Called on the query's thread, before it reads its checkpoint."""
+        drain = self._drain
+        active = drain is not None and not drain.finished.is_set()
+        if not query.is_temporary:
+            prepare(ScriptCheckpoint(self.spark, query.checkpoint), query, drain.uuid if drain is not None and active else None)
+        if drain is None or not active or not query.can_be_paused:
+            return
+        paused = pause_at_start(self.spark, query)
+        self._hold(query, paused, at_start=True)
+        if drain.finished.is_set():  # meanwhile
+            with self._lock:
+                held = self._held.pop(query.run_id, None)
+            if held is not None:
+                threading.Thread(target=self._release, args=(held, drain), name="sluice-release", daemon=True).start()
+
+
+def prepare(checkpoint: Any, query: Any, drain: str | None) -> None:
+    """Prepare the checkpoint of a query that starts. `drain`: the drain that is active, if any. Raises CheckpointUnreadable."""
+    begins = checkpoint.begins_at()
+    if begins is not None:
+        try:
+            checkpoint.set_sources(sources_beginning(query, begins))
+        except ValueError as error:
+            checkpoint.unlock()
+            checkpoint.lock(f"The first query on this checkpoint cannot begin at the offsets of the drain: {error}.")
+    emptied_by = checkpoint.emptied_by()
+    if emptied_by is None:
+        return
+    if emptied_by == drain:
+        checkpoint.unlock()  # to finish the flush, which locks it again before its first batch
+    else:
+        checkpoint.mark_emptied(emptied_by or "(unknown)", -1)

@@ -1,0 +1,194 @@
+"""Drains of a script's queries: which queries can be drained, which one reads what another one writes, and the flush of one query.
+
+A query is drained while it is paused (`containers.spark.gate`), with the batches of `containers.spark.flush`. It reads no new input. If
+another query of the script writes into its topics, it reads what that query has written in the drain, under the watermark of its last
+batch. A query without state only stops: it may continue on its checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from containers.spark.flush import Flusher
+from containers.spark.gate import PausedQuery
+from containers.spark.jvm import READ_LIMIT, java, version
+from containers.spark.operators import Empties
+from containers.spark.query import offset_metadata
+from containers.spark.scripts.active_queries import ActiveQuery
+from containers.spark.scripts.checkpoint import Offsets, ScriptCheckpoint
+from containers.state.offsets import offsetlog
+from containers.state.offsets.offsetlog import OffsetSeq
+from sluice.clock import Clock
+from sluice.core.ids import Ssp, StageName
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLDEST_SPARK = (4, 0)
+"""Before, a query has no context of its next batch, in which a planned batch could be put."""
+
+KAFKA = "kafka"
+MAX_ROWS = 100_000
+"""About how many rows a batch reads of what another query has written in the drain."""
+
+
+def undrainable(spark: SparkSession, query: ActiveQuery) -> Sequence[str]:
+    """Why the query cannot be drained; empty if it can. A query without state can, as its checkpoint stays usable."""
+    if not query.is_micro_batch:
+        return ("continuous processing",)
+    if not query.can_be_paused:
+        return ("its trigger ends it by itself (availableNow, once)",)
+    operators = query.operators()
+    if not operators:
+        return ()
+    if version(spark) < OLDEST_SPARK:
+        return (f"this is Spark {spark.version}, and the state of a running query can be flushed since Spark 4.0",)
+    found = [
+        f"{each.kind} has processing-time timers: the query would have to be started again"
+        for each in operators
+        if each.empties is Empties.PROCESSING_TIME
+    ]
+    if query.is_temporary:
+        found.append("it has state and no checkpointLocation, so it could not continue where the drain ends")
+    others = sorted({each.kind for each in query.sources() if not each.is_kafka})
+    if others:
+        found.append(f"it reads {', '.join(others)}, and only Kafka's offsets can be set for its next checkpoint")
+    return found
+
+
+def feeders(
+    queries: Mapping[StageName, ActiveQuery], writes: Mapping[StageName, Collection[str]]
+) -> Mapping[StageName, frozenset[StageName]]:
+    """Query -> the queries that write what it reads. `writes`: the topics that a query is known to write."""
+    return {
+        name: frozenset(other for other in queries if other != name and any(map(query.reads, writes.get(other, ()))))
+        for name, query in queries.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The last committed batch of a query, None for none, and the next offsets."""
+
+    batch: int | None
+    offsets: Mapping[Ssp, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """See `containers.engine.Emptied`. `locked`: whether the checkpoint cannot be used again."""
+
+    position: Position
+    rows_left: int = 0
+    operators_left: tuple[str, ...] = ()
+    locked: bool = False
+
+
+class QueryDrain:
+    """One paused query. Blocks."""
+
+    def __init__(self, spark: SparkSession, query: ActiveQuery, paused: PausedQuery, clock: Clock) -> None:
+        self._spark = spark
+        self._query = query
+        self._clock = clock
+        self._checkpoint = ScriptCheckpoint(spark, query.checkpoint)
+        self.paused = paused
+
+    @property
+    def stateful(self) -> bool:
+        return bool(self._query.operators())
+
+    def position(self) -> Position:
+        """Call it when the query has reached its gate."""
+        batch = self.committed()
+        texts = self._lines(batch)
+        return Position(None if batch < 0 else batch, {ssp: at for text in texts for ssp, at in _positions(text).items()})
+
+    def committed(self) -> int:
+        found = self._checkpoint.inspect()
+        return -1 if found is None else found.committed
+
+    def flush(self, drain: str, fed_by: Collection[str]) -> Drained:
+        """Read what other queries have written into the topics `fed_by`, then empty the state. A checkpoint with state is locked before the
+        first of these batches. May be repeated. Raises what a batch raises, and CheckpointUnreadable."""
+        at = self.position()
+        ends = self._ends(fed_by)
+        if at.batch is None and all(at.offsets.get(ssp, 0) >= end for ssp, end in ends.items()):
+            return Drained(at)  # it has no state yet
+        flusher = Flusher(
+            self._spark,
+            self._checkpoint,
+            self._query.name,
+            _no_writer,
+            {**dict.fromkeys(ends, 0), **at.offsets},
+            MAX_ROWS,
+            self._clock,
+            paused=self.paused,
+            first_plan=self._first_plan,
+        )
+        if not self.stateful:
+            flusher.keep(ends)
+            return Drained(self.position())
+        emptied = flusher.empty(drain, ends)
+        return Drained(self.position(), emptied.rows_left, tuple(emptied.operators_left), locked=True)
+
+    def _ends(self, topics: Collection[str]) -> Mapping[Ssp, int]:
+        """The present ends of the topics that the query reads."""
+        found: dict[Ssp, int] = {}
+        limit = java(self._spark, READ_LIMIT).allAvailable()
+        for source, line in zip(self.paused.sources(), self._lines(self.committed()), strict=True):
+            if any(ssp.stream in topics for ssp in _positions(line)):
+                latest = str(source.latestOffset(source.deserializeOffset(line), limit).json())
+                found |= {ssp: end for ssp, end in _positions(latest).items() if ssp.stream in topics}
+        return found
+
+    def _lines(self, batch: int) -> Sequence[str]:
+        """The offsets of each source after the batch; for -1 where each begins."""
+        if batch < 0:
+            return [str(source.initialOffset().json()) if _is_kafka(source) else offsetlog.NOTHING_YET for source in self.paused.sources()]
+        return offsetlog.parse(self._checkpoint.read_offset_log(batch), f"{self._checkpoint.location}/offsets/{batch}").sources
+
+    def _first_plan(self) -> OffsetSeq:
+        lines = [offsetlog.VERSION, offset_metadata(self._spark, self._clock.now()), *self._lines(-1)]
+        return offsetlog.parse("\n".join(lines), "the first entry")
+
+
+def sources_beginning(query: ActiveQuery, offsets: Offsets) -> Sequence[Offsets]:
+    """Where each source of the query begins, of `offsets`: all partitions of the topics that it reads. Raises ValueError for a source of
+    which there are no offsets."""
+    found = []
+    for source in query.sources():
+        begins = {topic: partitions for topic, partitions in offsets.items() if source.reads(topic)}
+        missing = sorted(set(source.topics) - begins.keys())
+        if missing or not begins:
+            raise ValueError(f"the query reads {', '.join(missing) or source.kind}, and the drained query did not")
+        found.append(begins)
+    return found
+
+
+def _positions(line: str) -> dict[Ssp, int]:
+    """The offsets in the text of a Kafka source; none for other sources."""
+    try:
+        found: Any = json.loads(line)
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {
+        Ssp(KAFKA, str(topic), int(partition)): int(offset)
+        for topic, partitions in found.items()
+        if isinstance(partitions, dict)
+        for partition, offset in partitions.items()
+        if str(partition).isdecimal()
+    }
+
+
+def _is_kafka(source: Any) -> bool:
+    return "kafka" in str(source.getClass().getName())
+
+
+def _no_writer() -> Any:
+    raise AssertionError("a script's query is drained only while it is paused")

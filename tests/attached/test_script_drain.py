@@ -1,0 +1,236 @@
+"""Drains of a script whose queries read and write Kafka. The supervisor is this test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from containers.spark.scripts.active_queries import ActiveQueries
+from containers.spark.scripts.checkpoint import LOCK_AFTER, ScriptCheckpoint
+from containers.spark.scripts.drain import undrainable
+from examples.harness.topics import Topics
+from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
+from tests.attached.test_attached_app import Supervisor
+from tests.support.processes import wait_for
+
+pytestmark = pytest.mark.spark
+
+SOON = timedelta(seconds=60)
+
+
+@dataclass
+class Chain:
+    """Two queries: one counts orders by ten seconds, and one sums those counts up by a minute."""
+
+    spark: SparkSession
+    topics: Topics
+    root: Path
+    prefix: str = field(default_factory=lambda: f"{uuid4().hex[:10]}.")
+    started: list[StreamingQuery] = field(default_factory=list)
+    fed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, partitions in (("orders", 2), ("tens", 1), ("minutes", 1)):
+            self.topics.create(self.topic(name), partitions)
+
+    def topic(self, name: str) -> str:
+        return self.prefix + name
+
+    def feed(self, seconds: range) -> None:
+        at = [f"2024-01-01T00:{second // 60:02d}:{second % 60:02d}" for second in seconds]
+        records = [Record(json.dumps({"at": moment}).encode(), partition=n % 2) for n, moment in enumerate(at)]
+        self.topics.append(
+            self.topic("orders"), records, writer=Writer(Lineage("test"), "test", Generation(1)), batch=self.fed, now_micros=0
+        )
+        self.fed += 1
+
+    def read(self, name: str, schema: str) -> DataFrame:
+        reader = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.topics.bootstrap)
+        rows = reader.option("subscribe", self.topic(name)).option("startingOffsets", "earliest").load()
+        return rows.select(F.from_json(F.col("value").cast("string"), schema).alias("v")).select("v.*").withWatermark("at", "5 seconds")
+
+    def write(self, rows: DataFrame, topic: str, checkpoint: str, **trigger: Any) -> StreamingQuery:
+        values = rows.select(F.to_json(F.struct("*")).alias("value"))
+        writer = values.writeStream.format("kafka").option("kafka.bootstrap.servers", self.topics.bootstrap)
+        writer = writer.option("topic", self.topic(topic)).option("checkpointLocation", checkpoint)
+        self.started.append((writer.trigger(**trigger) if trigger else writer).start())
+        return self.started[-1]
+
+    def tens(self, checkpoint: str = "tens") -> StreamingQuery:
+        counts = self.read("orders", "at timestamp").groupBy(F.window("at", "10 seconds")).agg(F.count("*").alias("orders"))
+        return self.write(counts.select(F.col("window.start").alias("at"), "orders"), "tens", str(self.root / checkpoint))
+
+    def minutes(self, checkpoint: str = "minutes") -> StreamingQuery:
+        sums = self.read("tens", "at timestamp, orders long").groupBy(F.window("at", "1 minute")).agg(F.sum("orders").alias("orders"))
+        return self.write(sums.select(F.col("window.start").alias("at"), "orders"), "minutes", str(self.root / checkpoint))
+
+    def output(self, name: str) -> list[int]:
+        stream = self.topic(name)
+        found = [
+            row
+            for partition, end in self.topics.latest(stream).items()
+            for rows in self.topics.read(stream, partition, 0, end)
+            for row in rows
+        ]
+        return sorted(json.loads(value or b"")["orders"] for _, _, _, value, _ in found)
+
+
+@pytest.fixture
+def chain(spark: SparkSession, kafka_server: str, tmp_path: Path) -> Iterator[Chain]:
+    topics = Topics(kafka_server)
+    made = Chain(spark, topics, tmp_path)
+    yield made
+    for query in made.started:
+        query.stop()
+    topics.close()
+
+
+@pytest.fixture
+def supervisor(spark: SparkSession) -> Iterator[Supervisor]:
+    made = Supervisor(spark)
+    yield made
+    made.app.drains.close()
+    made.app.close()
+    made.ours.close()
+
+
+def steps(supervisor: Supervisor, step: str, stages: set[str]) -> Mapping[str, Mapping[str, Any]]:
+    """The reports of this step, by stage, as soon as these stages have reported it."""
+    found: dict[str, Mapping[str, Any]] = {}
+    while found.keys() != stages:
+        message = supervisor.next("step")
+        if message["step"] == step:
+            found[message["stage"]] = message
+    return found
+
+
+def test_a_drain_closes_the_windows_of_each_query_after_those_that_write_its_input(supervisor: Supervisor, chain: Chain) -> None:
+    supervisor.grant()
+    chain.feed(range(25))
+    tens, minutes = chain.tens(), chain.minutes()
+    tens.processAllAvailable()
+    assert chain.output("minutes") == []
+    supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["tens", "minutes"])
+    stopped = steps(supervisor, "stopped", {"tens", "minutes"})
+    assert sum(each["offset"] for each in stopped["tens"]["offsets"]) == 25
+    chain.feed(range(25, 30))  # not read any more
+    supervisor.say("drain", uuid="d-1", phase="FLUSHING", needed=["tens", "minutes"])
+    flushed = steps(supervisor, "flushed", {"tens", "minutes"})
+    assert supervisor.next("drained")["uuid"] == "d-1"
+    assert tens.awaitTermination(60)
+    assert minutes.awaitTermination(60)
+    assert (chain.output("tens"), chain.output("minutes")) == ([5, 10, 10], [25])
+    assert [each["rows_left"] for each in flushed.values()] == [0, 0]
+    assert flushed["tens"]["offsets"] == stopped["tens"]["offsets"]
+
+    again = chain.tens()
+    with pytest.raises(StreamingQueryException, match="drain d-1 has written out its state"):
+        again.awaitTermination()
+
+
+def test_a_checkpoint_begins_where_the_drain_has_ended_whatever_the_starting_offsets_are(supervisor: Supervisor, chain: Chain) -> None:
+    supervisor.grant()
+    chain.feed(range(20))
+    begins = {chain.topic("orders"): {"0": 10, "1": 10}}
+    ScriptCheckpoint(chain.spark, str(chain.root / "next")).begin_at(begins)
+    foreign = chain.spark.newSession()
+    elsewhere = Chain(foreign, chain.topics, chain.root).tens("next")
+    with pytest.raises(StreamingQueryException, match="begin at the offsets of a drain"):
+        elsewhere.awaitTermination()
+
+    supervisor.app.drains.listen()
+    chain.feed(range(20, 26))
+    query = chain.tens("next")
+    query.processAllAvailable()
+    assert sum(progress["numInputRows"] for progress in query.recentProgress) == 6
+    assert json.loads(query.recentProgress[0]["sources"][0]["endOffset"]) == {chain.topic("orders"): {"0": 13, "1": 13}}
+
+
+def test_a_cancelled_drain_lets_the_queries_continue(supervisor: Supervisor, chain: Chain) -> None:
+    supervisor.grant()
+    chain.feed(range(12))
+    tens = chain.tens()
+    tens.processAllAvailable()
+    supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["tens"])
+    steps(supervisor, "stopped", {"tens"})
+    late = chain.minutes()  # starts during the drain, and waits
+    supervisor.say("drain", uuid="d-1", phase="CANCELLED", needed=[])
+    chain.feed(range(100, 112))
+    tens.processAllAvailable()
+    late.processAllAvailable()
+    assert (tens.isActive, late.isActive) == (True, True)
+    assert chain.output("tens") == [2, 10]
+
+
+def test_an_interrupted_flush_continues_when_the_script_starts_again(supervisor: Supervisor, chain: Chain, spark: SparkSession) -> None:
+    supervisor.grant()
+    chain.feed(range(12))
+    tens = chain.tens()
+    tens.processAllAvailable()
+    supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["tens"])
+    batch = steps(supervisor, "stopped", {"tens"})["tens"]["batch"]
+    # The driver ends after it has locked the checkpoint and planned the flush.
+    checkpoint = ScriptCheckpoint(spark, str(chain.root / "tens"))
+    checkpoint.mark_emptied("d-1", batch)
+    entry = checkpoint.read_offset_log(batch).replace('"batchWatermarkMs":', '"batchWatermarkMs":221845392000000,"was":')
+    checkpoint.write_offset_log(batch + 1, entry)
+    supervisor.say("stop", seconds=60)
+    supervisor.next("stopped")
+    supervisor.app.drains.close()
+    supervisor.app.close()
+    assert chain.output("tens") == []
+
+    second = Supervisor(spark)
+    second.say("granted", job="orders", run="run-1", generation=4, drain={"uuid": "d-1", "phase": "FLUSHING", "needed": ["tens"]})
+    second.app.start(second.theirs, ends_script=False)
+    chain.feed(range(12, 20))
+    again = chain.tens()
+    flushed = steps(second, "flushed", {"tens"})
+    second.next("drained")
+    assert again.awaitTermination(60)
+    assert chain.output("tens") == [2, 10]
+    assert sum(each["offset"] for each in flushed["tens"]["offsets"]) == 12
+    assert checkpoint.numbers("offsets")[-1] >= LOCK_AFTER
+    second.app.drains.close()
+    second.app.close()
+    second.ours.close()
+
+
+def test_what_cannot_be_drained_is_named(chain: Chain, spark: SparkSession) -> None:
+    chain.feed(range(3))
+    counts = chain.read("orders", "at timestamp").groupBy(F.window("at", "10 seconds")).count()
+    rates = (
+        spark.readStream.format("rate").load().withWatermark("timestamp", "5 seconds").groupBy(F.window("timestamp", "1 second")).count()
+    )
+    started = {
+        "temporary": counts.writeStream.format("memory").queryName(f"t{uuid4().hex}").start(),
+        "rates": rates.writeStream.format("memory")
+        .queryName(f"t{uuid4().hex}")
+        .option("checkpointLocation", str(chain.root / "r"))
+        .start(),
+        "rows": spark.readStream.format("rate").load().writeStream.format("noop").start(),
+        "tens": chain.tens(),
+    }
+    chain.started.extend(started.values())
+    found = {each.run_id: undrainable(spark, each) for each in ActiveQueries(spark).find()}
+    assert {name: list(found[str(query.runId)]) for name, query in started.items()} == {
+        "temporary": ["it has state and no checkpointLocation, so it could not continue where the drain ends"],
+        "rates": ["it reads rate, and only Kafka's offsets can be set for its next checkpoint"],
+        "rows": [],
+        "tens": [],
+    }
+    assert wait_for(
+        "the plan", lambda: next(each for each in ActiveQueries(spark).find() if each.query.id == started["tens"].id).writes()
+    ) == [chain.topic("tens")]
