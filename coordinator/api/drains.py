@@ -257,6 +257,7 @@ def plan_reply(plan: DrainPlan) -> wire_drains.DrainPlanReply:
         run_id=run.run_id,
         job=run.job,
         empties=False if leaves else None if unknown else True,
+        refused=plan.refused,
         keep_state_refused=plan.cannot_keep,
         stages=replies,
     )

@@ -128,12 +128,13 @@ class DrainDetails:
 
 @dataclass(frozen=True, slots=True)
 class DrainPlan:
-    """The stages of a run, in the order of the request. `cannot_keep`: why a drain that keeps state would be refused; "" if it would be
-    accepted."""
+    """The stages of a run, in the order of the request. `refused`: why a drain that empties the state would be refused; "" if it would be
+    accepted. `cannot_keep`: the same for a drain that keeps the state."""
 
     run: RunRow
     stages: Sequence[FlushCheck]
     cannot_keep: str = ""
+    refused: str = ""
 
 
 class Drains:
@@ -462,8 +463,9 @@ class Drains:
                 raise StaleRun(f"run {run_id} has ended as {run.state}: there is nothing to drain")
             stages = check_flush(run, await self._model_of(tx, run), self._stage_metrics)
             if run.spec.kind is JobKind.ATTACHED:
-                _check_reported(run, self._active_queries(run))
-                return DrainPlan(run, stages, STOP_KEEPS_STATE)
+                queries = self._active_queries(run)
+                _check_reported(run, queries)
+                return DrainPlan(run, stages, STOP_KEEPS_STATE, _undrainable(queries))
             try:
                 await check_keeps_state(tx, run)
             except OutdatedContainers as refused:
@@ -488,9 +490,14 @@ def _check_queries(run: RunRow, queries: Sequence[ScriptQuery], mode: Mode) -> N
     _check_reported(run, queries)
     if mode is Mode.KEEP_STATE:
         raise AttachedJob(STOP_KEEPS_STATE)
-    refused = [f"{each.stage}: {', '.join(each.undrainable)}" for each in queries if each.undrainable]
-    if refused:
-        raise QueriesNotDrainable(f"queries of job {run.job} cannot be drained ({'; '.join(refused)})")
+    if refused := _undrainable(queries):
+        raise QueriesNotDrainable(f"job {run.job}: {refused}")
+
+
+def _undrainable(queries: Sequence[ScriptQuery]) -> str:
+    """The queries that cannot be drained, and why; "" if there are none."""
+    found = [f"{each.stage} ({', '.join(each.undrainable)})" for each in queries if each.undrainable]
+    return f"these queries cannot be drained: {'; '.join(found)}" if found else ""
 
 
 def _extends(drain: DrainRow, request: DrainRequest) -> bool:

@@ -75,13 +75,15 @@ def _link(label: str, name: str, *, danger: bool = False, **subject: str) -> Lin
 
 
 def of_job(run: wire_runs.RunDetail) -> Sequence[Link]:
-    """The actions that the state of a job's current run allows. An existing script can only be stopped: it has one container, and its
-    checkpoints are not backed up."""
+    """The actions that the state of a job's current run allows. An existing script has one container, and its checkpoints are not backed up;
+    it can be drained if it has reported queries."""
     if run.state.ended:
         return [_link("Remove…", "remove", danger=True, job=run.job)]
     stop = _link("Stop…", "stop", danger=True, job=run.job, run=run.run_id)
-    if run.kind is JobKind.ATTACHED or run.stop_requested_at is not None or run.drain is not None:
+    if run.stop_requested_at is not None or run.drain is not None or (run.kind is JobKind.ATTACHED and not run.stages):
         return [stop]
+    if run.kind is JobKind.ATTACHED:
+        return [_link("Drain…", "drain", job=run.job, run=run.run_id), stop]
     return [
         _link("Drain…", "drain", job=run.job, run=run.run_id),
         _link("Drain, keep state…", "drain", job=run.job, run=run.run_id, keep="yes"),
@@ -201,7 +203,7 @@ class Actions:
             lines += [f"{stage.stage}: {each.operator}: {each.does}" for each in stage.stateful or ()]
             if stage.unknown_tasks:
                 lines.append(f"{stage.stage}: not reported yet by {len(stage.unknown_tasks)} of {stage.tasks} tasks")
-        return Plan(f"Drain {job}", lines, _command(*words), danger=found.empties is False)
+        return Plan(f"Drain {job}", lines, _command(*words), found.refused, danger=found.empties is False)
 
     async def _drain(self, subject: Subject, _: str) -> Done:
         run_id = RunId(required(subject, "run"))

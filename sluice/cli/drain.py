@@ -68,7 +68,7 @@ def drain(
     if dry_run:
         plan = call(coordinator, lambda client: _plan(client, job))
         print_reply(plan, lambda width: _keeping_page(plan, width) if keep_state else _plan_page(plan, width), as_json=as_json)
-        accepted = not plan.keep_state_refused if keep_state else plan.empties
+        accepted = not plan.keep_state_refused if keep_state else plan.empties and not plan.refused
         raise typer.Exit(0 if accepted else NOT_DRAINED)
     if cancel:
         cancelled = call(coordinator, lambda client: _cancel(client, job))
@@ -203,7 +203,7 @@ def _plan_page(reply: wire_drains.DrainPlanReply, width: int | None) -> Renderab
         False: "a drain would leave rows in some state, and report how many",
         None: "it is not yet known whether a drain would empty all state: some tasks have not reported",
     }[reply.empties]
-    lines = [Text(verdict)]
+    lines = [Text(shown(reply.refused) or verdict)]
     if losing := _losing(reply):
         lines.append(Text(f"{losing} would forget the records from before the drain: use --keep-state if the operators stay the same"))
     return Group(table(_PLAN_COLUMNS, rows, width), *lines)

@@ -215,10 +215,11 @@ class StagePlanReply(RenamedReply):
 
 class DrainPlanReply(Reply):
     """`empties`: whether a drain of the mode DEFAULT would leave no row in any state; null until every task has reported.
-    `keepStateRefused`: why a drain of the mode KEEP_STATE would be refused; "" if it would not."""
+    `refused`: why a drain of the mode DEFAULT would be refused, "" if it would not; `keepStateRefused`: the same for KEEP_STATE."""
 
     run_id: str
     job: str
     empties: bool | None
+    refused: str = ""
     keep_state_refused: str = ""
     stages: tuple[StagePlanReply, ...]

@@ -228,10 +228,11 @@ async def test_a_drain_is_refused_with_the_queries_that_cannot_be_drained(caller
     await report(caller, run, generation, query("counts"), query("rates", undrainable=["it reads rate"]))
     refused = await caller.http.post("/drain", json={"runId": run})
     assert problem_slug(refused) == (409, "queries-not-drainable")
-    assert "rates: it reads rate" in refused.json()["detail"]
+    assert "rates (it reads rate)" in refused.json()["detail"]
     assert (await caller.run(run))["state"] == "RUNNING"
     plan = (await caller.http.post("/drain/plan", json={"runId": run})).json()
     assert {each["stage"]: each["operators"] for each in plan["stages"]} == {"counts": [], "rates": ["it reads rate"]}
+    assert plan["refused"] == "these queries cannot be drained: rates (it reads rate)"
 
 
 async def test_a_drain_that_keeps_the_state_of_a_script_is_a_stop(caller: Caller) -> None:

@@ -177,6 +177,17 @@ async def test_the_page_of_an_existing_script_offers_no_action_that_would_be_ref
     assert re.findall(r'data-action="actions/(\w+)', await text_of(caller, "/ui/jobs/orders")) == ["stop"]
 
 
+async def test_a_script_that_has_reported_queries_can_be_drained_on_its_page(caller: Caller) -> None:
+    run = (await caller.deploy({"job": "orders", "kind": "attached", "containers": 1, "inputs": [], "stages": []}))["runId"]
+    registered = await caller.registered(run, "c1")
+    generation = (await caller.acquired(run, "c1", registered["epoch"], task="Driver"))["generation"]
+    query = {"stage": "counts", "checkpoint": "s3a://states/counts", "queryId": "q", "undrainable": ["it reads rate"]}
+    await caller.http.put(f"/runs/{run}/tasks/Driver/queries", json={"generation": generation, "queries": [query]})
+    assert re.findall(r'data-action="actions/(\w+)', await text_of(caller, "/ui/jobs/orders")) == ["drain", "stop"]
+    plan = (await caller.http.get("/ui/actions/drain", params={"job": "orders", "run": run})).text
+    assert "these queries cannot be drained: counts (it reads rate)" in plan
+
+
 async def test_a_page_of_another_site_cannot_act(caller: Caller) -> None:
     run = await caller.deploy()
     subject = {"job": "flight-delays", "run": run["runId"]}
