@@ -282,9 +282,9 @@ class App:
         match message:
             case {"kind": "drain", "uuid": str(uuid), "phase": str(phase), "needed": list(needed)}:
                 self.drains.move(uuid, Phase(phase), list(map(StageName, needed)))
-            case {"kind": "begins", "stage": str(stage), "seq": int(seq), "offsets": dict(offsets), "failed": str(failed)}:
+            case {"kind": "begins", "stage": str(stage), "seq": int(seq), "suffix": str(suffix), "offsets": dict(offsets), **more}:
                 if (waiting := self._beginnings.get(StageName(stage))) is not None:
-                    waiting.put(Beginning(seq, offsets, failed))
+                    waiting.put(Beginning(seq, suffix, offsets, str(more.get("failed", ""))))
 
     def _send(self, kind: str, **fields: object) -> None:
         connection = self._connection

@@ -1,8 +1,9 @@
 """`app.checkpoint`: the checkpoint directories of an attached script.
 
-    <state>/<job>/drain-<number>/<name>/
+    <state>/<job>/drain-<number>[-<suffix>]/<name>/
 
-`number` is that of the last drain that has flushed the query, 0 before the first one. A drain locks the checkpoint that it has flushed, so
+`number` is that of the last drain that has flushed the query, 0 before the first one. `suffix` is set after an upgrade that was rolled
+back, because the new version has used the directory. A drain locks the checkpoint that it has flushed, so
 the next start of the script gets another directory, whose first query begins where the drain has ended.
 """
 
@@ -34,9 +35,11 @@ class DrainUnfinished(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where a checkpoint begins. `seq`: the number of the drain, 0 for none. `failed`: why the drain did not finish, "" if it did."""
+    """Where a checkpoint begins. `seq`: the number of the drain, 0 for none. `suffix`: see above. `failed`: why the drain did not finish,
+    "" if it did."""
 
     seq: int
+    suffix: str
     offsets: Offsets
     failed: str
 
@@ -59,7 +62,7 @@ def checkpoint(
             f"the state of {name} was not flushed completely ({begins.failed}): its checkpoint is locked; use another name, and set "
             "startingOffsets to where the new query must begin"
         )
-    directory = state / job / f"drain-{begins.seq}" / name
+    directory = state / job / "-".join(["drain", str(begins.seq), *filter(None, [begins.suffix])]) / name
     try:
         check_writable(directory)
     except DiskUnwritable as error:

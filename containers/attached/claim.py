@@ -10,10 +10,12 @@ drain end a run, and only `sluice start` makes the next one. The first run of a 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import sha256
 
 from containers.agent.heartbeat import HeartbeatClient, LeaseExpired, LeaseKeeper, Replaced, RunEnded
 from containers.attached.drain_link import commit
@@ -48,19 +50,31 @@ ACQUIRE_WAIT = timedelta(seconds=20)
 LONG_POLL = timedelta(seconds=20)
 
 
+COMMAND, REFUSED = "attached.command", "attached.refused-command"
+"""Names in the config of a run that `sluice upgrade` has made: the digest of the only command that may start, and that of a command that
+may not."""
+
+
+def command_digest(command: Sequence[str]) -> str:
+    """A short name of a command and its arguments."""
+    return sha256(json.dumps(list(command)).encode()).hexdigest()[:16]
+
+
 class MustWait(Conflict):
     """The command may not be started now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`replace`: make a container that has the slot stop. `wait`: wait until the command may be started, instead of raising MustWait."""
+    """`replace`: make a container that has the slot stop. `wait`: wait until the command may be started, instead of raising MustWait.
+    `command`: its digest, "" if it is not known."""
 
     job: JobName
     container: ExecutionContainerId
     host: str
     replace: bool = False
     wait: bool = True
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +138,7 @@ class Claims:
     async def _claim(self, request: Request) -> Claim:
         while True:
             try:
-                run = await self._run(request.job)
+                run = await self._run(request)
                 reply, sent = await self._register(run, request)
                 break
             except Refused as refused:
@@ -184,7 +198,8 @@ class Claims:
             self._last_warning = why
         await self._sleep(RETRY.total_seconds())
 
-    async def _run(self, job: JobName) -> RunId:
+    async def _run(self, request: Request) -> RunId:
+        job = request.job
         try:
             (run,) = (await self._coordinator.runs(job, 1)).runs
         except Refused as refused:
@@ -197,6 +212,9 @@ class Claims:
             raise _Stopped(f"job {job} is {run.state.value}{f': {run.reason}' if run.reason else ''}")
         if run.stop_requested_at is not None:
             raise _Stopped(f"job {job} is stopping")
+        config = (await self._coordinator.run(RunId(run.run_id))).config
+        if request.command == config.get(REFUSED) or config.get(COMMAND, request.command) != request.command:
+            raise _Stopped(f"since an upgrade, run {run.run_id} of job {job} is for another command; after a stop or a drain")
         return RunId(run.run_id)
 
     async def _register(self, run: RunId, request: Request) -> tuple[wire_agents.RegisterReply, Instant]:

@@ -23,6 +23,9 @@ from sluice.wire import drains as wire_drains
 
 log = logging.getLogger("sluice")
 
+CHECKPOINTS = "attached.checkpoints"
+"""The name in the config of a run of a suffix of the checkpoints' directories."""
+
 T = TypeVar("T")
 
 RETRY = timedelta(seconds=0.5)
@@ -117,9 +120,11 @@ class DrainLink:
                 await self.begin(body.uuid)
 
 
-async def last_drain_of(coordinator: AgentClient, job: JobName, stage: str) -> dict[str, Any]:
-    """The last drain that has flushed the stage, as the driver is told: `seq` is its number, 0 for none; `offsets` are Kafka's, where the
-    drain has ended; `failed` says why it did not finish with the stage, "" if it did. Raises Refused, Unavailable."""
+async def last_drain_of(coordinator: AgentClient, job: JobName, run: RunId, stage: str) -> dict[str, Any]:
+    """The last drain that has flushed the stage, as the driver is told: `seq` is its number, 0 for none; `suffix` distinguishes checkpoints
+    after an upgrade that was rolled back; `offsets` are Kafka's, where the drain has ended; `failed` says why it did not finish with the
+    stage, "" if it did. Raises Refused, Unavailable."""
+    suffix = (await coordinator.run(run)).config.get(CHECKPOINTS, "")
     for summary in await coordinator.drains(job):
         detail = await coordinator.drain(summary.uuid)
         found = next((each for each in _stages(detail) if each.stage == stage), None)
@@ -130,8 +135,8 @@ async def last_drain_of(coordinator: AgentClient, job: JobName, stage: str) -> d
         offsets: dict[str, dict[str, int]] = {}
         for each in found.offsets:
             offsets.setdefault(each.stream, {})[str(each.partition)] = each.offset
-        return {"seq": detail.seq, "offsets": offsets, "failed": failed}
-    return {"seq": 0, "offsets": {}, "failed": ""}
+        return {"seq": detail.seq, "suffix": suffix, "offsets": offsets, "failed": failed}
+    return {"seq": 0, "suffix": suffix, "offsets": {}, "failed": ""}
 
 
 async def commit(coordinator: AgentClient, run: RunId, generation: Generation, uuid: str) -> None:

@@ -150,12 +150,13 @@ class DriverLink:
     async def _answer_where(self, stage: str) -> None:
         while True:
             try:
-                found = await last_drain_of(self._coordinator, self._job, stage)
+                assert self._claim is not None
+                found = await last_drain_of(self._coordinator, self._job, self._claim.run, stage)
             except Unavailable as error:
                 log.warning("waiting: %s", error)
                 await asyncio.sleep(RETRY.total_seconds())
             except Refused as refused:
-                self._send("begins", stage=stage, seq=0, offsets={}, failed=str(refused))
+                self._send("begins", stage=stage, seq=0, suffix="", offsets={}, failed=str(refused))
                 return
             else:
                 self._send("begins", stage=stage, **found)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from containers.attached.claim import Request
+from containers.attached.claim import Request, command_digest
 from containers.attached.messages import UNPROTECTED
 from containers.attached.submit import check_deploy_mode
 from containers.attached.supervisor import Supervisor
@@ -52,7 +52,12 @@ def execute(
         os.environ[UNPROTECTED] = "1"
         os.execvp(command[0], command)  # noqa: S606 - it takes the place of this process
     request = Request(
-        JobName(job), ExecutionContainerId(f"container-{new_uuid().hex}"), host=socket.gethostname(), replace=replace, wait=wait
+        JobName(job),
+        ExecutionContainerId(f"container-{new_uuid().hex}"),
+        host=socket.gethostname(),
+        replace=replace,
+        wait=wait,
+        command=command_digest(command),
     )
     supervisor = Supervisor(request, command, coordinator, SystemClock(), timedelta(seconds=stop_timeout))
     raise typer.Exit(asyncio.run(supervisor.run()))

@@ -47,6 +47,10 @@ async def _stopped(client: OperatorClient, name: str | None, reason: str, *, wai
     return run
 
 
+COMMANDS = ("attached.command", "attached.refused-command")
+"""Names in the config of a run with which `sluice upgrade` decides which command may start. After a stop, any may."""
+
+
 def start(run: OptionalRun = None, as_json: Annotated[Json, Document(wire_runs.RunReply)] = False, coordinator: Url = LOCAL) -> None:
     """Start a job that was stopped or drained: create its next run, and print its id.
 
@@ -63,4 +67,5 @@ async def _started(client: OperatorClient, name: str | None) -> wire_runs.RunRep
         what = "is stopping: wait until it has" if found.stop_requested_at is not None else f"is {found.state.value}"
         raise AlreadyRunning(f"run {found.run_id} {what}")
     request = await client.request_of(RunId(found.run_id))
-    return await client.deploy(request.model_copy(update={"start": "checkpoint"}), replaces=RunId(found.run_id))
+    config = {name: value for name, value in request.config.items() if name not in COMMANDS}
+    return await client.deploy(request.model_copy(update={"start": "checkpoint", "config": config}), replaces=RunId(found.run_id))

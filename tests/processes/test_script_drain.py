@@ -71,11 +71,16 @@ class Script:
         self.topics.append(f"{self.job}.orders", records, writer=Writer(Lineage("t"), "t", Generation(1)), batch=self.fed, now_micros=0)
         self.fed += 1
 
+    def command(self, version: int = 1) -> list[str]:
+        options = [] if version == 1 else ["-X", "dev=0"]
+        return [sys.executable, *options, "counts.py", self.job, self.topics.bootstrap, f"{self.job}.orders", f"{self.job}.counts"]
+
     def start(self) -> tuple[subprocess.Popen[bytes], Path]:
-        arguments = [sys.executable, "counts.py", self.job, self.topics.bootstrap, f"{self.job}.orders", f"{self.job}.counts"]
+        return self.run("exec", "--job", self.job, "--", *self.command())
+
+    def run(self, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
         log = self.root / f"start-{len(self.started)}.log"
-        command = [*SLUICE, "exec", "--job", self.job, "--", *arguments]
-        self.started.append(start(command, log, cwd=self.root, environment=self.environment, new_session=True))
+        self.started.append(start([*SLUICE, *arguments], log, cwd=self.root, environment=self.environment, new_session=True))
         return self.started[-1], log
 
     def await_read(self, process: subprocess.Popen[bytes], log: Path, offset: int) -> None:
@@ -135,3 +140,27 @@ def test_a_drained_script_ends_and_its_next_start_continues_at_the_drained_offse
     orders.sluice("drain", orders.job, "--wait")
     assert second.wait(BUSY_SECONDS) == 0, tail(log)
     assert orders.counts() == [2, 5, 10]  # records that come after a drain make another row of their window
+
+
+def test_an_upgrade_replaces_the_command_or_gives_the_job_back_to_the_former_one(orders: Script) -> None:
+    orders.feed(range(12))
+    first, log = orders.start()
+    orders.await_read(first, log, 12)
+
+    failing, said = orders.run("upgrade", orders.job, "--", sys.executable, "-c", "import sys; sys.exit(7)")
+    assert first.wait(BUSY_SECONDS) == 0, tail(log)
+    second, log = orders.start()  # as its supervisor would
+    assert failing.wait(BUSY_SECONDS) == 4, tail(said)
+    assert "exit code 7" in said.read_text()
+    assert orders.counts() == [2, 10]
+    orders.feed(range(12, 17))
+    orders.await_read(second, log, 17)
+
+    third, said = orders.run("upgrade", orders.job, "--batches", "1", "--", *orders.command(version=2))
+    assert second.wait(BUSY_SECONDS) == 0, tail(log)
+    former, log = orders.start()
+    await_line(former, log, "(is for another command)")
+    await_line(third, said, "(upgraded: run .* is healthy)", BUSY_SECONDS)
+    orders.sluice("drain", orders.job, "--wait")
+    assert third.wait(BUSY_SECONDS) == 0, tail(said)
+    assert orders.counts() == [2, 5, 10]

@@ -15,6 +15,7 @@ from sluice import logconfig
 from sluice.cli.console.tables import shown
 from sluice.cli.deploy import Bind
 from sluice.cli.documents import Document, Json, print_reply
+from sluice.cli.main import load
 from sluice.cli.runner import LOCAL, Url
 from sluice.cli.upgrade.decide import EXIT_CODES, LocalOptions, Settings, UpgradeOptions, UpgradeReply, say
 from sluice.cli.upgrade.run import Upgrade
@@ -23,7 +24,13 @@ from sluice.core.errors import BadSettings, SluiceError
 
 
 def upgrade(
-    job_file: Annotated[Path, typer.Argument(metavar="JOBFILE", help="Python file of the new version. It names the job.")],
+    job_file: Annotated[
+        Path,
+        typer.Argument(metavar="JOBFILE", help="Python file of the new version, which names the job; with a COMMAND: the job."),
+    ],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="The new command of an existing script, as for `sluice exec`.")
+    ] = None,
     containers: Annotated[int | None, typer.Option(metavar="N", help="Number of containers. Default: as in the current run.")] = None,
     system: Annotated[str | None, typer.Option(help="System of the streams: log or kafka. Default: as in the current run.")] = None,
     bind: Bind = None,
@@ -63,6 +70,9 @@ def upgrade(
     old version is deployed again at the same offsets. After an interruption, run the same command again: it continues. With --keep-state
     the new version continues with the state of the old one, and so does the old one after a rollback.
 
+    `sluice upgrade JOB -- COMMAND` drains an existing script, runs the new command in its place, as `sluice exec` does, and watches it. If
+    it fails, the job is given back to the former command.
+
     Exit codes: 0 upgraded. 1 refused, or the coordinator cannot be reached. 2 not drained, or rows are left in state (or would be, for
     --dry-run). 3 the new version is not healthy and was left running. 4 rolled back.
     """
@@ -72,6 +82,20 @@ def upgrade(
         raise BadSettings("--local stays in the foreground and shows the run: leave out --json")
     if keep_state and allow_leftover_state:
         raise BadSettings("--keep-state leaves nothing behind: leave out --allow-leftover-state")
+    if command:
+        _check_for_script(containers, system, bind, config, keep_state=keep_state, force=force, local=local, as_json=as_json)
+        logconfig.configure(logconfig.read_log_settings()).fields["job"] = str(job_file)
+        script = load("containers.attached.upgrade:ScriptUpgrade")(
+            job=str(job_file),
+            command=command,
+            timeout=timeout,
+            watch=timedelta(seconds=watch),
+            batches=batches,
+            rollback=not no_rollback,
+            dry_run=dry_run,
+            allow_leftover_state=allow_leftover_state,
+        )
+        raise typer.Exit(load("containers.attached.upgrade:upgrade_script")(coordinator, script))
     logconfig.configure(logconfig.read_log_settings())
     options = UpgradeOptions(
         job_file=job_file,
@@ -87,6 +111,16 @@ def upgrade(
         local=LocalOptions(home, master, restarts, old) if local else None,
     )
     raise typer.Exit(upgrade_job(coordinator, options, as_json=as_json))
+
+
+def _check_for_script(*values: object, **flags: bool) -> None:
+    """Raises BadSettings for options that are only for job files."""
+    given = [f"--{name.replace('_', '-').removeprefix('as-')}" for name, on in flags.items() if on]
+    if given or any(value for value in values):
+        raise BadSettings(
+            f"{', '.join(given) or '--containers, --system, --bind and --config'} cannot be used with a command, because a script has its "
+            "own settings"
+        )
 
 
 def upgrade_job(url: str, options: UpgradeOptions, *, as_json: bool) -> int:

@@ -1,0 +1,217 @@
+"""`sluice upgrade JOB -- COMMAND`: replaces the command of an attached job by a new version.
+
+The job is drained, its next run is made for the new command, and the command is started here, as by `sluice exec`. Its first batches are
+watched. If they fail, that run is stopped, and a run for the former command is made, which begins at the same drained offsets with new
+checkpoints. The former command is started by whoever runs `sluice exec` for it.
+
+The config of a run says which command may start: without that, a supervisor that still has the former command could start it first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+
+from containers.attached.claim import COMMAND, REFUSED, Request, command_digest
+from containers.attached.drain_link import CHECKPOINTS
+from containers.attached.submit import check_deploy_mode
+from containers.attached.supervisor import Supervisor
+from sluice.cli.drain import follow
+from sluice.cli.runner import find_job
+from sluice.cli.upgrade.watch import HealthState, HealthWatch, VersionHealth
+from sluice.client import OperatorClient
+from sluice.clock import Clock, SystemClock
+from sluice.core.drain import Mode, Phase
+from sluice.core.errors import CoordinatorUnreachable, NotAttached, StaleRun
+from sluice.core.ids import ExecutionContainerId, JobName, RunId
+from sluice.core.jobmodels.spec import JobKind
+from sluice.core.lifecycle import RunState
+from sluice.randomness import new_uuid
+from sluice.wire import drains as wire_drains
+from sluice.wire import runs as wire_runs
+
+log = logging.getLogger("sluice")
+
+NOT_DRAINED, UNHEALTHY, ROLLED_BACK = 2, 3, 4
+"""Exit codes, as those of the upgrade of a job file. After an upgrade the exit code is the command's."""
+
+LOOK = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptUpgrade:
+    """`timeout`: fail the drain after that long. `watch`: the new command must be healthy within this time."""
+
+    job: JobName
+    command: Sequence[str]
+    timeout: float | None
+    watch: timedelta
+    batches: int
+    rollback: bool
+    dry_run: bool
+    allow_leftover_state: bool
+    stop_timeout: timedelta = timedelta(seconds=120)
+
+
+def upgrade_script(url: str, upgrade: ScriptUpgrade) -> int:
+    """Upgrade, then run the command until it ends. Returns the exit code. Before anything is changed, raises NotAttached, StaleRun,
+    AttachedJob, QueriesNotDrainable, NotEmptied, and the errors of `OperatorClient`."""
+    check_deploy_mode(upgrade.command)
+    return asyncio.run(_upgrade(url, upgrade))
+
+
+async def _upgrade(url: str, upgrade: ScriptUpgrade) -> int:
+    client = OperatorClient(url)
+    try:
+        former = await _drained_run(client, upgrade)
+        if former is None:
+            return 0 if upgrade.dry_run else NOT_DRAINED
+        config = config_for(former.config, upgrade.command)
+        started = await client.deploy(await _request(client, former, config), replaces=RunId(former.run_id))
+        _say(f"run {started.run_id} is made for the new command")
+        return await _run(url, client, upgrade, former, RunId(started.run_id))
+    finally:
+        await client.close()
+
+
+async def _drained_run(client: OperatorClient, upgrade: ScriptUpgrade) -> wire_runs.RunDetail | None:
+    """The job's run, drained; None if it could not be drained, or for a dry run."""
+    run = await client.run((await find_job(client, upgrade.job)).current_run)
+    if run.kind is not JobKind.ATTACHED:
+        raise NotAttached(f"job {upgrade.job} is run from a job file: use `sluice upgrade JOBFILE`")
+    if run.state is RunState.DRAINED:
+        _say(f"run {run.run_id} is drained already")
+        return run
+    if run.state.ended or run.stop_requested_at is not None:
+        raise StaleRun(
+            f"job {upgrade.job} is {run.state.value if run.state.ended else 'stopping'}, and keeps its state: start the former command "
+            f"with `sluice start {upgrade.job}`, so that it can be drained"
+        )
+    if run.state is not RunState.DRAINING:
+        plan = await client.plan_drain(RunId(run.run_id))
+        if upgrade.dry_run:
+            for line in plan_lines(plan, upgrade.command):
+                print(line)
+            return None
+    requested = await client.request_drain(
+        wire_drains.DrainRequest(
+            run_id=RunId(run.run_id),
+            hard_deadline_seconds=upgrade.timeout,
+            require_empty=not upgrade.allow_leftover_state and run.state is not RunState.DRAINING,
+            drain_mode=Mode.DEFAULT,
+        )
+    )
+    ended = await follow(client, requested, quiet=False)
+    if ended.phase is not Phase.DRAINED:
+        _say(f"the drain is {ended.phase}: {ended.reason}; the former command keeps the job")
+        return None
+    return await client.run(RunId(run.run_id))
+
+
+async def _request(client: OperatorClient, former: wire_runs.RunDetail, config: Mapping[str, str]) -> wire_runs.RunRequest:
+    request = await client.request_of(RunId(former.run_id))
+    return request.model_copy(update={"start": "checkpoint", "config": dict(config)})
+
+
+async def _run(url: str, client: OperatorClient, upgrade: ScriptUpgrade, former: wire_runs.RunDetail, run: RunId) -> int:
+    """Run the new command, and watch its first batches."""
+    request = Request(
+        upgrade.job,
+        ExecutionContainerId(f"container-{new_uuid().hex}"),
+        host=socket.gethostname(),
+        command=command_digest(upgrade.command),
+    )
+    supervising = asyncio.create_task(Supervisor(request, upgrade.command, url, SystemClock(), upgrade.stop_timeout).run())
+    try:
+        found = await _watch(client, upgrade, run, supervising, SystemClock())
+        if found.how is HealthState.HEALTHY:
+            _say(f"upgraded: run {run} is healthy; this process stays with the command")
+            return await supervising
+        if found.how is HealthState.SUPERSEDED or not upgrade.rollback:
+            _say(f"run {run} is not healthy and was left running: {found.reason}")
+            code = await supervising
+            return code or UNHEALTHY
+        _say(f"the new command failed: {found.reason}; going back to the former one")
+        await client.stop_run(run, f"the upgrade failed: {found.reason}")
+        with suppress(Exception):
+            await supervising
+        await _await_end(client, run)
+        config = rollback_config(former.config, upgrade.command, run)
+        back = await client.deploy(await _request(client, former, config), replaces=run)
+        _say(
+            f"run {back.run_id} is made for the former command, which begins where the drain has ended: a `sluice exec` that waits starts "
+            "it; otherwise start it again"
+        )
+        return ROLLED_BACK
+    finally:
+        if not supervising.done():
+            supervising.cancel()
+
+
+async def _watch(client: OperatorClient, upgrade: ScriptUpgrade, run: RunId, supervising: asyncio.Task[int], clock: Clock) -> VersionHealth:
+    trial = HealthWatch(upgrade.batches, upgrade.watch, clock)
+    last = ""
+    while True:
+        crashed = f"the command has ended with exit code {supervising.result()}" if supervising.done() else ""
+        try:
+            detail = await client.run(run)
+            found = trial.seen(detail, crashed) if detail.stages or crashed else trial.seen(_without_queries(detail))
+        except CoordinatorUnreachable as error:
+            log.warning("%s", error)
+        else:
+            if found.how in (HealthState.HEALTHY, HealthState.FAILED, HealthState.SUPERSEDED):
+                return found
+            if found.reason != last:
+                _say(f"{found.done} of {found.total} queries: {found.reason or 'healthy so far'}")
+            last = found.reason
+        await asyncio.wait([supervising], timeout=LOOK.total_seconds())
+
+
+def _without_queries(run: wire_runs.RunDetail) -> wire_runs.RunDetail:
+    """A run of which no query is known is not healthy yet: it counts as one without its container."""
+    return run.model_copy(update={"incarnations": tuple(each for each in run.incarnations if each.exit_code is not None)})
+
+
+async def _await_end(client: OperatorClient, run: RunId) -> None:
+    seq = 0
+    while not (await client.run(run)).state.ended:
+        for each in await client.notices(run, seq, LOOK):
+            seq = max(seq, each.seq)
+
+
+def config_for(former: Mapping[str, str], command: Sequence[str]) -> dict[str, str]:
+    """The config of the run of a new command: no other one may start."""
+    kept = {name: value for name, value in former.items() if name not in (COMMAND, REFUSED)}
+    return {**kept, COMMAND: command_digest(command)}
+
+
+def rollback_config(former: Mapping[str, str], command: Sequence[str], failed: RunId) -> dict[str, str]:
+    """The config of the run of the former command, after the new one has failed: the new one may not start, and the checkpoints that it has
+    used are not used."""
+    kept = {name: value for name, value in former.items() if name not in (COMMAND, REFUSED)}
+    return {**kept, REFUSED: command_digest(command), CHECKPOINTS: sha256(failed.encode()).hexdigest()[:8]}
+
+
+def plan_lines(plan: wire_drains.DrainPlanReply, command: Sequence[str]) -> Sequence[str]:
+    """What an upgrade would do."""
+    if plan.refused:
+        return [plan.refused]
+    left = [f"{stage.stage}: {', '.join(stage.operators)}" for stage in plan.stages if stage.operators]
+    return [
+        f"1. drain run {plan.run_id}: {', '.join(stage.stage for stage in plan.stages)}",
+        *(f"   rows would be left in state: {each}" for each in left),
+        f"2. start {json.dumps(list(command))}",
+        "3. watch its first batches, and go back if they fail",
+    ]
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
