@@ -3,8 +3,9 @@
 The driver never has the container's token: it sends what it has to report to its supervisor, which has the lease.
 
 The driver sends `queries`, the list of its queries, whenever it has changed and every ten seconds; `stopped` when its queries have ended
-after `stop`; `ending` when the script ends, with its error. The supervisor first sends `granted`, or `refused` with the reason. Later it
-sends `lease` at each renewal, `stop`, `refuse` for a query that must not run, and `lost` to a driver that is only observed.
+after `stop`; `confirm` to ask whether it owns the job; `ending` when the script ends, with its error. The supervisor first sends `granted`,
+or `refused` with the reason. Later it sends `lease` at each renewal, `owner` in answer to `confirm`, `stop`, `refuse` for a query that must
+not run, and `lost` to a driver that is only observed.
 """
 
 from __future__ import annotations

@@ -34,6 +34,11 @@ _TEMPORARY = re.compile(r"temporary-[0-9a-f-]{36}")
 """Spark's directory for a query without a checkpoint location. The query cannot be continued."""
 
 
+def is_temporary(checkpoint: str) -> bool:
+    """Whether the query was started without a checkpoint location."""
+    return _TEMPORARY.search(checkpoint) is not None
+
+
 class RunningQuery(Protocol):
     """See `containers.spark.active_queries.ActiveQuery`."""
 
@@ -70,7 +75,7 @@ class _Stage:
 
     @property
     def temporary(self) -> bool:
-        return _TEMPORARY.search(self.checkpoint) is not None
+        return is_temporary(self.checkpoint)
 
     def body(self) -> dict[str, Any]:
         found = wire_agents.QueryBody(
