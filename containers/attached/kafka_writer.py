@@ -101,6 +101,7 @@ class KafkaWriters:
         self._open: dict[tuple[str, str], tuple[KafkaTaskSystem, Grant]] = {}
         """By lineage and topic."""
         self._ended: Collection[tuple[str, str]] = ()
+        self.closed = False
 
     def writer(self, rows: DataFrame, topic: str, options: Mapping[str, str]) -> DataStreamWriter:
         """See `App.kafka_writer`."""
@@ -170,7 +171,8 @@ class KafkaWriters:
             system.renew()
 
     def close(self) -> None:
-        """Abort open transactions, and close the producers."""
+        """Abort open transactions, and close the producers, because the script ends."""
+        self.closed = True
         for system in list(self._systems.values()):
             system.close()
 
@@ -200,7 +202,7 @@ class _Batches:
             except (ProducerFenced, StreamUnavailable, TransferFailed) as error:
                 now = writers.clock.elapsed()
                 first_error = now if first_error is None else first_error
-                if now - first_error >= TRY_FOR.total_seconds():
+                if writers.closed or now - first_error >= TRY_FOR.total_seconds():
                     raise
                 log.warning("batch %d is written to %s again: %s", batch, self._topic, error)
                 sleep(PAUSE.total_seconds())

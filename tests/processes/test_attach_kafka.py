@@ -21,7 +21,10 @@ import pytest
 
 from containers.jars import connector_jars
 from examples.harness.topics import Topics
+from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
 from tests.processes.test_attach import BUSY_SECONDS, OPTIONS, descendants, is_gone
+from tests.support.console_consumer import committed_values
 from tests.support.coordinators import Running, running
 from tests.support.deployed import ROOT
 from tests.support.kafkaproxy import Hold, KafkaProxy, Request, kafka_proxy
@@ -30,6 +33,7 @@ from tests.support.processes import kill_whole, must_run, start, tail, wait_for
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 BATCH = 20
+LAST = Writer(Lineage("last"), "last", Generation(1))
 
 SCRIPT = """
 import sys
@@ -124,6 +128,13 @@ class Script:
         found = self.written()
         return found.total() - len(found)
 
+    def check_with_other_consumers(self) -> None:
+        """librdkafka and Kafka's own console consumer read each row once, and then a last record."""
+        self.topics.append(self.job, [Record(b"-1", partition=0)], writer=LAST, batch=0, now_micros=1)
+        assert self.topics.confirmed(self.job) == self.fed + 1
+        values = committed_values(self.topics.bootstrap, self.job, self.fed + 1)
+        assert (sorted(map(int, values[:-1])), values[-1]) == (list(range(self.fed)), "-1")
+
     def end(self) -> None:
         for process, _ in self.started:
             with suppress(psutil.NoSuchProcess):
@@ -184,6 +195,8 @@ def test_a_script_that_is_killed_after_its_transaction_and_suspended_in_the_next
         script = Script(coordinator, *proxied, tmp_path / ("ours" if ours else "spark"), ours)
         try:
             found["app.kafka_writer" if ours else "the sink of Spark"] = killed_and_suspended(script)
+            if ours:
+                script.check_with_other_consumers()
         finally:
             script.end()
     print(f"duplicates of {5 * BATCH} rows: {found}")
