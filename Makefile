@@ -114,7 +114,6 @@ matrix-kafka: $(VENV)/test.stamp java
 	for version in $(KAFKAS); do \
 	    SLUICE_TEST_KAFKA_VERSION=$$version $(BIN)/python -m pytest -q -p no:cacheprovider \
 	    tests/integration/streams/test_kafka_transactions.py tests/integration/streams/test_kafka_steps.py \
-	    tests/integration/streams/test_kafka_access.py tests/integration/streams/test_kafka.py \
 	    tests/spark/test_kafka_on_spark.py tests/attached/test_kafka_writer.py || exit 1; \
 	done
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -38,11 +39,19 @@ class Granting(Supervisor):
 
     def __init__(self, spark: SparkSession, coordinator: Coordinator) -> None:
         super().__init__(spark)
+        self.ours.settimeout(None)
         self._coordinator = coordinator
         self.generation = coordinator.generation = coordinator.generation + 1
         self.thread = Thread(target=self._answer, daemon=True)
         self.thread.start()
         self.grant(generation=self.generation)
+
+    def end(self) -> None:
+        self.app.close()
+        self.ours.shutdown(socket.SHUT_RDWR)
+        self.thread.join(60)
+        self.lines.close()
+        self.ours.close()
 
     def _answer(self) -> None:
         for line in self.lines:
@@ -121,8 +130,7 @@ def orders(spark: SparkSession, tmp_path: Path, kafka_server: str) -> Iterator[O
         topics.create(scene.topic, 3)
         yield scene
     for each in scene.supervisors:
-        each.app.close()
-        each.ours.close()
+        each.end()
     topics.close()
 
 
