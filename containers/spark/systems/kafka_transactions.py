@@ -35,7 +35,7 @@ from sluice.core.errors import BadSettings, ClientError, LeaseLost, StreamUnavai
 from sluice.core.ids import Generation, Lineage
 from sluice.job import Delivery
 from sluice.randomness import below
-from sluice.streams.kafka_access import OLDEST
+from sluice.streams.kafka_access import INSTEAD, OLDEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -500,12 +500,10 @@ class TransactionalWriter:
                 "transaction.timeout.ms in SLUICE_KAFKA_PROPERTIES"
             )
         if error.code() in (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION):
-            return BadSettings(
-                f'exactly-once needs Kafka {OLDEST} or newer ({error.str()}): update the brokers, or write with delivery="at-least-once"'
-            )
+            return BadSettings(f"exactly-once needs Kafka {OLDEST} or newer ({error.str()}): update the brokers, or {INSTEAD}")
         if error.code() in _REFUSED:
             return BadSettings(
                 f"Kafka denies access: exactly-once needs {_REFUSED[error.code()]} (transactional id and group {self._name!r}, topic "
-                f'{self._topic!r}); or write with delivery="at-least-once"'
+                f"{self._topic!r}); or {INSTEAD}"
             )
         return StreamUnavailable(f"Kafka, transaction {self._name!r}: {error.str()}")
