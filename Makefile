@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Images often set it. Without bytecode, every process of a test run compiles all modules and rewrites the assertions of all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka demo-late test unit simulate matrix check format bench screenshots docs docs-serve reference dist constraints clean java
+.PHONY: demo demo-kafka demo-late test unit simulate matrix matrix-kafka check format bench screenshots docs docs-serve reference dist constraints clean java
 
 # With KEEP=1 the coordinator is started again afterwards, so that its pages can be looked at, until Ctrl-C.
 demo: $(VENV)/demo.stamp java
@@ -106,6 +106,15 @@ matrix: $(VENV)/test.stamp $(SPARKS:%=.matrix/%.stamp)
 	for version in $(SPARKS); do \
 	    PYTHONPATH=$(CURDIR)/.matrix/$$version SPARK_HOME=$(CURDIR)/.matrix/$$version/pyspark \
 	    $(BIN)/python -m pytest -q -p no:cacheprovider tests/attached tests/processes/test_attach.py || exit 1; \
+	done
+
+# Tests of transactions with the oldest and the newest release of Kafka: make matrix-kafka KAFKAS=3.9.0
+KAFKAS ?= 2.5.0 4.4.0
+matrix-kafka: $(VENV)/test.stamp java
+	for version in $(KAFKAS); do \
+	    SLUICE_TEST_KAFKA_VERSION=$$version $(BIN)/python -m pytest -q -p no:cacheprovider \
+	    tests/integration/streams/test_kafka_transactions.py tests/integration/streams/test_kafka_steps.py \
+	    tests/spark/test_kafka_on_spark.py tests/attached/test_kafka_writer.py || exit 1; \
 	done
 
 .matrix/%.stamp: | $(VENV)/bin/python

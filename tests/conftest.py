@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,6 +78,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def script_session() -> SparkSession:
     from pyspark.sql import SparkSession
 
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # `python3` may lack pyarrow
     named = SparkSession.builder.master("local[2]").config("spark.driver.host", "127.0.0.1")
     return named.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2").getOrCreate()
 

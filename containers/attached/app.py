@@ -29,7 +29,9 @@ from containers.attached.attendant import Driver, command
 from containers.attached.batch_context import BatchContext, running_batch
 from containers.attached.checkpoints import Beginning, checkpoint
 from containers.attached.claim import Request
+from containers.attached.confirmation import Confirmations
 from containers.attached.driver_drains import DriverDrains
+from containers.attached.kafka_writer import KafkaWriters
 from containers.attached.script_report import ScriptReport
 from containers.spark.jvm import parse_version
 from containers.spark.scripts.active_queries import (
@@ -49,7 +51,8 @@ from sluice.core.ids import ExecutionContainerId, JobName, RunId, StageName, che
 from sluice.randomness import new_uuid
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 log = logging.getLogger("sluice")
 
@@ -182,11 +185,22 @@ class App:
         self._ending = False
         self._stopped = threading.Event()
         self._forced = threading.Event()
-        self.drains = DriverDrains(
-            spark, ActiveQueries(spark), self._report.stage_of, self._send, self._stopped.set, clock, stop_timeout, forced=self._forced
-        )
+        self._disconnected = threading.Event()
         self._beginnings: dict[StageName, queue.SimpleQueue[Beginning]] = {}
         self._error = ""
+        self._confirmations = Confirmations(lambda number: self._send("confirm", number=number))
+        self._kafka = KafkaWriters(spark, job, clock, self.batch_context, self._confirmations.ask)
+        self.drains = DriverDrains(
+            spark,
+            ActiveQueries(spark),
+            self._report.stage_of,
+            self._send,
+            self._stopped.set,
+            clock,
+            stop_timeout,
+            written=lambda query: self._kafka.topics_of(query.id),
+            forced=self._forced,
+        )
 
     @property
     def run(self) -> RunId | None:
@@ -196,11 +210,26 @@ class App:
         """The batch that runs now: lineage, number and generation, by which a sink can write each batch once. Call it in the function of
         `foreachBatch`, in the thread in which Spark calls the function. Raises NoBatch elsewhere, and NotGranted without a coordinator,
         because there is no generation then."""
+        return running_batch(session_of(self._spark), self._granted().generation)
+
+    def kafka_writer(self, rows: DataFrame, topic: str, options: Mapping[str, str] | None = None) -> DataStreamWriter:
+        """A writer of a streaming query whose batches are in the Kafka topic once each. Each batch is one transaction. The script sets
+        `checkpointLocation`, which is required, and trigger and name, and starts it.
+
+        `rows`: the columns `value` and optionally `key`, `headers` and `partition`, with the types that they have in Spark's sink.
+        `options`: properties of Kafka's clients with the prefix "kafka.", as "kafka.bootstrap.servers"; without them,
+        SLUICE_KAFKA_BOOTSTRAP and SLUICE_KAFKA_PROPERTIES, as in containers. Raises CannotWrite, BadSettings, and NotGranted without a
+        coordinator. The query fails with LeaseLost if another driver has taken over."""
+        self._granted()
+        return self._kafka.writer(rows, topic, options or {})
+
+    def _granted(self) -> _Grant:
+        """Raises NotGranted."""
         if self._grant is None:
             raise NotGranted(
                 f"{self.job} runs without a coordinator, so that another copy may write at the same time: it has no generation"
             )
-        return running_batch(session_of(self._spark), self._grant.generation)
+        return self._grant
 
     def checkpoint(self, name: str) -> str:
         """The URL of a checkpoint directory for `option("checkpointLocation", …)`, below SLUICE_STATE_DIR (default: `state` below
@@ -221,7 +250,8 @@ class App:
             try:
                 return answer.get(timeout=POLL.total_seconds())  # in steps, so that Ctrl-C is seen
             except queue.Empty:
-                continue
+                if self._disconnected.is_set():
+                    raise NotGranted(f"the supervisor of {self.job} has ended") from None
 
     def start(self, connection: socket.socket | None, *, ends_script: bool) -> None:
         """Wait until the job may be run. `connection`: to the supervisor. `ends_script`: this process is killed if the supervisor has
@@ -246,6 +276,8 @@ class App:
                     self._take(messages.decode(line))
         except (OSError, ValueError) as error:
             log.debug("the connection to the supervisor: %s", error)
+        self._confirmations.end()
+        self._disconnected.set()
         if not self._answered.is_set():
             self._refused = self._refused or "the supervisor has ended"
             self._answered.set()
@@ -272,6 +304,8 @@ class App:
                 threading.Thread(target=self._stop_and_say, args=(within,), name="sluice-stop", daemon=True).start()
             case {"kind": "refuse", "stage": str(stage), "why": str(why)}:
                 self._report.refuse(stage, why)
+            case {"kind": "owner", "number": int(number), "lost": str(why)}:
+                self._confirmations.take(number, why)
             case {"kind": "lost", "why": str(why)}:
                 log.error("%s: another copy of %s may run; stop this one", why, self.job)
                 self._ends_script = False
@@ -323,6 +357,7 @@ class App:
 
     def _look(self) -> None:
         active = self._queries.find()
+        self._kafka.renew({each.id for each in active})
         for query, why in self._report.update(active):
             log.error("query %s is stopped: %s", query.name or query.checkpoint, why)
             query.stop(timedelta(0), self._forced)
@@ -374,6 +409,7 @@ class App:
         self.drains.await_report(LAST_STEP)
         self._ending = True
         self._send("ending", error=self._error)
+        self._kafka.close()
 
     def _terminate(self, number: int, frame: FrameType | None, former: Callable[[int, FrameType | None], Any] | int | None) -> None:
         """Stop the queries between batches, then call the script's own handler. A script without a handler ends as it does when its queries

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from containers.attached import messages
 from containers.attached.claim import Claim
+from containers.attached.confirmation import refusal
 from containers.attached.drain_link import DrainLink, last_drain_of
 from sluice.client import Refused
 from sluice.client.agents import AgentClient
@@ -43,6 +44,7 @@ class DriverLink:
         self._stopped = asyncio.Event()
         self._reports: wire_agents.QueriesRequest | None = None
         self._new_report = asyncio.Event()
+        self._confirming: set[asyncio.Task[None]] = set()
         self.error: str | None = None
         """How the script has ended: "" without an error, otherwise its exception. None until the script reports its end."""
 
@@ -95,6 +97,8 @@ class DriverLink:
             log.warning("the connection to the driver is lost: %s", error)
         finally:
             self._outgoing = None
+            for each in self._confirming:
+                each.cancel()
             self._ended.set()
             if self._drains is not None:
                 self._drains.driver_ended()
@@ -126,8 +130,15 @@ class DriverLink:
             case {"kind": "where", "stage": str(stage)}:
                 self._answers.add(task := asyncio.create_task(self._answer_where(stage)))
                 task.add_done_callback(self._answers.discard)
+            case {"kind": "confirm", "number": int(number)} if self._claim is not None:
+                confirming = asyncio.create_task(self._confirm(number, self._claim))
+                self._confirming.add(confirming)
+                confirming.add_done_callback(self._confirming.discard)
             case {"kind": "ending", "error": str(error)}:
                 self.error = error
+
+    async def _confirm(self, number: int, claim: Claim) -> None:
+        self._send("owner", number=number, lost=await refusal(self._coordinator, claim))
 
     def _send(self, kind: str, **fields: object) -> None:
         if self._outgoing is not None:

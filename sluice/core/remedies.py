@@ -140,6 +140,8 @@ REMEDIES: Mapping[str, str] = {
     "AlreadyRunning": "Stop or drain the job first, or replace its run with `sluice upgrade`.",
     "MustWait": "Wait until the present run has ended, or start the command with `--replace` or without `--no-wait`.",
     "CannotAttach": "Start the script as [attaching](../attach.md) says.",
+    "CannotWrite": "Select the columns and options that [attaching](../attach.md#kafka-exactly-once) names.",
+    "BadPartition": "Write to partitions that the topic has, or leave the column `partition` out.",
     "NotGranted": "End the process that runs the job, or use another name for this job.",
     "ClusterDeployMode": "Start spark-submit with `--deploy-mode client`.",
     "TransferFailed": "Nothing: the batch runs again.",

@@ -22,7 +22,7 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from sluice.core.errors import BadSettings, ClientError, StreamConflict, StreamUnavailable, UnknownStream
 from sluice.core.ids import checked_name
-from sluice.streams.kafka_access import OLDEST, denied, unsupported
+from sluice.streams.kafka_access import INSTEAD, OLDEST, denied, unsupported
 from sluice.streams.kafka_producers import DescribeProducers, ListTransactions
 from sluice.streams.kafka_properties import KafkaProperties
 from sluice.streams.kafka_refusals import refusal
@@ -224,7 +224,7 @@ class KafkaSystem:
             if missing:
                 raise BadSettings(
                     f"exactly-once needs Kafka {OLDEST} or newer: the brokers at {self._bootstrap} do not support {', '.join(missing)}; "
-                    'update them, or write with delivery="at-least-once"'
+                    f"update them, or {INSTEAD}"
                 )
             try:
                 reply = await self._send(client, TopicIdRequest(stream, operations=True))
@@ -239,7 +239,7 @@ class KafkaSystem:
                 if refused:
                     raise BadSettings(
                         f"Kafka denies access: exactly-once needs the ACL{'s' if len(refused) > 1 else ''} {' and '.join(refused)} on the "
-                        f'topic {stream!r}; or write with delivery="at-least-once"'
+                        f"topic {stream!r}; or {INSTEAD}"
                     )
 
     def connection(self) -> Mapping[str, str]:

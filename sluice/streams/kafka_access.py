@@ -24,6 +24,9 @@ each transaction."""
 OLDEST = "2.5"
 """The oldest release of Kafka that supports all of them."""
 
+INSTEAD = 'write with delivery="at-least-once" (in a script, with the sink of Spark)'
+"""What to do where transactions cannot be written."""
+
 
 def unsupported(versions: Iterable[tuple[int, int, int]]) -> Sequence[str]:
     """The requests that writing transactions needs and a broker does not support. `versions`: key, lowest and highest version, as in the

@@ -15,6 +15,7 @@ from typing import Any
 import javaproperties
 
 from sluice.core.errors import BadSettings
+from sluice.streams.kafka_access import INSTEAD
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -139,8 +140,7 @@ class KafkaProperties(Mapping[str, str]):
                 found[name] = value or "none"
             elif name != "sasl.jaas.config" and not _WITHOUT_EFFECT.fullmatch(name):
                 raise BadSettings(
-                    f"{self._source}: {name} has no equivalent in librdkafka, which writes exactly-once: remove it, or write with "
-                    'delivery="at-least-once"'
+                    f"{self._source}: {name} has no equivalent in librdkafka, which writes exactly-once: remove it, or {INSTEAD}"
                 )
         return found
 

@@ -19,6 +19,7 @@ from sluice.streams.log import Record, Writer
 from tests.processes.gates import pause, resume
 from tests.processes.kafkastage import stage_on_kafka
 from tests.processes.stage import Stage
+from tests.support.console_consumer import committed_values
 from tests.support.coordinators import Container
 from tests.support.kafkaproxy import KafkaProxy, Request, kafka_proxy
 from tests.support.processes import wait_for
@@ -87,6 +88,15 @@ class Scene:
         wait_for(f"{self.fed} records in the output", lambda: len(self.written()) >= self.fed, 240)
         assert self.written() == list(range(self.fed))
 
+    def check_with_other_consumers(self) -> None:
+        """librdkafka and Kafka's own console consumer read each record once, and then a last one."""
+        self.topics.append(
+            "out", [Record(b"-1", partition=0)], writer=Writer(Lineage("last"), "last", Generation(1)), batch=0, now_micros=1
+        )
+        assert self.topics.confirmed("out") == self.fed + 1
+        values = committed_values(self.topics.bootstrap, "out", self.fed + 1)
+        assert (sorted(map(int, values[:-1])), values[-1]) == (list(range(self.fed)), "-1")
+
     def await_owners(self, owners: dict[str, str]) -> None:
         """Task -> the execution id of its container."""
         wait_for(f"the owners {owners}", lambda: {task.task: task.holder for task in self.stage.detail().tasks} == owners, 300)
@@ -130,5 +140,6 @@ def test_containers_that_are_suspended_or_killed_in_a_batch_add_nothing_when_the
     scene.await_owners({TASK: zero.execution_id, "Partition 1": one.execution_id})
     scene.feed()
     scene.check()
+    scene.check_with_other_consumers()
     assert made.http.post(f"/runs/{made.run_id}/stop").status_code == 202
     assert (zero.process.wait(120), one.process.wait(120)) == (0, 0)

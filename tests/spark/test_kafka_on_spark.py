@@ -11,8 +11,11 @@ from pathlib import Path
 from threading import Event
 from uuid import uuid4
 
+import psutil
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from pyarrow import RecordBatch
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -390,6 +393,25 @@ def test_a_batch_of_a_fenced_generation_adds_nothing_and_loses_its_lease(bench: 
     assert len(lost) == 1
 
 
+def test_an_owner_that_a_former_one_has_fenced_confirms_its_generation_and_writes_the_batch_when_it_runs_again(bench: KafkaBench) -> None:
+    """The former owner was suspended before it opened its producer."""
+    confirmed = list[int]()
+    grant = replace(bench.grant("in"), confirm_owner=lambda: confirmed.append(1))
+    rows = bench.spark.range(10).select(F.lit(b"k").alias("key"), F.col("id").cast("string").cast("binary").alias("value"))
+    system = KafkaTaskSystem(bench.spark, bench.topics.bootstrap, KafkaProperties({}))
+    system.append(grant, rows, 0, bench.topic("out"), {})
+    name = transactional_id(grant.job, grant.stage, bench.topic("out"), grant.task)
+    Producer({"bootstrap.servers": bench.topics.bootstrap, "transactional.id": name}).init_transactions(60)
+    assert len(confirmed) == 1
+    with pytest.raises(ProducerFenced):
+        system.append(grant, rows, 1, bench.topic("out"), {})
+    assert len(confirmed) == 2
+    for _ in range(2):
+        system.append(grant, rows, 1, bench.topic("out"), {})
+    system.close()
+    assert bench.numbers("out") == sorted([*range(10), *range(10)])
+
+
 def test_a_stage_with_an_unknown_delivery_is_refused(bench: KafkaBench) -> None:
     task = bench.task(bench.grant("in"))
     with pytest.raises(BadJobFile, match=r"delivery='twice'.*exactly-once, at-least-once"):
@@ -497,6 +519,23 @@ def test_a_batch_reaches_the_driver_completely_in_pieces(bench: KafkaBench) -> N
     pieces: list[int] = []
     assert transfer(rows, lambda piece: pieces.append(piece.num_rows)) == 100_000
     assert (sum(pieces), max(pieces) <= 10_000) == (100_000, True)
+
+
+def test_the_rows_of_a_large_batch_are_not_held_by_the_python_of_the_driver(spark: SparkSession) -> None:
+    """200 MB of rows: the memory of this process grows by less than half of that. `make bench NAME=kafka-memory` measures ten million."""
+    rows = spark.range(0, 2_000_000, 1, 2).select(
+        F.lit(None).cast("binary").alias("key"), F.rpad(F.col("id").cast("string"), 100, "x").cast("binary").alias("value")
+    )
+    process, passed, held = psutil.Process(), list[int](), list[int]()
+
+    def receive(piece: RecordBatch) -> None:
+        passed.append(piece.nbytes)
+        held.append(process.memory_info().rss)
+
+    before = process.memory_info().rss
+    assert transfer(rows, receive) == 2_000_000
+    assert sum(passed) >= 200_000_000
+    assert max(held) - before < 100_000_000
 
 
 def test_an_error_of_the_driver_ends_the_action_and_is_raised(bench: KafkaBench) -> None:

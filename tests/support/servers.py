@@ -23,6 +23,7 @@ from containers.errors import JarsUnavailable
 from containers.jars import broker_jars, check_java
 from containers.local.kafka import Broker, Process
 from containers.local.kafka_config import LOOPBACK
+from tests.support.kafka_releases import broker_with_zookeeper, chosen, jars_of, needs_zookeeper
 from tests.support.processes import ProcessFailed, free_port, kill_whole, must_run, serving, start, tail, wait_for
 
 _SOURCES: Mapping[str, str] = {
@@ -128,7 +129,7 @@ KAFKA_USER = {"alice": "open-sesame"}
 def kafka_jars() -> None:
     """Download the jars of a Kafka broker if they are missing."""
     try:
-        broker_jars()
+        jars_of(chosen())
     except JarsUnavailable as error:
         raise NotInstalled(f"Kafka ({error})") from error
 
@@ -136,20 +137,25 @@ def kafka_jars() -> None:
 @contextmanager
 def kafka(directory: Path) -> Iterator[str]:
     """A Kafka broker in `directory`. Yields its bootstrap server. It does not create topics automatically."""
-    with _running(Broker(directory)) as process:
+    with _running(directory, {}) as process:
         yield process.bootstrap
 
 
 @contextmanager
 def kafka_with_users(directory: Path) -> Iterator[Process]:
     """As `kafka`, with a second listener for KAFKA_USER."""
-    with _running(Broker(directory, sasl=KAFKA_USER)) as process:
+    with _running(directory, KAFKA_USER) as process:
         yield process
 
 
 @contextmanager
-def _running(broker: Broker) -> Iterator[Process]:
+def _running(directory: Path, users: Mapping[str, str]) -> Iterator[Process]:
     kafka_jars()
+    if needs_zookeeper(release := chosen()):
+        with broker_with_zookeeper(directory, release, users) as process:
+            yield process
+        return
+    broker = Broker(directory, sasl=users, jars=lambda: jars_of(release))
     process = asyncio.run(broker.up())
     try:
         yield process

@@ -27,6 +27,7 @@ from containers.spark.gate import RAN, PausedQuery, pause
 from containers.spark.jvm import MICRO_BATCH, TRIGGER, WRAPPER, each_of, java, runtime_class
 from containers.spark.operators import Operator, operators_in, stateful, unflushable
 from containers.spark.query import stop_between_batches
+from containers.state.offsets.offsetlog import from_millis
 from sluice.core.ids import Ssp
 
 T = TypeVar("T")
@@ -104,6 +105,16 @@ class ActiveQuery:
         self._last: tuple[str, int] | None = None
         self._operators: tuple[Operator, ...] | None = None
         self._sources: tuple[StreamSource, ...] | None = None
+
+    def planned_at(self, batch: int) -> datetime:
+        """When the batch was planned first, from its entry in the offset log. The checkpoint may be in any file system of Hadoop."""
+        path = java(self._spark, "org.apache.hadoop.fs.Path")(f"{self.checkpoint}/offsets/{batch}")
+        entry = path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf()).open(path)
+        try:
+            text = str(java(self._spark, "org.apache.commons.io.IOUtils").toString(entry, "UTF-8"))
+        finally:
+            entry.close()
+        return from_millis(int(json.loads(text.splitlines()[1])["batchTimestampMs"]))
 
     def new_progress(self) -> Sequence[Batch | None]:
         """The batches since the last call, oldest first; None for a trigger that found nothing to read."""

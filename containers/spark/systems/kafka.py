@@ -20,14 +20,13 @@ from pyspark.sql import functions as F
 from containers.engine import Writes
 from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced, TransactionalWriter, TransactionMeter
 from containers.spark.systems.port import Grant, StreamEnds
-from containers.spark.systems.row_transfer import FEW_ROWS, collect_few, transfer
+from containers.spark.systems.row_transfer import Transfers
 from sluice.core.errors import BadSettings, LeaseLost, SluiceError, StreamConflict
 from sluice.job import Delivery
 from sluice.streams.kafka import KafkaSystem, transactional_id
 from sluice.streams.kafka_properties import KafkaProperties
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -65,7 +64,7 @@ class KafkaTaskSystem:
         self._given_up: dict[str, int] = {}
         """Transactional id -> the last batch that was written exactly once, of stages that write at-least-once now."""
         self._meters: defaultdict[str, TransactionMeter] = defaultdict(TransactionMeter)
-        self._last_rows: dict[str, int] = {}
+        self._transfers: defaultdict[str, Transfers] = defaultdict(Transfers)
         self._bootstrap = bootstrap
         self._properties = properties
         self._options = {"kafka.bootstrap.servers": bootstrap, **properties.connector_options()}
@@ -125,26 +124,13 @@ class KafkaTaskSystem:
         ready()
         encoded = [(header, value.encode()) for header, value in headers.items()]
         try:
-            writer.write(batch, lambda send: self._produce(name, records, lambda piece: send(piece, encoded)), partitions)
+            transfers = self._transfers[name]
+            writer.write(batch, lambda send: transfers.run(records, lambda piece: send(piece, encoded)), partitions)
         except BaseException as error:
             self._writers.pop(name).close()
             if isinstance(error, ProducerFenced):
                 self._confirm(grant)
             raise
-
-    def _produce(self, name: str, records: DataFrame, send: Callable[[RecordBatch], None]) -> int:
-        """Send the records, and return their number. After a small batch, the next one is expected to be small. If it is not, its plan runs
-        a second time; nothing was sent by then."""
-        sent = 0
-        few = collect_few(records) if self._last_rows.get(name, FEW_ROWS) < FEW_ROWS else None
-        if few is None:
-            sent = transfer(records, send)
-        else:
-            for piece in few:
-                send(piece)
-                sent += piece.num_rows
-        self._last_rows[name] = sent
-        return sent
 
     def _compute_only(self, name: str, batch: int, records: DataFrame, stream: str) -> None:
         """Run the plan of a batch whose records the topic has, so that its state can be committed."""

@@ -31,11 +31,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from containers.engine import Writes
 from containers.spark.systems.kafka_markers import Marker, batch_header, missing, search
-from sluice.core.errors import BadSettings, LeaseLost, StreamUnavailable, Unavailable
+from sluice.core.errors import BadSettings, ClientError, LeaseLost, StreamUnavailable, Unavailable
 from sluice.core.ids import Generation, Lineage
 from sluice.job import Delivery
 from sluice.randomness import below
-from sluice.streams.kafka_access import OLDEST
+from sluice.streams.kafka_access import INSTEAD, OLDEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,6 +108,10 @@ class RecordTooLarge(Unavailable):
     """A record is larger than Kafka accepts."""
 
 
+class BadPartition(ClientError):
+    """A record has a partition that the topic does not have."""
+
+
 class ProducerFenced(Unavailable):
     """Another producer with the same transactional id has started, or the producer has failed permanently."""
 
@@ -138,6 +142,18 @@ class TransactionMeter:
 def _partition_of(key: bytes | None, partitions: int) -> int:
     """The partition that librdkafka's `murmur2_random` chooses in a topic with this number of partitions."""
     return below(partitions) if key is None else int(murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def _optional(records: pa.RecordBatch, name: str) -> pa.Array | None:
+    place = records.schema.get_field_index(name)
+    return None if place < 0 else records.column(place)
+
+
+def _checked_partition(partition: int, topic: str) -> int:
+    """Raises BadPartition for numbers that have another meaning in librdkafka."""
+    if partition < 0:
+        raise BadPartition(f"a record has the partition {partition}, and {topic!r} has none of that number: partitions begin with 0")
+    return partition
 
 
 class TransactionalWriter:
@@ -349,18 +365,24 @@ class TransactionalWriter:
             return True
 
     def _send(self, records: pa.RecordBatch, headers: list[tuple[str, bytes]]) -> None:
-        """Send records (key, value). Returns when they are in the producer's queue. Thread-safe. Raises RecordTooLarge, StreamUnavailable,
-        ProducerFenced."""
+        """Send records: key and value, optionally `headers` and `partition`, as Spark's sink has them. Returns when they are in the
+        producer's queue. Thread-safe. Raises RecordTooLarge, StreamUnavailable, ProducerFenced, BadPartition."""
         usual: list[tuple[str, str | bytes | None]] = [*headers]
-        given = [*usual, self._header] if self._begin() else usual  # of the batch's first record
+        marking: list[tuple[str, str | bytes | None]] = [self._header] if self._begin() else []  # of the batch's first record
         producer, topic, first = self._transactions, self._topic, self._first
         produce, on_delivery = producer.produce, self._on_delivery
-        for key, value in zip(records.column(0).to_pylist(), records.column(1).to_pylist(), strict=True):
+        columns = (records.column(0), records.column(1), _optional(records, "headers"), _optional(records, "partition"))
+        for key, value, own, placed in zip(*(repeat(None) if each is None else each.to_pylist() for each in columns), strict=False):
+            given = usual if own is None else [*usual, *((each["key"], each["value"]) for each in own)]
+            if marking:
+                given, marking = [*given, *marking], []
+            if placed is not None:
+                partition = _checked_partition(placed, topic)
+            else:
+                partition = PARTITION_UA if first is None else _partition_of(key, first)
             while True:
                 try:
-                    partition = PARTITION_UA if first is None else _partition_of(key, first)
                     produce(topic, value, key, partition, headers=given, on_delivery=on_delivery)
-                    given = usual
                     break
                 except BufferError:
                     self._poll(ROOM)
@@ -469,18 +491,19 @@ class TransactionalWriter:
                 f"a record{named} is larger than the topic {self._topic!r} or the producer accepts: raise max.message.bytes of the topic, "
                 "and max.request.size in SLUICE_KAFKA_PROPERTIES"
             )
+        if error.code() == KafkaError._UNKNOWN_PARTITION:
+            named = f" with key {key[:200]!r}" if key is not None else ""
+            return BadPartition(f"a record{named} has a partition that {self._topic!r} does not have")
         if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             return BadSettings(
                 "the transaction timeout is longer than the brokers' transaction.max.timeout.ms: raise that, or lower "
                 "transaction.timeout.ms in SLUICE_KAFKA_PROPERTIES"
             )
         if error.code() in (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION):
-            return BadSettings(
-                f'exactly-once needs Kafka {OLDEST} or newer ({error.str()}): update the brokers, or write with delivery="at-least-once"'
-            )
+            return BadSettings(f"exactly-once needs Kafka {OLDEST} or newer ({error.str()}): update the brokers, or {INSTEAD}")
         if error.code() in _REFUSED:
             return BadSettings(
                 f"Kafka denies access: exactly-once needs {_REFUSED[error.code()]} (transactional id and group {self._name!r}, topic "
-                f'{self._topic!r}); or write with delivery="at-least-once"'
+                f"{self._topic!r}); or {INSTEAD}"
             )
         return StreamUnavailable(f"Kafka, transaction {self._name!r}: {error.str()}")

@@ -23,6 +23,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
@@ -41,6 +42,10 @@ FEW_ROWS = 10_000
 FEW_BYTES = 4_096
 """`collect_few` accepts values of this many bytes, so that it holds at most 80 MB of each Spark task."""
 
+_BINARY = "binary"
+_FIXED = ("int", "bigint")
+"""Types whose values all have the same size."""
+
 _NOT_FEW = "sluice: these rows are not few"
 _ROW_OF_TASK = (1 << 33) - 1
 """The bits of `monotonically_increasing_id` that count the rows of a Spark task."""
@@ -52,6 +57,25 @@ _LOCAL = "127.0.0.1"
 
 class TransferFailed(Unavailable):
     """The rows of a batch did not arrive completely, or arrived twice."""
+
+
+class Transfers:
+    """Passes the rows of one batch after another on."""
+
+    def __init__(self) -> None:
+        self._last = FEW_ROWS
+
+    def run(self, rows: DataFrame, receive: Callable[[pa.RecordBatch], None]) -> int:
+        """Pass the rows to `receive`, and return their number. After a small batch, the next one is expected to be small. If it is not, its
+        plan runs a second time; nothing was passed on by then. Raises what `transfer` and `collect_few` raise."""
+        few = collect_few(rows) if self._last < FEW_ROWS else None
+        if few is None:
+            self._last = transfer(rows, receive)
+        else:
+            for piece in few:
+                receive(piece)
+            self._last = sum(piece.num_rows for piece in few)
+        return self._last
 
 
 def transfer(rows: DataFrame, receive: Callable[[pa.RecordBatch], None]) -> int:
@@ -76,19 +100,25 @@ def transfer(rows: DataFrame, receive: Callable[[pa.RecordBatch], None]) -> int:
 
 def collect_few(rows: DataFrame) -> list[pa.RecordBatch] | None:
     """Run the plan once and return its rows, or None if they are not few: more than FEW_ROWS of a Spark task, or a value of more than
-    FEW_BYTES. All columns are binary. Raises what the plan raises."""
+    FEW_BYTES. The first column is binary. Raises what the plan raises."""
     first, *rest = rows.columns
     too_many = F.monotonically_increasing_id().bitwiseAND(F.lit(_ROW_OF_TASK)) >= FEW_ROWS
-    for name in rows.columns:
-        too_many = too_many | F.coalesce(F.octet_length(name) > FEW_BYTES, F.lit(False))
-    checked = F.when(too_many, F.raise_error(F.lit(_NOT_FEW)).cast("binary")).otherwise(F.col(first)).alias(first)
+    for name, kind in rows.dtypes:
+        if kind not in _FIXED:
+            size = F.octet_length(name if kind == _BINARY else F.to_json(name))
+            too_many = too_many | F.coalesce(size > FEW_BYTES, F.lit(False))
+    checked = F.when(too_many, F.raise_error(F.lit(_NOT_FEW)).cast(_BINARY)).otherwise(F.col(first)).alias(first)
     try:
-        table: pa.Table = rows.select(checked, *rest).toArrow()
-    except PySparkException as error:
+        return _collected(rows.select(checked, *rest))
+    except (PySparkException, Py4JError) as error:
         if _NOT_FEW in str(error):
             return None
         raise
-    pieces: list[pa.RecordBatch] = table.to_batches()
+
+
+def _collected(rows: Any) -> list[pa.RecordBatch]:
+    """All rows. Spark 3.5 has `toArrow` only under the name of its first half."""
+    pieces: list[pa.RecordBatch] = rows.toArrow().to_batches() if hasattr(rows, "toArrow") else rows._collect_as_arrow()
     return pieces
 
 

@@ -8,9 +8,12 @@ import socket
 import pytest
 
 from containers.attached import messages
+from containers.attached.claim import Claim
 from containers.attached.driver_link import DriverLink
 from sluice.client.agents import AgentClient
-from sluice.core.ids import Instant, JobName
+from sluice.core.errors import CoordinatorUnreachable, LeaseLost
+from sluice.core.ids import Epoch, Generation, Instant, JobName, RunId, TaskName
+from sluice.core.jobmodels.spec import ATTACHED_TASK
 
 
 @pytest.mark.parametrize("unread", [False, True])
@@ -50,3 +53,40 @@ async def test_messages_that_the_driver_does_not_read_are_sent_when_it_reads() -
     driver_writer.close()
     await serving
     await coordinator.close()
+
+
+async def test_a_driver_that_asks_for_the_owner_of_its_job_gets_the_answer_of_the_coordinator_when_it_has_one() -> None:
+    """The coordinator cannot be reached at first."""
+    coordinator, claim = Owners(), Claim(RunId("run-1"), Epoch(1), Generation(3), asyncio.create_task(asyncio.sleep(3600)))  # type: ignore[arg-type]
+    link = DriverLink(JobName("orders"), coordinator, lambda pid: True)
+    await link.granted(claim)
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_unix_connection(sock=theirs, limit=messages.LONGEST)
+    serving = asyncio.create_task(link.serve(reader, writer))
+    driver_reader, driver_writer = await asyncio.open_unix_connection(sock=ours)
+    assert messages.decode(await driver_reader.readline())["kind"] == "granted"
+    for number in (7, 8):
+        driver_writer.write(messages.encode("confirm", number=number))
+        found = messages.decode(await driver_reader.readline())
+        assert found == {"kind": "owner", "number": number, "lost": "" if number == 7 else "generation 4 owns it"}
+    assert coordinator.asked == [("run-1", ATTACHED_TASK, 3)] * 3
+    driver_writer.close()
+    await serving
+    claim.ends.cancel()
+    await coordinator.close()
+
+
+class Owners(AgentClient):
+    """Cannot be reached first, then confirms, then does not."""
+
+    def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:1")
+        self.asked: list[tuple[str, str, int]] = []
+
+    async def confirm_owner(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
+        self.asked.append((run_id, task, generation))
+        match len(self.asked):
+            case 1:
+                raise CoordinatorUnreachable("connection refused")
+            case 3:
+                raise LeaseLost("generation 4 owns it")

@@ -1,0 +1,211 @@
+"""`app.kafka_writer`: a script writes the batches of a query to Kafka, each once.
+
+A batch is one transaction with a marker, as in a stage of a job (`containers.spark.systems.kafka_transactions`). The transactional id
+consists of `sluice`, the job, "script", the topic and the lineage. So two queries that write to one topic do not fence one another, and a
+query that starts again, also on another machine, fences its former start.
+
+Before the first batch of a start the generation is confirmed with the coordinator. A producer that was fenced confirms it again: if it is
+current, the producer begins again, and otherwise the query ends. A script does not start a failed query again, so the batch is tried again
+here after an error that may pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from time import sleep
+from typing import TYPE_CHECKING
+
+from containers.attached.batch_context import BatchContext
+from containers.attached.kafka_columns import CannotWrite, record_columns
+from containers.spark.scripts.active_queries import TEMPORARY, ActiveQueries, ActiveQuery
+from containers.spark.systems.kafka import KafkaTaskSystem
+from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced
+from containers.spark.systems.port import Grant
+from containers.spark.systems.row_transfer import TransferFailed
+from sluice.clock import Clock
+from sluice.core.errors import BadSettings, LeaseLost, StreamUnavailable
+from sluice.core.ids import Generation, JobName, Lineage, RunId, StageName, TaskName
+from sluice.job import Delivery
+from sluice.streams.kafka_properties import KafkaProperties
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+log = logging.getLogger("sluice")
+
+SCRIPT = StageName("script")
+"""In transactional ids, in the place of the name of a stage."""
+
+TRY_FOR = timedelta(minutes=5)
+"""How long after its first error a batch is tried again."""
+
+PAUSE = timedelta(seconds=1)
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PREFIX = "kafka."
+_BOOTSTRAP = "bootstrap.servers"
+
+
+def kafka_settings(options: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, KafkaProperties]:
+    """The bootstrap servers and the properties of Kafka's clients, from options as Spark's sink has them (`kafka.…`) and from the variables
+    of containers. Options have precedence. Raises CannotWrite, BadSettings."""
+    wrong = [name for name in options if not name.startswith(_PREFIX)]
+    if wrong:
+        raise CannotWrite(
+            f"kafka_writer has no option {wrong[0]!r}: options are properties of Kafka's clients, with the prefix {_PREFIX!r}"
+        )
+    file = environment.get("SLUICE_KAFKA_PROPERTIES")
+    properties = {**KafkaProperties.read(Path(file) if file else None)}
+    properties |= {name.removeprefix(_PREFIX): str(value) for name, value in options.items()}
+    bootstrap = properties.pop(_BOOTSTRAP, "") or environment.get("SLUICE_KAFKA_BOOTSTRAP", "")
+    if not bootstrap:
+        raise CannotWrite('kafka_writer needs the brokers: set the option "kafka.bootstrap.servers", or SLUICE_KAFKA_BOOTSTRAP')
+    return bootstrap, KafkaProperties(properties, "the options of kafka_writer")
+
+
+def is_continued(checkpoint: str, name: str, root: str) -> bool:
+    """Whether the next start of a query finds this checkpoint. It does not without a checkpoint location; nor, for a query without a name,
+    with `spark.sql.streaming.checkpointLocation` (`root`) only, because Spark then makes a directory with a random name in that."""
+    parent, _, last = checkpoint.rpartition("/")
+    is_random = not name and bool(root) and parent.endswith(root.rstrip("/").rpartition(":")[2]) and _UUID.fullmatch(last) is not None
+    return TEMPORARY.search(checkpoint) is None and not is_random
+
+
+class KafkaWriters:
+    """The writers of a script. `context` returns the batch that runs now, `confirm` confirms the generation with the coordinator; see
+    `App.batch_context` and `Confirmations.ask`. `lost` is called when the lease is lost."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: JobName,
+        clock: Clock,
+        context: Callable[[], BatchContext],
+        confirm: Callable[[], None],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._spark = spark
+        self._job = job
+        self.clock = clock
+        self.context = context
+        self._confirm = confirm
+        self._environment = os.environ if environment is None else environment
+        self._systems: dict[tuple[str, frozenset[tuple[str, str]]], KafkaTaskSystem] = {}
+        self._open: dict[tuple[str, str], tuple[KafkaTaskSystem, Grant]] = {}
+        """By lineage and topic."""
+        self._ended: Collection[tuple[str, str]] = ()
+        self.closed = False
+
+    def writer(self, rows: DataFrame, topic: str, options: Mapping[str, str]) -> DataStreamWriter:
+        """See `App.kafka_writer`."""
+        if not rows.isStreaming:
+            raise CannotWrite("kafka_writer writes streaming queries: read the rows with spark.readStream")
+        system = self._system(*kafka_settings(options, self._environment))
+        return rows.selectExpr(*record_columns(rows.dtypes)).writeStream.foreachBatch(_Batches(self, system, topic, self.clock.now()).write)
+
+    def _system(self, bootstrap: str, properties: KafkaProperties) -> KafkaTaskSystem:
+        properties.librdkafka_properties()  # raises BadSettings here, and not in the first batch
+        key = (bootstrap, frozenset(properties.items()))
+        if key not in self._systems:
+            missing = self._environment.get("SLUICE_KAFKA_MISSING_MARKER", MissingMarker.STOP)
+            try:
+                self._systems[key] = KafkaTaskSystem(self._spark, bootstrap, properties, missing_marker=MissingMarker(missing))
+            except ValueError as error:
+                raise BadSettings(f"SLUICE_KAFKA_MISSING_MARKER is {missing!r}: use {', '.join(MissingMarker)}") from error
+        return self._systems[key]
+
+    def open(self, system: KafkaTaskSystem, topic: str, context: BatchContext, since: datetime) -> Grant:
+        """Fence former starts off, and read what they have written. `since`: when this start began. Raises CannotWrite, and what
+        `KafkaTaskSystem.fence` raises."""
+        query = self._query(context.lineage)
+
+        def unfinished() -> Mapping[int, datetime]:
+            """The batch that runs, if a former start has planned it. This start leaves a marker before each batch."""
+            planned = query.planned_at(context.batch)
+            return {context.batch: planned} if planned < since else {}
+
+        grant = self._grant(context)
+        system.fence(grant, topic, Delivery.EXACTLY_ONCE, unfinished)
+        self._open[context.lineage, topic] = (system, grant)
+        return grant
+
+    def _grant(self, context: BatchContext) -> Grant:
+        lineage, generation = Lineage(context.lineage), Generation(context.generation)
+        return Grant(self._job, TaskName(lineage), SCRIPT, generation, lineage, RunId(""), {}, confirm_owner=self._confirm)
+
+    def _query(self, lineage: str) -> ActiveQuery:
+        """Raises CannotWrite if the query has no checkpoint location."""
+        query = next((each for each in ActiveQueries(self._spark).find() if each.id == lineage), None)
+        if query is None:
+            raise CannotWrite(f"the query {lineage} has ended")
+        root = str(self._spark.conf.get("spark.sql.streaming.checkpointLocation", "") or "")
+        if not is_continued(query.checkpoint, query.name, root):
+            raise CannotWrite(
+                "the query has no checkpoint location, so that its next start could not recognize what it has written: set the option "
+                "checkpointLocation of the writer"
+            )
+        return query
+
+    def lost(self, lost: LeaseLost) -> LeaseLost:
+        """The error that ends the query."""
+        found = LeaseLost(f"this driver has lost the lease of {self._job} and writes nothing more, because another one may run: {lost}")
+        log.error("%s", found)
+        return found
+
+    def topics_of(self, lineage: str) -> Collection[str]:
+        """The topics that a running query has written to."""
+        return [topic for writing, topic in list(self._open) if writing == lineage]
+
+    def renew(self, active: Collection[str]) -> None:
+        """Renew markers before Kafka deletes them, and close the producers of queries that have ended. Called often. `active`: the lineages
+        of the queries that run. One that has just been started may not be among them yet, so a producer is closed at the second call."""
+        ended = {each for each in list(self._open) if each[0] not in active}
+        for each in ended.intersection(self._ended):
+            system, grant = self._open.pop(each)
+            system.fence(grant, each[1], None)
+        self._ended = ended
+        for system in list(self._systems.values()):
+            system.renew()
+
+    def close(self) -> None:
+        """Abort open transactions, and close the producers, because the script ends."""
+        self.closed = True
+        for system in list(self._systems.values()):
+            system.close()
+
+
+class _Batches:
+    """The function of one `foreachBatch`. `since`: when the script asked for it."""
+
+    def __init__(self, writers: KafkaWriters, system: KafkaTaskSystem, topic: str, since: datetime) -> None:
+        self._writers = writers
+        self._system = system
+        self._topic = topic
+        self._since = since
+        self._grants: dict[str, Grant] = {}
+
+    def write(self, rows: DataFrame, batch: int) -> None:
+        """Write the batch, unless the topic has it. Raises LeaseLost, CannotWrite, and what `KafkaTaskSystem.append` raises."""
+        writers = self._writers
+        context, first_error = writers.context(), None
+        while True:
+            try:
+                if context.lineage not in self._grants:
+                    self._grants[context.lineage] = writers.open(self._system, self._topic, context, self._since)
+                self._system.append(self._grants[context.lineage], rows, batch, self._topic, {})
+                return
+            except LeaseLost as lost:
+                raise writers.lost(lost) from lost
+            except (ProducerFenced, StreamUnavailable, TransferFailed) as error:
+                now = writers.clock.elapsed()
+                first_error = now if first_error is None else first_error
+                if writers.closed or now - first_error >= TRY_FOR.total_seconds():
+                    raise
+                log.warning("batch %d is written to %s again: %s", batch, self._topic, error)
+                sleep(PAUSE.total_seconds())

@@ -1,0 +1,299 @@
+"""`app.kafka_writer()`: the batches of a script's queries are in a Kafka topic once each."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from containers.attached import messages
+from containers.attached.app import App, NotGranted
+from containers.attached.kafka_columns import CannotWrite
+from containers.spark.systems.kafka_markers import BATCH_HEADER
+from containers.spark.systems.row_transfer import FEW_ROWS
+from examples.harness.topics import Topics, topic_partition_of
+from sluice.clock import SystemClock
+from sluice.core.ids import JobName
+from tests.attached.test_active_queries import Script, script
+from tests.attached.test_attached_app import Supervisor
+from tests.support.processes import wait_for
+
+pytestmark = pytest.mark.spark
+
+
+class Granting(Supervisor):
+    """A supervisor that asks the coordinator for the owner, as often as the script wants to know it."""
+
+    def __init__(self, spark: SparkSession, coordinator: Coordinator) -> None:
+        super().__init__(spark)
+        self.ours.settimeout(None)
+        self._coordinator = coordinator
+        self.generation = coordinator.generation = coordinator.generation + 1
+        self.thread = Thread(target=self._answer, daemon=True)
+        self.thread.start()
+        self.grant(generation=self.generation)
+
+    def end(self) -> None:
+        self.app.close()
+        self.ours.shutdown(socket.SHUT_RDWR)
+        self.thread.join(60)
+        self.lines.close()
+        self.ours.close()
+
+    def _answer(self) -> None:
+        for line in self.lines:
+            message = messages.decode(line)
+            if message["kind"] == "confirm":
+                lost = "" if self._coordinator.generation == self.generation else "a later start owns it"
+                self._coordinator.confirmed.append(self.generation)
+                self.say("owner", number=message["number"], lost=lost)
+
+
+@dataclass
+class Coordinator:
+    """What the coordinator knows: the generation of the last start."""
+
+    generation: int = 2
+    confirmed: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Orders:
+    """A topic of three partitions, files of orders, and starts of the script that writes them."""
+
+    spark: SparkSession
+    topics: Topics
+    script: Script
+    topic: str = field(default_factory=lambda: uuid4().hex)
+    coordinator: Coordinator = field(default_factory=Coordinator)
+    supervisors: list[Granting] = field(default_factory=list)
+
+    def attach(self) -> App:
+        """The next start of the script."""
+        self.supervisors.append(Granting(self.spark, self.coordinator))
+        return self.supervisors[-1].app
+
+    def rows(self) -> DataFrame:
+        return self.script.spark.readStream.text(str(self.script.root / "in"))
+
+    def write(self, app: App, rows: DataFrame, name: str = "orders", **options: str) -> StreamingQuery:
+        kafka = {"kafka.bootstrap.servers": self.topics.bootstrap, **{each.replace("_", "."): options[each] for each in options}}
+        writer = app.kafka_writer(rows, self.topic, kafka).option("checkpointLocation", str(self.script.checkpoints / name))
+        self.script.started.append(writer.start())
+        return self.script.started[-1]
+
+    def run(self, app: App, rows: DataFrame, name: str = "orders") -> StreamingQuery:
+        """Until everything is written."""
+        query = self.write(app, rows, name)
+        query.processAllAvailable()
+        query.stop()
+        return query
+
+    def records(self) -> list[tuple[int, bytes | None, bytes | None, dict[str, str]]]:
+        """Partition, key, value and headers of the committed records."""
+        found = []
+        for partition, end in self.topics.latest(self.topic).items():
+            for rows in self.topics.read(self.topic, partition, 0, end):
+                found += [(partition, row) for row in rows]
+        headers = self.topics.headers("")
+        return [(partition, key, value, dict(headers[given])) for partition, (_, _, key, value, given) in found]
+
+    def values(self) -> list[str]:
+        return sorted((value or b"").decode() for _, _, value, _ in self.records())
+
+    def forget_commit(self, name: str = "orders") -> None:
+        """As after a kill between the transaction and Spark's commit log."""
+        commits = self.script.checkpoints / name / "commits"
+        last = max(commits.glob("[0-9]*"), key=lambda file: int(file.name))
+        last.unlink()
+        (commits / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def orders(spark: SparkSession, tmp_path: Path, kafka_server: str) -> Iterator[Orders]:
+    topics = Topics(kafka_server)
+    with script(spark, tmp_path) as made:
+        scene = Orders(spark, topics, made)
+        topics.create(scene.topic, 3)
+        yield scene
+    for each in scene.supervisors:
+        each.end()
+    topics.close()
+
+
+def failure(query: StreamingQuery) -> str:
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination(120)
+    return str(query.exception())
+
+
+def test_keys_headers_and_partitions_are_those_that_the_sink_of_spark_writes(orders: Orders) -> None:
+    """A large batch first, then small ones, whose rows take another way to the driver."""
+    header = F.array(F.struct(F.lit("from").alias("key"), F.col("value").cast("binary").alias("value")))
+    headers = F.when(F.col("value") != "1", header).alias("headers")
+    rows = orders.rows().select(F.concat(F.lit("Käufer "), "value").alias("key"), "value", headers)
+    app = orders.attach()
+    orders.script.feed("one", rows=FEW_ROWS + 1)
+    query = orders.write(app, rows)
+    query.processAllAvailable()
+    for name in ("two", "three"):
+        orders.script.feed(name, rows=2)
+        query.processAllAvailable()
+    query.stop()
+    found = orders.records()
+    assert sorted(int(value or b"") for _, _, value, _ in found) == sorted([*range(FEW_ROWS + 1), 0, 1, 0, 1])
+    for partition, key, value, given in found:
+        assert value is not None
+        assert key == b"K\xc3\xa4ufer " + value
+        assert partition == topic_partition_of(key, 3)
+        assert {name: each for name, each in given.items() if name != BATCH_HEADER} == ({} if value == b"1" else {"from": value.decode()})
+    assert {each[BATCH_HEADER] for *_, each in found if BATCH_HEADER in each} == {f"{query.id}/{batch}" for batch in range(3)}
+
+
+def test_rows_can_name_their_partitions(orders: Orders) -> None:
+    place = F.when(F.col("value") != "0", F.lit(2)).alias("partition")
+    orders.script.feed("one", rows=4)
+    orders.run(orders.attach(), orders.rows().select(F.lit("a key").alias("key"), "value", place))
+    usual = topic_partition_of(b"a key", 3)
+    assert sorted((int(value or b""), partition) for partition, _, value, _ in orders.records()) == [(0, usual), (1, 2), (2, 2), (3, 2)]
+
+
+@pytest.mark.parametrize("partition", [-1, 3])
+def test_a_partition_that_the_topic_does_not_have_fails_the_query(orders: Orders, partition: int) -> None:
+    orders.script.feed("one")
+    query = orders.write(orders.attach(), orders.rows().select("value", F.lit(partition).alias("partition")))
+    assert "BadPartition" in failure(query)
+    assert orders.values() == []
+
+
+def test_a_batch_whose_script_died_before_the_commit_log_is_not_written_again_and_its_state_continues(orders: Orders) -> None:
+    counts = orders.rows().groupBy("value").count().select(F.concat_ws(" ", "value", "count").alias("value"))
+
+    def start() -> StreamingQuery:
+        writer = orders.attach().kafka_writer(counts, orders.topic, {"kafka.bootstrap.servers": orders.topics.bootstrap})
+        options = {"checkpointLocation": str(orders.script.checkpoints / "orders")}
+        query = writer.outputMode("update").options(**options).start()
+        query.processAllAvailable()
+        query.stop()
+        return query
+
+    orders.script.feed("one", rows=2)
+    start()
+    orders.forget_commit()
+    orders.script.feed("two", rows=3)
+    start()
+    assert orders.values() == ["0 1", "0 2", "1 1", "1 2", "2 1"]
+
+
+def test_two_queries_that_write_to_one_topic_do_not_fence_one_another(orders: Orders) -> None:
+    app = orders.attach()
+    queries = {name: orders.write(app, orders.rows().select(F.concat(F.lit(name), "value").alias("value")), name) for name in ("a", "b")}
+    for round in range(2):
+        orders.script.feed(str(round), rows=2)
+        for query in queries.values():
+            query.processAllAvailable()
+    assert orders.values() == sorted([f"{name}{n}" for name in "ab" for n in (0, 1)] * 2)
+    assert orders.coordinator.confirmed == [3, 3]
+
+
+def test_a_former_start_that_is_still_there_is_fenced_and_its_query_ends(orders: Orders) -> None:
+    """Its next batch fails, although nothing has ended it: it is a copy of the checkpoint, as on another machine."""
+    former = orders.attach()
+    orders.script.feed("one", rows=2)
+    old = orders.write(former, orders.rows())
+    old.processAllAvailable()
+    copied = orders.script.checkpoints / "copy"
+    copied.mkdir()
+    for file in (each for each in (orders.script.checkpoints / "orders").rglob("*") if each.is_file()):
+        target = copied / file.relative_to(orders.script.checkpoints / "orders")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.read_bytes())
+    old.stop()
+    new = orders.write(orders.attach(), orders.rows(), "copy")
+    orders.script.feed("two", rows=1)
+    new.processAllAvailable()
+    new.stop()
+    late = orders.write(former, orders.rows())
+    assert "lost the lease of orders" in failure(late)
+    assert orders.values() == ["0", "0", "1"]
+
+
+def test_a_start_that_was_fenced_by_a_former_one_opens_again_and_writes_on(orders: Orders) -> None:
+    """The former start was suspended before it opened."""
+    former = orders.attach()
+    orders.script.feed("one", rows=2)
+    query = orders.write(orders.attach(), orders.rows())
+    query.processAllAvailable()
+    name = f"sluice/orders/script/{orders.topic}/{query.id}"
+    Producer({"bootstrap.servers": orders.topics.bootstrap, "transactional.id": name}).init_transactions(60)
+    orders.script.feed("two", rows=1)
+    query.processAllAvailable()
+    assert orders.values() == ["0", "0", "1"]
+    assert orders.coordinator.confirmed == [4] * 3
+    former.close()
+
+
+def test_a_query_without_a_checkpoint_location_ends_with_its_first_batch(orders: Orders) -> None:
+    orders.script.feed("one")
+    writer = orders.attach().kafka_writer(orders.rows(), orders.topic, {"kafka.bootstrap.servers": orders.topics.bootstrap})
+    query = writer.start()
+    assert "no checkpoint location" in failure(query)
+    assert orders.values() == []
+
+
+def test_a_batch_that_an_earlier_version_of_the_script_may_have_written_stops_the_query(orders: Orders) -> None:
+    """It wrote with another sink, so that the topic has no marker."""
+    orders.script.feed("one")
+    earlier = orders.script.start("orders", lambda rows, batch: None)
+    earlier.processAllAvailable()
+    earlier.stop()
+    orders.forget_commit()
+    query = orders.write(orders.attach(), orders.rows())
+    assert "SLUICE_KAFKA_MISSING_MARKER=skip" in failure(query)
+    assert orders.values() == []
+
+
+def test_a_batch_whose_marker_kafka_has_deleted_is_found_in_the_topic(orders: Orders) -> None:
+    orders.script.feed("one", rows=2)
+    query = orders.run(orders.attach(), orders.rows())
+    orders.forget_commit()
+    name = f"sluice/orders/script/{orders.topic}/{query.id}"
+    orders.supervisors[-1].app.close()
+    admin = AdminClient({"bootstrap.servers": orders.topics.bootstrap})
+    admin.delete_consumer_groups([name])[name].result(60)
+    orders.run(orders.attach(), orders.rows())
+    assert orders.values() == ["0", "1"]
+
+
+def test_producers_of_queries_that_have_ended_are_closed(orders: Orders) -> None:
+    app = orders.attach()
+    orders.script.feed("one", rows=2)
+    orders.run(app, orders.rows())
+    kafka: Any = app._kafka
+    (system,) = kafka._systems.values()
+    wait_for("the producer to be closed", lambda: not system._writers)
+    orders.script.feed("two", rows=1)
+    orders.run(app, orders.rows())
+    assert orders.values() == ["0", "0", "1"]
+
+
+def test_rows_that_are_no_stream_and_scripts_without_a_coordinator_are_refused(orders: Orders) -> None:
+    options = {"kafka.bootstrap.servers": orders.topics.bootstrap}
+    with pytest.raises(CannotWrite, match="writes streaming queries"):
+        orders.attach().kafka_writer(orders.spark.range(3).selectExpr("cast(id as string) value"), orders.topic, options)
+    unprotected = App(orders.spark, JobName("orders"), (), SystemClock(), timedelta(seconds=60))
+    with pytest.raises(NotGranted, match="without a coordinator"):
+        unprotected.kafka_writer(orders.rows(), orders.topic, options)
