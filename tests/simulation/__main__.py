@@ -16,6 +16,9 @@ from multiprocessing import get_context
 from tests.simulation.fault_injection import FAULTS
 from tests.simulation.runs import FAULTS_OF_A_SEED, Outcome, fewest_faults, run_seed
 
+LEAST_SHARE = 0.01
+"""The least share of the seeds in which each kind of fault should happen."""
+
 
 def outcomes(seeds: Iterable[int], kinds: Sequence[str], count: int, workers: int, seconds: float | None) -> Iterator[Outcome]:
     """In the order in which they end. Seeds that have begun within the time are finished."""
@@ -37,11 +40,11 @@ def outcomes(seeds: Iterable[int], kinds: Sequence[str], count: int, workers: in
 
 
 def show_shares(faults: Sequence[Counter[str]]) -> None:
-    """Print in how many of the seeds each kind of fault happened."""
+    """Print in how many of the seeds each kind of fault happened. A fault that found nothing to act on does not count."""
     shares = {name: sum(name in each for each in faults) / len(faults) for name in sorted(FAULTS)}
-    print("seeds with each fault: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()))
-    if rare := [name for name, share in shares.items() if share < 0.01]:
-        print(f"in less than 1 % of the seeds: {', '.join(rare)}")
+    print("seeds with each fault: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items()))
+    rare = [name for name, share in shares.items() if share < LEAST_SHARE]
+    print(f"in less than {LEAST_SHARE:.0%} of the seeds: {', '.join(rare) or 'none'}")
 
 
 def show_fewest(seed: int, kinds: Sequence[str], count: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
+from tests.simulation.fault_injection import KAFKA_FAULTS, POSTGRESQL_FAULTS
 from tests.simulation.runs import run_seed
 
 KEPT = [0]
@@ -50,6 +51,26 @@ def test_a_seed_that_once_failed_with_chosen_faults_breaks_no_invariant(
     outcome = run_seed(seed, faults, only, kinds)
     assert not outcome.broken, "\n".join([*outcome.trace[-50:], *outcome.broken])
     assert outcome.drains
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_output_is_exactly_once_on_kafka_without_answers_without_markers_and_after_kills_in_transactions(seed: int) -> None:
+    outcome = run_seed(seed, 10, None, [*sorted(KAFKA_FAULTS), "drain", "kill_container_in_a_step"])
+    assert not outcome.broken, "\n".join([*outcome.trace[-50:], *outcome.broken])
+    assert outcome.drains
+    assert outcome.transactions["committed"]
+
+
+def test_a_coordinator_that_lost_its_claim_on_postgresql_ends_and_no_task_has_two_holders() -> None:
+    outcome = run_seed(2, 6, None, [*sorted(POSTGRESQL_FAULTS), "kill_container", "cut_container_off"])
+    assert not outcome.broken, "\n".join([*outcome.trace[-50:], *outcome.broken])
+    assert any("still reaches coordinator" in line for line in outcome.trace)
+
+
+def test_spare_containers_take_slots() -> None:
+    outcome = run_seed(1, 8, None, ["kill_container", "open_spares", "scale"])
+    assert not outcome.broken, "\n".join([*outcome.trace[-50:], *outcome.broken])
+    assert any(" takes slot " in line for line in outcome.trace)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 3])
