@@ -115,42 +115,39 @@ def run_seed(seed: int, faults: int = FAULTS_OF_A_SEED, only: Collection[int] | 
 
 def _run_seed(chance: Random, directory: Path, outcome: Outcome, kinds: Collection[str]) -> None:
     """Run the seed in a function of its own, so that no reference to the world is left."""
-    world: World | None = None
-    try:
-        with drawn_from(chance), simulated(chance) as loop:
-            settings = {
-                "commit_interval_seconds": chance.choice((0, 1, 5, 3600)),
-                "max_replay": chance.choice((3, 8)),
-                "restart_delay_seconds": 1.0,
-                "report_seconds": 3.0,
-                "metrics_host": NO_ADDRESS,
-            }
-            authentication = any(each.name == impostor.__name__ for each in outcome.plan)
-            place = place_of(outcome.seed, kinds)
-            world = World(
-                loop,
-                chance,
-                directory,
-                settings,
-                authentication=authentication,
-                kafka=place.kafka,
-                postgresql=place.postgresql,
-                pace=place.pace,
-            )
-            if place.standby:
-                world.config["standby.replicas"] = "1"
-            if any(each.name == lose_markers.__name__ for each in outcome.plan):  # a search finds no batch whose records were trimmed
-                world.coordinator_settings["log_retention_seconds"] = 3600
+    place = place_of(outcome.seed, kinds)
+    with drawn_from(chance), simulated(chance) as loop:
+        settings = {
+            "commit_interval_seconds": chance.choice((0, 1, 5, 3600)),
+            "max_replay": chance.choice((3, 8)),
+            "restart_delay_seconds": 1.0,
+            "report_seconds": 3.0,
+            "metrics_host": NO_ADDRESS,
+        }
+        world = World(
+            loop,
+            chance,
+            directory,
+            settings,
+            authentication=any(each.name == impostor.__name__ for each in outcome.plan),
+            kafka=place.kafka,
+            postgresql=place.postgresql,
+            pace=place.pace,
+        )
+        if place.standby:
+            world.config["standby.replicas"] = "1"
+        if any(each.name == lose_markers.__name__ for each in outcome.plan):  # a search finds no batch whose records were trimmed
+            world.coordinator_settings["log_retention_seconds"] = 3600
+        try:
             loop.run_until_complete(loop.create_task(_live(world, outcome, place), context=main_process()))
-    except Exception as error:
-        outcome.broken.append(f"{type(error).__name__}: {error}")
-    finally:
-        if world is not None:
-            outcome.trace, outcome.virtual_seconds = world.trace, world.loop.time()
-            outcome.requests, outcome.drains = world.network.requests, world.checked_drains
-            if world.brokers is not None:
-                outcome.transactions = world.brokers.happened
-            outcome.broken += [*world.ledger.faults, *world.broken, *world.network.broken]
+        except Exception as error:
+            outcome.broken.append(f"{type(error).__name__}: {error}")
+        # Copied before the loop ends, because the coroutines that are dropped then run their `finally` blocks.
+        outcome.trace, outcome.virtual_seconds = [*world.trace], loop.time()
+        outcome.requests, outcome.drains = world.network.requests, world.checked_drains
+        if world.brokers is not None:
+            outcome.transactions = world.brokers.happened
+        outcome.broken += [*world.ledger.faults, *world.broken, *world.network.broken]
 
 
 async def _live(world: World, outcome: Outcome, place: Place) -> None:

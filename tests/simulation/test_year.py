@@ -1,0 +1,32 @@
+"""The year of the simulation: its first days, and how growth is detected. `make simulate YEAR=1` runs all of it."""
+
+from __future__ import annotations
+
+from tests.simulation.year import MONTH, SETTLED_AFTER, Size, grown, run_year
+
+
+def test_three_jobs_run_for_some_days_and_their_output_is_complete() -> None:
+    year = run_year(days=2)
+    assert not year.broken
+    assert year.events["drain DRAINED"]
+
+
+def sizes(rows: int, objects: int) -> list[Size]:
+    """A year in which both grow until the fourth month, and end at these counts."""
+    days = range(MONTH, 13 * MONTH, MONTH)
+    settled = [Size(day, {"runs": 100}, 1000, 0.0) for day in days if day <= SETTLED_AFTER]
+    return [*settled, *(Size(day, {"runs": rows}, objects, 0.0) for day in days if day > SETTLED_AFTER + MONTH)]
+
+
+def test_counts_that_stay_have_not_grown() -> None:
+    assert grown(sizes(100, 1000)) == []
+
+
+def test_a_table_that_grows_is_named() -> None:
+    (found,) = grown(sizes(1000, 1000))
+    assert "the table runs had 100 rows" in found
+
+
+def test_growing_memory_is_found() -> None:
+    (found,) = grown(sizes(100, 9000))
+    assert "9000" in found
