@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.year import MONTH, SETTLED_AFTER, Size, grown, run_year
+from tests.simulation.year import CACHES_FULL_AFTER, MONTH, Size, grown, run_year
 
 
 def test_three_jobs_run_for_some_days_and_their_output_is_complete() -> None:
@@ -12,10 +12,12 @@ def test_three_jobs_run_for_some_days_and_their_output_is_complete() -> None:
 
 
 def sizes(rows: int, objects: int) -> list[Size]:
-    """A year in which both grow until the fourth month, and end at these counts."""
-    days = range(MONTH, 13 * MONTH, MONTH)
-    settled = [Size(day, {"runs": 100}, 1000, 0.0) for day in days if day <= SETTLED_AFTER]
-    return [*settled, *(Size(day, {"runs": rows}, objects, 0.0) for day in days if day > SETTLED_AFTER + MONTH)]
+    """A year that ends at these counts, and had less until the ninth month."""
+    return [
+        Size(day, {"runs": rows if late else 100}, objects if late else 1000, 0.0)
+        for day in range(MONTH, 13 * MONTH, MONTH)
+        for late in [day > CACHES_FULL_AFTER + MONTH]
+    ]
 
 
 def test_counts_that_stay_have_not_grown() -> None:

@@ -3,7 +3,8 @@
 Time jumps by a day, and runs for some seconds after each jump: heartbeats are sent, chores run once, batches are read and backed up.
 Each job is upgraded every week by a drain, whose output is checked. Containers are killed and stopped, runs scaled and stopped, snapshots
 pinned and garbage collected. The coordinator is never started again. Printed are, for each month, the rows of its database, the objects in
-its memory, and the resident memory of the process. The first two may not grow after the fourth month, when all that is old is deleted.
+its memory, and the resident memory of the process. Rows may not grow after the fourth month, when all that is old is deleted, and objects
+not after the eighth, when the caches are full.
 """
 
 from __future__ import annotations
@@ -43,8 +44,11 @@ AWAKE = 4
 MONTH = 30
 """Days."""
 
-SETTLED_AFTER = 4 * MONTH
-"""Days after which nothing grows: the history is kept for a month, and what is deleted in steps takes some more."""
+ROWS_SETTLED_AFTER = 4 * MONTH
+"""Days after which no table grows: the history is kept for a month, and what is deleted in steps takes some more."""
+
+CACHES_FULL_AFTER = 8 * MONTH
+"""Days after which the coordinator's caches of runs and samples are full: they keep a hundred runs, and seven months have as many."""
 
 GROWTH, SLACK = 1.2, 30
 """The most that a count may be after that: this factor of the largest count of the month before, and so many more."""
@@ -181,16 +185,18 @@ def _line(size: Size) -> str:
 
 
 def grown(sizes: Sequence[Size]) -> Sequence[str]:
-    """What has grown since everything old is deleted."""
-    settled = [each for each in sizes if each.day >= SETTLED_AFTER]
-    before = [each for each in sizes if SETTLED_AFTER - MONTH <= each.day < SETTLED_AFTER + MONTH]
-    found = []
-    for name in sorted(settled[-1].rows) if settled else ():
+    """What has grown although everything old is deleted."""
+    if not sizes or sizes[-1].day <= ROWS_SETTLED_AFTER + MONTH:
+        return []
+    found, last = [], sizes[-1]
+    before = [each for each in sizes if abs(each.day - ROWS_SETTLED_AFTER) <= MONTH]
+    for name, rows in sorted(last.rows.items()):
         most = max(each.rows[name] for each in before)
-        if settled[-1].rows[name] > GROWTH * most + SLACK:
-            found.append(f"the table {name} had {most} rows after {SETTLED_AFTER} days, and has {settled[-1].rows[name]}")
-    if settled and settled[-1].objects > GROWTH * (most := max(each.objects for each in before)) + SLACK:
-        found.append(f"the coordinator had {most} objects after {SETTLED_AFTER} days, and has {settled[-1].objects}")
+        if rows > GROWTH * most + SLACK:
+            found.append(f"the table {name} had {most} rows after {ROWS_SETTLED_AFTER} days, and has {rows}")
+    full = [each.objects for each in sizes if abs(each.day - CACHES_FULL_AFTER) <= MONTH]
+    if full and last.objects > GROWTH * max(full) + SLACK:
+        found.append(f"the coordinator had {max(full)} objects after {CACHES_FULL_AFTER} days, and has {last.objects}")
     return found
 
 
