@@ -51,7 +51,7 @@ CACHES_FULL_AFTER = 8 * MONTH
 """Days after which the coordinator's caches of runs and samples are full: they keep a hundred runs, and seven months have as many."""
 
 GROWTH, SLACK = 1.2, 30
-"""The most that a count may be after that: this factor of the largest count of the month before, and so many more."""
+"""The most that a count may be at the end: this factor of the largest count before, and so many more."""
 
 TRACE_LINES = 2000
 
@@ -189,11 +189,11 @@ def grown(sizes: Sequence[Size]) -> Sequence[str]:
     if not sizes or sizes[-1].day <= ROWS_SETTLED_AFTER + MONTH:
         return []
     found, last = [], sizes[-1]
-    before = [each for each in sizes if abs(each.day - ROWS_SETTLED_AFTER) <= MONTH]
+    before = [each for each in sizes if ROWS_SETTLED_AFTER - MONTH <= each.day <= CACHES_FULL_AFTER]
     for name, rows in sorted(last.rows.items()):
         most = max(each.rows[name] for each in before)
         if rows > GROWTH * most + SLACK:
-            found.append(f"the table {name} had {most} rows after {ROWS_SETTLED_AFTER} days, and has {rows}")
+            found.append(f"the table {name} had at most {most} rows until day {CACHES_FULL_AFTER}, and has {rows}")
     full = [each.objects for each in sizes if abs(each.day - CACHES_FULL_AFTER) <= MONTH]
     if full and last.objects > GROWTH * max(full) + SLACK:
         found.append(f"the coordinator had {max(full)} objects after {CACHES_FULL_AFTER} days, and has {last.objects}")
