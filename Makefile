@@ -23,7 +23,7 @@ unit: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests/unit -q -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 
 # The whole system in virtual time, with faults: make simulate SEEDS=1000 FROM=0, or one seed with what happened: make simulate SEED=7 TRACE=1
-# See docs/simulation.md for ONLY, SHRINK, COVERAGE and FAULTS.
+# See docs/simulation.md for ONLY, SHRINK, COVERAGE, YEAR and FAULTS.
 SEEDS ?= 100
 FROM ?= 0
 VERBS := coordinator/drains,coordinator/fleet,coordinator/jobmodels,coordinator/runs,coordinator/snapshots,containers/agent,containers/state
@@ -33,7 +33,10 @@ ifdef FAULTS
 else ifdef COVERAGE
 	$(BIN)/python -m coverage run --data-file=$(VENV)/simulation.coverage --concurrency=greenlet --source=$(VERBS) \
 	    -m tests.simulation --workers 1 --seeds $(SEEDS) --from $(FROM)
-	$(BIN)/python -m coverage report --data-file=$(VENV)/simulation.coverage
+	$(BIN)/python -m coverage report --show-missing --data-file=$(VENV)/simulation.coverage
+	$(BIN)/python -m tests.simulation.coverage_report $(VENV)/simulation.coverage
+else ifdef YEAR
+	$(BIN)/python -m tests.simulation.year $(if $(filter-out 1,$(YEAR)),--days $(YEAR))
 else
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --from $(FROM)) $(if $(ONLY),--only $(ONLY)) \
 	    $(if $(TRACE),--trace) $(if $(SHRINK),--shrink)

@@ -217,17 +217,18 @@ def build(
     on_claim_lost: Callable[[DatabaseInUse], None] = _ignore,
     store: Store | None = None,
     pace: float = 1.0,
+    systems: Mapping[str, StreamSystem] | None = None,
 ) -> Coordinator:
     """Create and connect all objects. Nothing is opened before the application's lifespan begins. `on_claim_lost` is called when another
-    coordinator has taken over the database: this one must stop, because its memory is out of date. `store`: by default the one of the
-    settings. `pace`: what the intervals of chores are multiplied by. Raises BadSettings."""
+    coordinator has taken over the database: this one must stop, because its memory is out of date. `store`, `systems`: by default
+    those of the settings. `pace`: what the intervals of chores are multiplied by. Raises BadSettings."""
     clock = clock or SystemClock()
     connections = Connections(connection_limit(settings.max_connections, file_limit()), settings.max_connections_per_peer, clock)
     store = store or open_store(settings.database)
     leases, task_waiters, loop_lag = Leases(settings.lease_policy, clock), TaskWaiters(), EventLoopLag(clock.elapsed)
     notices = Notices(store)
     models = JobModels(store)
-    systems = stream_systems(settings, clock)
+    systems = stream_systems(settings, clock) if systems is None else dict(systems)
 
     pages = LivePages(clock, token_hex(4))
 

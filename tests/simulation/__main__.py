@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import partial
 from itertools import islice
@@ -15,6 +15,9 @@ from multiprocessing import get_context
 
 from tests.simulation.fault_injection import FAULTS
 from tests.simulation.runs import FAULTS_OF_A_SEED, Outcome, fewest_faults, run_seed
+
+LEAST_SHARE = 0.01
+"""The least share of the seeds in which each kind of fault should happen."""
 
 
 def outcomes(seeds: Iterable[int], kinds: Sequence[str], count: int, workers: int, seconds: float | None) -> Iterator[Outcome]:
@@ -36,12 +39,12 @@ def outcomes(seeds: Iterable[int], kinds: Sequence[str], count: int, workers: in
                 running |= {pool.submit(run, seed) for seed in islice(left, len(ended))}
 
 
-def show_shares(faults: Sequence[Counter[str]]) -> None:
-    """Print in how many of the seeds each kind of fault happened."""
-    shares = {name: sum(name in each for each in faults) / len(faults) for name in sorted(FAULTS)}
-    print("seeds with each fault: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()))
-    if rare := [name for name, share in shares.items() if share < 0.01]:
-        print(f"in less than 1 % of the seeds: {', '.join(rare)}")
+def show_shares(faults: Sequence[Counter[str]], kinds: Collection[str]) -> None:
+    """Print in how many of the seeds each kind of fault happened. A fault that found nothing to act on does not count."""
+    shares = {name: sum(name in each for each in faults) / len(faults) for name in sorted(kinds)}
+    print("seeds with each fault: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items()))
+    rare = [name for name, share in shares.items() if share < LEAST_SHARE]
+    print(f"in less than {LEAST_SHARE:.0%} of the seeds: {', '.join(rare) or 'none'}")
 
 
 def show_fewest(seed: int, kinds: Sequence[str], count: int) -> None:
@@ -88,7 +91,7 @@ def main() -> int:
             if options.until_broken:
                 break
     print(f"{run} seeds from {options.first} in {time.monotonic() - began:.0f} s, {len(failed)} failed: {sorted(failed)}")
-    show_shares(faults)
+    show_shares(faults, kinds or FAULTS.keys())
     if failed and options.shrink:
         show_fewest(min(failed), kinds, options.faults)
     return 1 if failed else 0

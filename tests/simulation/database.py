@@ -13,9 +13,10 @@ from weakref import WeakSet
 
 from sqlalchemy import event
 
-from coordinator.store.claim import FileClaim
+from coordinator.store.claim import FileClaim, SessionClaim
 from coordinator.store.sql import Store, new_engine
 from coordinator.store.sqlite import Connection
+from tests.simulation import postgresql
 from tests.simulation.loop import Process
 
 PAUSES = 0.2
@@ -76,14 +77,27 @@ class _LoopQueue:
 class _Sqlite(sqlite3.Connection):
     """Closes its cursors before itself, because SQLite keeps a closed connection and its locks while one of its statements is in use."""
 
+    server: postgresql.Server | None = None
+    session: postgresql.Session | None = None
+    writes = False
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.cursors: WeakSet[sqlite3.Cursor] = WeakSet()
 
     def cursor(self, *arguments: Any, **named: Any) -> Any:
-        made = super().cursor(*arguments, **named)
+        if self.session is None or self.server is None:
+            made = super().cursor(*arguments, **named)
+        else:
+            made = super().cursor(postgresql.Cursor)
+            made.session, made.server = self.session, self.server
         self.cursors.add(made)
         return made
+
+    def close(self) -> None:
+        super().close()
+        if self.session is not None and self.server is not None:
+            self.server.close(self.session)
 
     def end(self) -> None:
         for each in list(self.cursors):
@@ -95,6 +109,15 @@ class LoopConnection(Connection):
     def __init__(self, faults: DatabaseFaults, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._tx = _LoopQueue(faults)  # type: ignore[assignment]
+
+    def is_closed(self) -> bool:
+        """Of asyncpg's connections."""
+        connection = cast("_Sqlite | None", self._connection)
+        return connection is None or (connection.session is not None and connection.session.ended)
+
+    def terminate(self) -> None:
+        """Of asyncpg's connections."""
+        self.end()
 
     def __await__(self) -> Any:
         return self._connect().__await__()
@@ -110,8 +133,8 @@ class LoopConnection(Connection):
         self.end()
 
 
-def simulated_store(url: str, process: Process, faults: DatabaseFaults) -> Store:
-    """A database whose connections end with the process."""
+def simulated_store(url: str, process: Process, faults: DatabaseFaults, server: postgresql.Server | None = None) -> Store:
+    """A database whose connections end with the process. `server`: of PostgreSQL, which the file then is a part of."""
     engine = new_engine(url)
     opened: WeakSet[_Sqlite] = WeakSet()
 
@@ -119,6 +142,8 @@ def simulated_store(url: str, process: Process, faults: DatabaseFaults) -> Store
         if process.dead:
             raise sqlite3.OperationalError("the process has ended")
         made = sqlite3.connect(*arguments, factory=_Sqlite, **named)
+        if server is not None:
+            made.server, made.session = server, server.connected(f"sluice: {process.name}", made)
         opened.add(made)  # here, because the process may end before the result of a connect is used
         return made
 
@@ -129,20 +154,13 @@ def simulated_store(url: str, process: Process, faults: DatabaseFaults) -> Store
         parameters["async_creator_fn"] = connect
 
     event.listen(engine.sync_engine, "do_connect", use)
-    store = Store(engine)
+    store = Store(engine, claim=None if server is None else SessionClaim(engine, process.name))
 
     def end() -> None:
         for each in list(opened):
             each.end()
-        _unlock(store)
+        if isinstance(store._claim, FileClaim) and store._claim._lock is not None:
+            store._claim._lock.close()  # the operating system releases the locks of a process that has ended
 
     process.on_death.append(end)
     return store
-
-
-def _unlock(store: Store) -> None:
-    """Release the locks, as the operating system does for a process that has ended."""
-    claim = store._claim
-    assert isinstance(claim, FileClaim)
-    if claim._lock is not None:
-        claim._lock.close()

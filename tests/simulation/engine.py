@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
+
 from containers.engine import StageStart
 from containers.errors import StateNotLocal
-from sluice.core.errors import SluiceError
+from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced, TransactionalWriter
+from containers.state.checkpoint import inspect
+from sluice.core.errors import LeaseLost, SluiceError
+from sluice.core.ids import Ssp
+from sluice.streams.kafka import transactional_id
+from sluice.wire.body import DRAIN_RECORD_HEADER, RUN_RECORD_HEADER
+from tests.simulation.kafka import Brokers, clients, settled_ends
 from tests.simulation.loop import Killed, Process, SimulatedLoop
 from tests.support.counting_engine import CountingEngine, write_whole
 from tests.support.engines import FakeQuery
@@ -38,6 +47,10 @@ class SimulatedEngine(CountingEngine):
     on_started: Callable[[StageStart], None] = lambda start: None
     """A query runs from now on."""
     steps: int = 0
+    brokers: Brokers | None = None
+    """Of Kafka, if its streams are there."""
+    _writers: dict[str, TransactionalWriter] = field(default_factory=dict)
+    """By transactional id."""
     _busy: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
     """Queries whose work between two batches has not ended, and the waits for its end."""
 
@@ -54,6 +67,8 @@ class SimulatedEngine(CountingEngine):
         """Run batch after batch, as Spark does. A batch that fails ends the query."""
         while not query.stopped:
             await asyncio.sleep(self.chance.uniform(*PAUSES))
+            if self.brokers is not None and self.brokers.away:
+                continue  # a reader waits for the brokers
             try:
                 await self.reads_on(query, self.chance.choice((3, 10, 30)))
             except Exception as error:
@@ -71,6 +86,102 @@ class SimulatedEngine(CountingEngine):
             write_whole(self.directory(start) / "state" / f"{batch}.snapshot", state)
             self._step()
             self._purge(self.directory(start), batch)
+
+    # --- Kafka -----------------------------------------------------------------------------------------------------
+
+    def _fence(self, start: StageStart) -> int:
+        """As `KafkaTaskSystem.fence`."""
+        if self.brokers is None:
+            return super()._fence(start)
+        (stream,) = start.declared.stage.writes
+        name = transactional_id(self.job, start.declared.stage.name, stream, start.task)
+        former = self._writers.pop(name, None)
+        if former is not None:
+            former.close()
+        writer = TransactionalWriter(
+            {},
+            name,
+            stream,
+            start.lineage,
+            start.generation,
+            lambda: self._confirm(start),
+            missing_marker=MissingMarker.SEND,
+            clients=clients(self.brokers, self._step, self._dies),
+        )
+        try:
+            written = writer.open(lambda: self._unfinished(start))
+        except LeaseLost as lost:
+            self._loses_lease(lost)
+            raise
+        self._writers[name] = writer
+        return written
+
+    def _append(self, start: StageStart, batch: int, out: Mapping[str, int]) -> None:
+        """As `KafkaTaskSystem.append`."""
+        if self.brokers is None:
+            super()._append(start, batch, out)
+            return
+        (stream,) = start.declared.stage.writes
+        name = transactional_id(self.job, start.declared.stage.name, stream, start.task)
+        if name not in self._writers:
+            self._fence(start)
+        writer = self._writers[name]
+        if writer.has(batch):
+            self.brokers.happened["repeated"] += 1
+            return
+        headers = [(header, text.encode()) for header, text in self._headers(start, stream).items()]
+        keys, values = [key.encode() for key in sorted(out)], [str(out[key]).encode() for key in sorted(out)]
+        records = pa.RecordBatch.from_arrays([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], names=["key", "value"])
+
+        def produce(send: Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None]) -> int:
+            if keys:
+                send(records, headers)
+                self._step()
+            return len(keys)
+
+        try:
+            writer.write(batch, produce, self.ledger.log.partitions(stream) if stream == self.ledger.mid else None)
+        except BaseException as error:
+            self._writers.pop(name).close()
+            if isinstance(error, ProducerFenced):
+                self._confirm(start)
+            raise
+
+    def _unfinished(self, start: StageStart) -> Mapping[int, datetime]:
+        """The batches that were planned and not committed. The plans of this engine have no time."""
+        found = inspect(self.directory(start))
+        committed, planned = (found.committed, found.planned) if found is not None and found.lineage == start.lineage else (-1, -1)
+        batches = {batch for batch in start.replay if batch > committed} | set(range(committed + 1, planned + 1))
+        return dict.fromkeys(sorted(batches), datetime.fromtimestamp(3600, UTC))
+
+    def _headers(self, start: StageStart, stream: str) -> Mapping[str, str]:
+        headers = {RUN_RECORD_HEADER: str(start.first_run)} if stream == self.ledger.mid else {}
+        return headers | ({DRAIN_RECORD_HEADER: start.drain} if start.drain else {})
+
+    def _confirm(self, start: StageStart) -> None:
+        try:
+            start.confirm_owner()
+        except LeaseLost as lost:
+            self._loses_lease(lost)
+            raise
+
+    def _loses_lease(self, lost: LeaseLost) -> None:
+        assert self._callbacks is not None
+        self._callbacks.on_lease_lost(lost)
+
+    def ends(self, start: StageStart) -> Mapping[Ssp, int]:
+        if self.brokers is None:
+            return super().ends(start)
+        with self._at_work():
+            (stream,) = start.declared.stage.reads
+            if stream != self.ledger.mid:
+                return {}
+            now = settled_ends(self.brokers, stream, self._step)
+            return {ssp: now[ssp.partition] for ssp in start.starts}
+
+    def close(self) -> None:
+        while self._writers:
+            self._writers.popitem()[1].close()
 
     def _purge(self, directory: Path, batch: int) -> None:
         """Delete the files of old batches, as Spark does. Otherwise each commit would list more files than the one before."""
@@ -100,6 +211,10 @@ class SimulatedEngine(CountingEngine):
             if self.kill_after <= 0:
                 self.on_kill()
                 raise Killed
+
+    def _dies(self) -> None:
+        self.on_kill()
+        raise Killed
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:

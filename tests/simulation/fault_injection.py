@@ -1,4 +1,5 @@
-"""What can go wrong. Each fault begins at once, and its temporary effect is ended by a separate task."""
+"""What can go wrong. Each fault begins at once, and its temporary effect is ended by a separate task. A fault that finds nothing to act on
+returns False, and is not counted."""
 
 from __future__ import annotations
 
@@ -17,9 +18,11 @@ def _running(world: World) -> list[Container]:
     return [slot.container for _, slot in sorted(world.slots.items()) if slot.container is not None and slot.container.running]
 
 
-async def kill_container(world: World) -> None:
-    if running := _running(world):
+async def kill_container(world: World) -> bool:
+    running = _running(world)
+    if running:
         world.kill(world.dice.choice(running), "by a fault")
+    return bool(running)
 
 
 async def crash_loop(world: World) -> None:
@@ -32,26 +35,30 @@ async def crash_loop(world: World) -> None:
         await asyncio.sleep(8)
 
 
-async def kill_container_in_a_step(world: World) -> None:
+async def kill_container_in_a_step(world: World) -> bool:
     """Between two steps of a batch, a commit, a drain or a restore."""
     engines = [engine for container in _running(world) for engine in container.engines]
     if engines:
         world.dice.choice(engines).kill_after = world.dice.randrange(1, 30)
+    return bool(engines)
 
 
-async def freeze_container(world: World) -> None:
-    if running := _running(world):
+async def freeze_container(world: World) -> bool:
+    running = _running(world)
+    if running:
         container = world.dice.choice(running)
         world.say(f"{container.name} is frozen")
         seconds = world.dice.choice((1, 10, 50, 90))
         world.disturb(seconds, container.machine)
         world.loop.freeze(container.process)
         world.later(seconds, lambda: world.loop.thaw(container.process))
+    return bool(running)
 
 
-async def suspend_machine(world: World) -> None:
+async def suspend_machine(world: World) -> bool:
     """Suspend a container and its watchdog. The clock of leases continues; events that were due meanwhile happen immediately afterwards."""
-    if running := _running(world):
+    running = _running(world)
+    if running:
         container = world.dice.choice(running)
         seconds = world.dice.choice((10, 60, 300))
         world.say(f"the machine of {container.name} is suspended for {seconds} s")
@@ -59,6 +66,7 @@ async def suspend_machine(world: World) -> None:
         world.loop.freeze(container.process)
         container.suspended = True
         world.later(seconds, lambda: _resume(world, container))
+    return bool(running)
 
 
 def _resume(world: World, container: Container) -> None:
@@ -66,13 +74,15 @@ def _resume(world: World, container: Container) -> None:
     world.loop.thaw(container.process)
 
 
-async def stop_container(world: World) -> None:
+async def stop_container(world: World) -> bool:
     """SIGTERM, and after a while SIGKILL."""
-    if running := _running(world):
+    running = _running(world)
+    if running:
         container = world.dice.choice(running)
         world.say(f"{container.name} gets SIGTERM")
         container.process.context().run(world.loop.call_soon, container.agent.stop_requested)
         world.later(60, lambda: world.kill(container, "because it does not stop"))
+    return bool(running)
 
 
 async def cut_container_off(world: World) -> None:
@@ -86,7 +96,7 @@ def _cut_off(world: World, machine: str, seconds: float) -> None:
     world.later(seconds, lambda: world.network.cut.discard(machine))
 
 
-async def replace_container(world: World) -> None:
+async def replace_container(world: World) -> bool:
     """A node does not answer, and a container of its slot is started on another node while the former one continues."""
     running = _running(world)
     if running:
@@ -96,6 +106,7 @@ async def replace_container(world: World) -> None:
         if cut:
             _cut_off(world, former.machine, cut)
         world.replace_container(former.slot)
+    return bool(running)
 
 
 async def shorten_leases(world: World) -> None:
@@ -195,8 +206,9 @@ async def _freeze_coordinator(world: World, seconds: float) -> None:
 
 
 async def second_coordinator(world: World) -> None:
-    """Another coordinator is started on the same database, in half of the cases while the first is frozen."""
-    process, frozen = world.coordinator, world.dice.random() < 0.5
+    """Another coordinator is started on the same database, in half of the cases while the first is frozen. On PostgreSQL it would then take
+    the claim over after ten seconds; see `take_claim_over`."""
+    process, frozen = world.coordinator, world.dice.random() < 0.5 and world.postgresql is None
     assert process is not None
     if frozen:
         world.disturb(10)
@@ -207,13 +219,13 @@ async def second_coordinator(world: World) -> None:
         world.loop.thaw(process)
 
 
-async def restore_older_database(world: World) -> None:
+async def restore_older_database(world: World) -> bool:
     """An operator restores a copy of the database while containers run. They do so only if no operator has changed anything since the
     copy was made, because the restored database would lack that change."""
     copy, acts = world.copy_database(), world.acts
     await asyncio.sleep(world.dice.choice((1, 10, 40)))
     if copy is None or world.acts != acts or not (world.draining is None or world.draining.done()):
-        return
+        return False
     absence = world.disturb(inf)
     world.kill_coordinator()
     await asyncio.sleep(world.dice.choice((0.5, 5)))
@@ -221,6 +233,7 @@ async def restore_older_database(world: World) -> None:
     await world.start_coordinator()
     absence.end = world.loop.time()
     await world.use_slots_of_model()
+    return True
 
 
 async def jump_clock(world: World) -> None:
@@ -260,13 +273,14 @@ async def change_without_answer(world: World) -> None:
     await act(world)
 
 
-async def lose_index(world: World) -> None:
+async def lose_index(world: World) -> bool:
     """In half of the cases all machines are lost at that moment, so that the index is needed."""
-    world.lose_index()
+    lost = world.lose_index()
     if world.dice.random() < 0.5:
         for container in _running(world):
             world.slots[container.slot].loses_disk = True
             world.kill(container, "with its machine")
+    return lost
 
 
 async def pin(world: World) -> None:
@@ -277,8 +291,8 @@ async def unpin(world: World) -> None:
     await world.unpin()
 
 
-async def grow_input(world: World) -> None:
-    world.grow()
+async def grow_input(world: World) -> bool:
+    return world.grow()
 
 
 async def grow_by_hand(world: World) -> None:
@@ -305,6 +319,16 @@ async def move_blob_stores(world: World) -> None:
     await world.deploy(world.dice.choice((1, 2)))
 
 
+async def open_spares(world: World) -> None:
+    """Spare containers are started. Each takes a slot whose container has ended, until none is left."""
+    for _ in range(world.dice.choice((1, 2))):
+        world.start_spare()
+
+
+async def set_backup(world: World) -> None:
+    await world.set_backup(world.dice.choice((BLOB_STORES[:1], BLOB_STORES[1:], BLOB_STORES)))
+
+
 async def scale(world: World) -> None:
     await world.scale(world.dice.choice((1, 2, 3)))
 
@@ -313,20 +337,21 @@ async def deploy(world: World) -> None:
     await world.deploy(world.dice.choice((1, 2)))
 
 
-async def drain(world: World) -> None:
-    await _drain(world, "DEFAULT")
+async def drain(world: World) -> bool:
+    return await _drain(world, "DEFAULT")
 
 
-async def drain_and_keep_state(world: World) -> None:
-    await _drain(world, "KEEP_STATE")
+async def drain_and_keep_state(world: World) -> bool:
+    return await _drain(world, "KEEP_STATE")
 
 
-async def cancel_drain(world: World) -> None:
+async def cancel_drain(world: World) -> bool:
     if world.drain_id:
         try:
             await world.operator().cancel_drain(world.drain_id)
         except SluiceError as error:
             world.say(f"not cancelled: {error}")
+    return bool(world.drain_id)
 
 
 async def stop_run(world: World) -> None:
@@ -340,14 +365,16 @@ async def stop_run(world: World) -> None:
     await world.deploy(world.dice.choice((1, 2)))
 
 
-async def drain_and_restore(world: World) -> None:
-    await _drain(world, "KEEP_STATE", restore=True)
+async def drain_and_restore(world: World) -> bool:
+    return await _drain(world, "KEEP_STATE", restore=True)
 
 
-async def _drain(world: World, mode: str, restore: bool = False) -> None:
+async def _drain(world: World, mode: str, restore: bool = False) -> bool:
     """Upgrade the job in the background, so that other faults may happen meanwhile."""
-    if world.draining is None or world.draining.done():
+    free = world.draining is None or world.draining.done()
+    if free:
         world.draining = asyncio.ensure_future(_drain_and_deploy(world, mode, restore))
+    return free
 
 
 async def _drain_and_deploy(world: World, mode: str, restore: bool) -> None:
@@ -359,7 +386,89 @@ async def _drain_and_deploy(world: World, mode: str, restore: bool) -> None:
         await world.deploy(world.dice.choice((1, 2)))
 
 
-FAULTS: Mapping[str, Callable[[World], Awaitable[None]]] = {
+async def kafka_away(world: World) -> bool:
+    """No broker answers. `World.grow` and producers wait, too."""
+    assert world.brokers is not None
+    world.brokers.away = True
+    seconds = world.dice.choice((2, 15, 60))
+    world.say(f"Kafka is away for {seconds} s")
+    world.later(seconds, lambda: setattr(world.brokers, "away", False))
+    return True
+
+
+async def kafka_commit_without_answer(world: World) -> bool:
+    """Transactions are committed, and the brokers' answers are lost."""
+    assert world.brokers is not None
+    world.brokers.lose_commits = world.dice.choice((1, 1, 3))
+    return True
+
+
+async def kill_writer_in_transaction(world: World) -> bool:
+    """A container is killed after it has sent records and before it commits. Its transaction holds readers back."""
+    assert world.brokers is not None
+    world.brokers.kill_a_writer = True
+    await asyncio.sleep(world.dice.choice((5, 20)))
+    killed, world.brokers.kill_a_writer = not world.brokers.kill_a_writer, False
+    return killed
+
+
+async def lose_markers(world: World) -> bool:
+    """Kafka deletes the offsets of all groups without members, in half of the cases while containers are killed between two steps."""
+    assert world.brokers is not None
+    if world.dice.random() < 0.5:
+        await kill_container_in_a_step(world)
+        await asyncio.sleep(world.dice.uniform(0, 5))
+    lost = bool(world.brokers.groups)
+    world.say(f"Kafka loses {len(world.brokers.groups)} markers")
+    world.brokers.groups.clear()
+    return lost
+
+
+KAFKA_FAULTS = frozenset(each.__name__ for each in (kafka_away, kafka_commit_without_answer, kill_writer_in_transaction, lose_markers))
+"""Those that happen only where streams are in Kafka."""
+
+
+async def lose_sessions(world: World) -> bool:
+    """The database ends sessions, as in a failover, in half of the cases while the answer to a COMMIT is lost."""
+    assert world.postgresql is not None
+    if world.dice.random() < 0.5:
+        world.database.lose_commits = 1
+        await asyncio.sleep(world.dice.uniform(0, 2))
+    ended = world.postgresql.terminate_all()
+    world.say(f"PostgreSQL ends {ended} sessions")
+    return ended > 0
+
+
+async def take_claim_over(world: World) -> bool:
+    """The coordinator is frozen for so long that another one takes its claim. Some machines still reach the former one when it is thawed,
+    until it ends."""
+    former, way = world.coordinator, world.network.server
+    assert former is not None
+    assert way is not None
+    world.say(f"{former.name} is frozen, and another coordinator is started")
+    absence = world.disturb(inf)
+    world.loop.freeze(former)
+    await asyncio.sleep(world.dice.uniform(0, 12))
+    await world.start_coordinator()
+    absence.end = world.loop.time()
+    for machine in sorted({slot.machine for slot in world.slots.values()}):
+        if world.dice.random() < 0.5:
+            world.say(f"machine {machine} still reaches {former.name}")
+            world.network.ways[machine] = way
+            world.disturb(40, machine)
+    await asyncio.sleep(world.dice.choice((0, 2, 10)))
+    world.loop.thaw(former)
+    await asyncio.sleep(20)
+    world.network.ways.clear()
+    if not former.dead:
+        world.broken.append(f"{former.name} has lost its claim 20 s ago and still runs")
+    return True
+
+
+POSTGRESQL_FAULTS = frozenset(each.__name__ for each in (lose_sessions, take_claim_over))
+"""Those that happen only where the database is PostgreSQL."""
+
+FAULTS: Mapping[str, Callable[[World], Awaitable[bool | None]]] = {
     each.__name__: each
     for each in (
         kill_container,
@@ -406,6 +515,14 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[None]]] = {
         cancel_drain,
         stop_run,
         impostor,
+        kafka_away,
+        kafka_commit_without_answer,
+        kill_writer_in_transaction,
+        lose_markers,
+        lose_sessions,
+        take_claim_over,
+        open_spares,
+        set_backup,
     )
 }
 
@@ -418,6 +535,9 @@ async def heal(world: World) -> None:
         if container.process.frozen:
             _resume(world, container)
     world.blobs_fail, world.database.away = None, False
+    world.network.ways.clear()
+    if world.brokers is not None:
+        world.brokers.away, world.brokers.lose_commits = False, 0
     world.database.lose_commits = world.database.spare_commits = 0
     world.network.cut.clear()
     world.network.deaf.clear()

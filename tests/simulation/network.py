@@ -35,6 +35,8 @@ class Network:
     loop: SimulatedLoop
     chance: Random
     server: Server | None = None
+    ways: dict[str, Server] = field(default_factory=dict)
+    """Machines that reach another coordinator than `server`, as with old answers of a name server."""
     cut: set[str] = field(default_factory=set)
     lossy: float = 0.0
     slow: float = 0.01
@@ -61,7 +63,7 @@ class Way(httpx.AsyncBaseTransport):
         if self._machine in network.cut:
             await asyncio.sleep(limits.get("connect") or 3600)
             raise httpx.ConnectTimeout("no answer to a connection", request=request)
-        server = network.server
+        server = network.ways.get(self._machine, network.server)
         if server is None or server.process.dead:
             await asyncio.sleep(CONNECT_FAILS_AFTER)
             raise httpx.ConnectError("connection refused", request=request)
@@ -78,7 +80,7 @@ class Way(httpx.AsyncBaseTransport):
             raise httpx.ReadTimeout("no answer", request=request) from None
 
     def _repeat(self, request: httpx.Request) -> None:
-        server = self._network.server
+        server = self._network.ways.get(self._machine, self._network.server)
         if server is not None and not server.process.dead:
             self._serve(server, request, self._network.loop.create_future())
 

@@ -16,12 +16,16 @@ from pathlib import Path
 from random import Random
 
 from sluice.randomness import drawn_from
-from tests.simulation.fault_injection import FAULTS, heal
+from tests.simulation.fault_injection import FAULTS, KAFKA_FAULTS, POSTGRESQL_FAULTS, heal, lose_markers
 from tests.simulation.impostors import impostor
 from tests.simulation.loop import collect_quietly, main_process, simulated
 from tests.simulation.world import World
 
 FAULTS_OF_A_SEED = 20
+
+PACES = (0.3, *[1.0] * 3, *[3.0] * 6)
+"""Factors for the intervals of the coordinator's chores. With short intervals a seed takes several times as long, since chores take time
+even when they have nothing to do."""
 
 PAUSES = (2, 4, 8)
 """The average number of seconds between two faults of a seed."""
@@ -45,6 +49,8 @@ class Outcome:
     virtual_seconds: float = 0.0
     requests: int = 0
     drains: int = 0
+    transactions: Counter[str] = field(default_factory=Counter)
+    """What happened to transactions on Kafka, and how often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +62,33 @@ class PlannedFault:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a seed runs on. `kafka`: its streams are in Kafka, otherwise in the embedded log. `postgresql`: its database is PostgreSQL,
+    otherwise SQLite. `pace`: the factor for the intervals of the coordinator's chores; None: drawn by the seed. `standby`: slots keep
+    copies of the state of others. `removal`: the job is removed at the end."""
+
+    kafka: bool
+    postgresql: bool
+    pace: float | None
+    standby: bool = False
+    removal: bool = False
+
+
+def place_of(seed: int, kinds: Collection[str]) -> Place:
+    """Drawn by the seed. If kinds of faults are given, it follows from them."""
+    if kinds:
+        return Place(not KAFKA_FAULTS.isdisjoint(kinds), not POSTGRESQL_FAULTS.isdisjoint(kinds), None)
+    chance = Random(f"place of {seed}")
+    return Place(chance.random() < 0.35, chance.random() < 0.35, chance.choice(PACES), chance.random() < 0.3, chance.random() < 0.3)
+
+
 def plan_faults(seed: int, count: int, kinds: Collection[str] = ()) -> Sequence[PlannedFault]:
-    """The faults of a seed, of these kinds, or of all. Each is independent of the others, so that a seed may be run with only
-    some of them."""
-    chance = Random(f"faults of {seed}")
-    pause, names = chance.choice(PAUSES), sorted(kinds or FAULTS)
+    """The faults of a seed, of these kinds, or of all that may happen where it runs. Each is independent of the others, so that a seed may
+    be run with only some of them."""
+    chance, place = Random(f"faults of {seed}"), place_of(seed, kinds)
+    elsewhere = (frozenset() if place.kafka else KAFKA_FAULTS) | (frozenset() if place.postgresql else POSTGRESQL_FAULTS)
+    pause, names = chance.choice(PAUSES), sorted(kinds or FAULTS.keys() - elsewhere)
     return [PlannedFault(number, chance.expovariate(1 / pause), chance.choice(names)) for number in range(count)]
 
 
@@ -77,7 +105,7 @@ def run_seed(seed: int, faults: int = FAULTS_OF_A_SEED, only: Collection[int] | 
         gc.freeze()  # modules and classes stay; collections would look at all of them again and again
     try:
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # coroutines of dead processes that were never awaited
-            _run_seed(chance, directory, outcome)
+            _run_seed(chance, directory, outcome, kinds)
             collect_quietly()
     finally:
         logging.disable(logging.NOTSET)
@@ -85,31 +113,44 @@ def run_seed(seed: int, faults: int = FAULTS_OF_A_SEED, only: Collection[int] | 
     return outcome
 
 
-def _run_seed(chance: Random, directory: Path, outcome: Outcome) -> None:
+def _run_seed(chance: Random, directory: Path, outcome: Outcome, kinds: Collection[str]) -> None:
     """Run the seed in a function of its own, so that no reference to the world is left."""
-    world: World | None = None
-    try:
-        with drawn_from(chance), simulated(chance) as loop:
-            settings = {
-                "commit_interval_seconds": chance.choice((0, 1, 5, 3600)),
-                "max_replay": chance.choice((3, 8)),
-                "restart_delay_seconds": 1.0,
-                "report_seconds": 3.0,
-                "metrics_host": NO_ADDRESS,
-            }
-            authentication = any(each.name == impostor.__name__ for each in outcome.plan)
-            world = World(loop, chance, directory, settings, authentication=authentication)
-            loop.run_until_complete(loop.create_task(_live(world, outcome), context=main_process()))
-    except Exception as error:
-        outcome.broken.append(f"{type(error).__name__}: {error}")
-    finally:
-        if world is not None:
-            outcome.trace, outcome.virtual_seconds = world.trace, world.loop.time()
-            outcome.requests, outcome.drains = world.network.requests, world.checked_drains
-            outcome.broken += [*world.ledger.faults, *world.broken, *world.network.broken]
+    place = place_of(outcome.seed, kinds)
+    with drawn_from(chance), simulated(chance) as loop:
+        settings = {
+            "commit_interval_seconds": chance.choice((0, 1, 5, 3600)),
+            "max_replay": chance.choice((3, 8)),
+            "restart_delay_seconds": 1.0,
+            "report_seconds": 3.0,
+            "metrics_host": NO_ADDRESS,
+        }
+        world = World(
+            loop,
+            chance,
+            directory,
+            settings,
+            authentication=any(each.name == impostor.__name__ for each in outcome.plan),
+            kafka=place.kafka,
+            postgresql=place.postgresql,
+            pace=place.pace,
+        )
+        if place.standby:
+            world.config["standby.replicas"] = "1"
+        if any(each.name == lose_markers.__name__ for each in outcome.plan):  # a search finds no batch whose records were trimmed
+            world.coordinator_settings["log_retention_seconds"] = 3600
+        try:
+            loop.run_until_complete(loop.create_task(_live(world, outcome, place), context=main_process()))
+        except Exception as error:
+            outcome.broken.append(f"{type(error).__name__}: {error}")
+        # Copied before the loop ends, because the coroutines that are dropped then run their `finally` blocks.
+        outcome.trace, outcome.virtual_seconds = [*world.trace], loop.time()
+        outcome.requests, outcome.drains = world.network.requests, world.checked_drains
+        if world.brokers is not None:
+            outcome.transactions = world.brokers.happened
+        outcome.broken += [*world.ledger.faults, *world.broken, *world.network.broken]
 
 
-async def _live(world: World, outcome: Outcome) -> None:
+async def _live(world: World, outcome: Outcome, place: Place) -> None:
     await world.start_coordinator()
     world.log.create("in", 2)
     await world.deploy(world.chance.choice((1, 2)))
@@ -118,10 +159,10 @@ async def _live(world: World, outcome: Outcome) -> None:
         await asyncio.sleep(fault.after)
         if not fault.name:
             continue
-        outcome.faults[fault.name] += 1
         world.say(f"fault {fault.number}: {fault.name}")
         world.dice = Random(f"fault {fault.number} of {outcome.seed}")
-        await FAULTS[fault.name](world)
+        if await FAULTS[fault.name](world) is not False:
+            outcome.faults[fault.name] += 1
         if world.ledger.faults or world.broken or world.network.broken:
             return
     producer.cancel()
@@ -130,6 +171,8 @@ async def _live(world: World, outcome: Outcome) -> None:
         async with asyncio.timeout(SETTLES_WITHIN):
             await _settle(world)
             await world.check_snapshots()
+            if place.removal:
+                await world.remove_job()
     except TimeoutError:
         ended = [line for line in world.trace if " ended: " in line][-1:]
         world.broken.append(f"not everything is read and drained {SETTLES_WITHIN} s after the last fault: {', '.join(ended) or 'no end'}")

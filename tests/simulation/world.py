@@ -20,7 +20,7 @@ from containers.agent.lifecycle import ExitReason
 from containers.engine import StageStart
 from containers.errors import EXIT_REPEATED_FAILURE
 from containers.settings import ContainerSettings
-from coordinator.app import build
+from coordinator.app import build, stream_systems
 from coordinator.settings import Settings, read_settings
 from coordinator.store.copies import backup, database_file, restore
 from sluice import Job
@@ -34,15 +34,19 @@ from sluice.core.errors import CoordinatorUnreachable, DatabaseInUse, SluiceErro
 from sluice.core.ids import ExecutionContainerId, Generation, Instant, Lineage, RunId
 from sluice.deploy import deploy_request
 from sluice.streams.log import Headers, Log, Record, Writer
+from sluice.streams.port import StreamSystem
 from sluice.wire import drains as wire_drains
 from sluice.wire.body import DRAIN_RECORD_HEADER
 from sluice.wire.jobmodels import ChangeRequest, PlanRequest, RollbackRequest
 from sluice.wire.runs import RunReply, RunRequest
-from sluice.wire.snapshots import PinRequest, StoreBody, VerifyRequest
+from sluice.wire.snapshots import BackupRequest, PinRequest, StoreBody, VerifyRequest
 from tests.simulation.database import DatabaseFaults, simulated_store
 from tests.simulation.engine import SimulatedEngine
+from tests.simulation.kafka import Brokers, KafkaLog, ModelledKafka
 from tests.simulation.loop import Process, SimulatedLoop
-from tests.simulation.network import Network, Server, Way
+from tests.simulation.network import Network, Way
+from tests.simulation.network import Server as HttpServer
+from tests.simulation.postgresql import Server
 from tests.support.agents import two_stages
 from tests.support.counting_engine import Ends, Ledger, summed
 from tests.support.faults import Fault, FaultyBlobs, Operation
@@ -61,6 +65,12 @@ KEPT_AT_LEAST = 3
 BLOB_STORES = ("local", "remote")
 
 PIN = "kept"
+READ = ("/metrics", "/runs", "/jobs", "/readyz", "/prometheus/targets", "/tokens", "/locality", "/openapi.json")
+"""What monitoring and other programs read."""
+
+REMOVED_WITHIN = 300
+"""Seconds after its run was stopped in which a job can be removed: a lease and its margin."""
+
 SURVIVED = 20
 """The absence of the coordinator, in seconds within the last LEASE seconds, that every container survives."""
 
@@ -173,15 +183,36 @@ class Slot:
     removed: bool = False
     loses_disk: bool = False
     """Whether the disk is lost when its container is killed."""
+    place: str = ""
+    """The name of its disk."""
+    spare: bool = False
+    """Whether its container waits for a slot."""
 
     def __post_init__(self) -> None:
         self.machine = self.machine or self.name
+        self.place = self.place or self.name
 
 
 class World:
     def __init__(
-        self, loop: SimulatedLoop, chance: Random, directory: Path, settings: Mapping[str, Any], *, authentication: bool = False
+        self,
+        loop: SimulatedLoop,
+        chance: Random,
+        directory: Path,
+        settings: Mapping[str, Any],
+        *,
+        authentication: bool = False,
+        kafka: bool = False,
+        postgresql: bool = False,
+        pace: float | None = None,
+        name: str = "delays",
+        beside: World | None = None,
     ) -> None:
+        """`beside`: a world with another job, whose coordinator, clock and streams this one uses."""
+        self.job_name = name
+        own = "" if beside is None else f"{name}-"
+        self.streams = (f"{own}in", f"{own}mid", f"{own}out")
+        self.prefix = own
         self.loop = loop
         self.chance = chance
         self.dice = chance
@@ -212,11 +243,16 @@ class World:
         self.authentication = authentication
         self.tokens: dict[str, str] = {}
         """The token of each principal; none where the coordinator needs none."""
-        self.pace = chance.choice((0.3, 1.0, 3.0, 3.0))
+        drawn = chance.choice((0.3, 1.0, 3.0, 3.0))
+        self.pace = drawn if pace is None else pace
+        self.config: dict[str, str] = {}
+        """Of deployments."""
         """The factor for the intervals of the coordinator's chores, because chores take time even when they have nothing to do."""
         self.disturbances: list[Disturbance] = []
-        self.log = Log(directory / "home" / "log")
-        self.ledger = GrowingLedger(self.log)
+        self.brokers = Brokers(loop, chance, lambda: int(self.clock.now().timestamp() * 1e6)) if kafka else None
+        self.log = Log(directory / "home" / "log") if self.brokers is None else KafkaLog(self.brokers)
+        self.postgresql = Server(loop.time) if postgresql else None
+        self.ledger = GrowingLedger(self.log, self.streams[1])
         self.blobs_fail: tuple[Fault, float] | None = None
         """How operations of containers on the blob store fail, and with which probability."""
         self.database = DatabaseFaults(chance)
@@ -224,7 +260,9 @@ class World:
         self.produced = 0
         self.containers: list[Container] = []
         self.slots: dict[str, Slot] = {}
-        self.machines = 0
+        self.started = self.machines = self.spares = 0
+        self.taken = 0
+        """The number of slots that spare containers have taken."""
         self.disks: Counter[str] = Counter()
         self.failed_drains: set[str] = set()
         self.version = self.deployed_version = 0
@@ -243,10 +281,9 @@ class World:
         self.repeats = False
         """Whether a stage has begun a lineage at an older snapshot because an index was lost, so that records may be written twice."""
         self.draining: asyncio.Future[None] | None = None
-
-    @property
-    def job_name(self) -> str:
-        return self.job(0, 0).name
+        if beside is not None:
+            self.network, self.clock, self.log = beside.network, beside.clock, beside.log
+            self.ledger = GrowingLedger(self.log, self.streams[1])
 
     def say(self, what: str) -> None:
         """Add a line to the trace, without the directory of this run: the same seed gives the same trace in every process."""
@@ -276,15 +313,19 @@ class World:
         self.database_url = settings.database
         self.say(f"{process.name} starts")
 
+        def lost(error: DatabaseInUse) -> None:
+            self.say(f"{process.name} ends: {error}")
+            self.loop.kill(process)
+
         async def run() -> None:
-            store = simulated_store(settings.database, process, self.database)
-            coordinator = build(settings, self.clock, store=store, pace=self.pace)
+            store = simulated_store(settings.database, process, self.database, self.postgresql)
+            coordinator = build(settings, self.clock, lost, store, self.pace, self._systems(settings))
             async with coordinator.api.router.lifespan_context(coordinator.api):
                 if self.authentication and not self.tokens:
                     for name, role in TOKENS.items():
                         grant = Grant(frozenset({role}))
                         self.tokens[name] = (await coordinator.authentication.tokens.create(name, grant, None, "simulation")).token
-                self.network.server = Server(process, httpx.ASGITransport(coordinator.asgi))
+                self.network.server = HttpServer(process, httpx.ASGITransport(coordinator.asgi))
                 ready.set()
                 await asyncio.Event().wait()
 
@@ -299,6 +340,10 @@ class World:
         elif task.done():
             task.result()
 
+    def _systems(self, settings: Settings) -> Mapping[str, StreamSystem]:
+        systems = stream_systems(settings, self.clock)
+        return systems if self.brokers is None else {**systems, "kafka": ModelledKafka(self.brokers)}
+
     def _coordinator_settings(self) -> Settings:
         return read_settings(home=self.directory / "home", allowed_hosts=("c",), **self.coordinator_settings)
 
@@ -308,7 +353,8 @@ class World:
         settings = self._coordinator_settings()
 
         async def run() -> None:
-            coordinator = build(settings, self.clock, store=simulated_store(settings.database, process, self.database), pace=self.pace)
+            store = simulated_store(settings.database, process, self.database, self.postgresql)
+            coordinator = build(settings, self.clock, store=store, pace=self.pace, systems=self._systems(settings))
             async with coordinator.api.router.lifespan_context(coordinator.api):
                 self.broken.append("two coordinators have one database")
 
@@ -348,23 +394,27 @@ class World:
     # --- containers ------------------------------------------------------------------------------------------------
 
     def job(self, version: int, build: int) -> Job:
-        job = two_stages()
+        job = two_stages(self.job_name, streams=self.streams)
         job.code = f"version {version}, build {build}"
         return job
 
     def disk(self, slot: str) -> Path:
-        return self.directory / f"disk {slot} {self.disks[slot]}"
+        return self.directory / f"{self.prefix}disk {slot} {self.disks[slot]}"
 
     def start_container(self, slot: Slot) -> Container:
-        name = f"c{len(self.containers)}"
+        name = f"{self.prefix}c{self.started}"
+        self.started += 1
         process = Process(name)
         clock = self.clocks.setdefault(slot.machine, Clock(self.loop))
-        root = self.disk(slot.name)
+        root = self.disk(slot.place)
         version = f"version {slot.version}"
         settings = ContainerSettings(
             **{
                 "run_id": slot.run,
-                "processor_id": slot.name,
+                "processor_id": "0" if slot.spare else slot.name,
+                "spare": slot.spare,
+                "host": slot.machine,
+                "standby_seconds": 2,
                 "EXECUTION_ENV_CONTAINER_ID": name,
                 "home": self.directory / "home",
                 "state_dir": root,
@@ -376,6 +426,7 @@ class World:
         def make_engine(run: object) -> SimulatedEngine:
             engine = SimulatedEngine(
                 root=root,
+                job=self.job_name,
                 ledger=self.ledger,
                 version=version,
                 can_pause=self.chance.random() < 0.7,
@@ -383,6 +434,7 @@ class World:
                 loop=self.loop,
                 process=process,
                 chance=self.chance,
+                brokers=self.brokers,
                 on_kill=lambda: self.kill(made[0], "between two steps"),
                 on_started=lambda start: self._check_only_holder(made[0], start),
             )
@@ -408,6 +460,7 @@ class World:
             renewed,
             lease_lost,
             lambda url: wrapped(FaultyBlobs(open_blob_store(url, clock), self._blob_fault), Requests(), clock=clock),
+            on_slot=lambda name: self._spare_takes(slot, made[0], name),
         )
         life = process.context().run(lambda: self.loop.create_task(agent.run(), name=name))
         container = Container(name, slot.run, slot.name, slot.machine, process, agent, client, life, self.loop.time())
@@ -416,6 +469,26 @@ class World:
         self.loop.create_task(self._watchdog(container), name=f"watchdog {name}")
         self.say(f"{name} starts in slot {slot.name} of {slot.run}")
         return container
+
+    def start_spare(self) -> None:
+        """Start a container that waits for a slot."""
+        self.spares += 1
+        name = f"spare {self.spares}"
+        slot = Slot(name, self.run_id, self.version, self.build, spare=True)
+        self._begin_supervision(slot)
+
+    def _spare_takes(self, spare: Slot, container: Container, name: str) -> None:
+        """The slot is now that of the spare, and its former container is not started again. If it has just been started, it replaces
+        the spare."""
+        self.say(f"{container.name} takes slot {name}")
+        self.taken += 1
+        spare.name, spare.spare, container.slot = name, False, name
+        former = self.slots.get(name)
+        if former is None or former.run != spare.run:
+            spare.removed = True  # the slot was removed meanwhile
+            return
+        former.removed = True
+        self.slots[name] = spare
 
     def _blob_fault(self, operation: Operation) -> Fault | None:
         if self.blobs_fail is None:
@@ -466,6 +539,14 @@ class World:
             container.exit_code = container.exit_code or 137
             self.loop.kill(container.process)
 
+    def _begin_supervision(self, slot: Slot) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and task.exception() is not None:
+                self.broken.append(f"the supervisor of slot {slot.name} has failed: {task.exception()!r}")
+
+        slot.supervisor = self.loop.create_task(self.supervise(slot), name=f"supervisor {slot.name}")
+        slot.supervisor.add_done_callback(ended)
+
     async def supervise(self, slot: Slot) -> None:
         """Start its containers again, until one ends in order because the run has ended."""
         while True:
@@ -486,7 +567,7 @@ class World:
             slot.loses_disk = False
             if loses_disk and container.process.dead and not slot.removed:
                 self.say(f"slot {slot.name} loses its disk")
-                self.disks[slot.name] += 1  # it stays for a container of the slot in a former run, which may still run
+                self.disks[slot.place] += 1  # it stays for a container of the slot in a former run, which may still run
             if slot.removed or (code == 0 and reason != "stop requested"):
                 return  # or the run has ended
             await asyncio.sleep(self.chance.uniform(0.5, 10))
@@ -516,7 +597,8 @@ class World:
         """Deploy the next run. If the present one is draining, this is refused and changes nothing."""
         version, build = self.version, self.build
         former = self.run_id, version, build
-        request = deploy_request(self.job(version, build), containers, "log", "checkpoint", {})
+        system = "log" if self.brokers is None else "kafka"
+        request = deploy_request(self.job(version, build), containers, system, "checkpoint", self.config)
         try:
             reply = await self.until_answered(lambda: self._deploy(request, former))
         except (Refused, _Superseded) as error:
@@ -529,8 +611,8 @@ class World:
         self.version, self.build = version, build  # a drain may have ended meanwhile
         self.say(f"deployed {self.run_id}, version {version}.{build}, with {containers} containers")
         self.slots = {name: Slot(name, self.run_id, self.version, self.build) for name in map(str, range(containers))}
-        for name, slot in self.slots.items():
-            slot.supervisor = self.loop.create_task(self.supervise(slot), name=f"supervisor {name}")
+        for slot in self.slots.values():
+            self._begin_supervision(slot)
 
     async def _deploy(self, request: RunRequest, former: tuple[RunId, int, int]) -> RunReply:
         """A deployment is not repeated after another one, nor after a drain whose state only the next version reads."""
@@ -562,7 +644,7 @@ class World:
         for name in names:
             if name not in self.slots:
                 slot = self.slots[name] = Slot(name, self.run_id, self.version, self.build)
-                slot.supervisor = self.loop.create_task(self.supervise(slot), name=f"supervisor {name}")
+                self._begin_supervision(slot)
         for name in [name for name in self.slots if name not in names]:
             self.slots.pop(name).removed = True
 
@@ -573,7 +655,7 @@ class World:
         self.disks[name] += 1
         self.machines += 1
         slot = self.slots[name] = Slot(name, former.run, former.version, former.build, f"{name} on machine {self.machines}")
-        slot.supervisor = self.loop.create_task(self.supervise(slot), name=f"supervisor {name}")
+        self._begin_supervision(slot)
         assert former.container is not None
         return former.container
 
@@ -596,12 +678,13 @@ class World:
         after: float = self.coordinator_settings["failover_after_seconds"]
         return self.now - container.lease_ends > 5 + after + GIVEN_UP_WITHIN
 
-    def grow(self) -> None:
+    def grow(self) -> bool:
         """Double the number of partitions of the input."""
-        partitions = self.log.partitions("in")
+        partitions = self.log.partitions(self.streams[0])
         if partitions < MOST_PARTITIONS:
-            self.log.grow("in", 2 * partitions)
+            self.log.grow(self.streams[0], 2 * partitions)
             self.say(f"in has {2 * partitions} partitions")
+        return partitions < MOST_PARTITIONS
 
     async def check_inputs(self) -> None:
         """Request the adoption of new partitions now."""
@@ -638,6 +721,7 @@ class World:
         deployed_since = self.run_id != request.run_id
         if detail.phase.value == "DRAINED" and mode == "DEFAULT":
             if not deployed_since:  # otherwise the next run has written, too
+                await self.readers_see_everything()
                 self.check({(each.stream, each.partition): each.offset for each in detail.drained})
                 self.version += 1
         elif detail.phase.value == "DRAINED" and not deployed_since:
@@ -683,12 +767,48 @@ class World:
             await operator.plan(PlanRequest(job=job, containers=2))
             await operator.plan_drain(self.run_id)
             await operator.drains(job)
+            await operator.job_events(job)
+            await operator.audit_log(None, 50)
             versions = (await operator.versions(job, None, 20)).models
             await operator.difference(job, versions[-1].version, versions[0].version)
             for each in (await operator.snapshots(job, None, None, None, 3)).snapshots:
-                await operator.explain(f"jobs/{job}/{each.task}/{each.stage}/snapshots/{each.checkpoint_id}")
+                await operator.explain(f"jobs/{job}/{each.task.replace(' ', '_')}/{each.stage}/snapshots/{each.checkpoint_id}")
                 begun = await operator.verify(job, each.checkpoint_id, StoreBody(task=each.task, stage=each.stage))
                 await operator.completed(begun, lambda _: None)
+        for path in (*READ, f"/jobs/{job}/?processorId=0", f"/runs/{self.run_id}/containers", f"/runs/{self.run_id}/request"):
+            await self._get(path)
+
+    async def _get(self, path: str) -> None:
+        token = self.tokens.get("operator", "")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with httpx.AsyncClient(transport=Way(self.network, "operator"), base_url="http://c", headers=headers) as http:
+            with suppress(httpx.TransportError):
+                await http.get(path)
+
+    async def set_backup(self, stores: Sequence[str]) -> None:
+        """Back the present run up to these blob stores from now on, and restore it from any of them."""
+        self.acts += 1
+        try:
+            await self.operator().set_backup(self.run_id, BackupRequest(stores=tuple(stores), restore_from=BLOB_STORES))
+            self.say(f"{self.run_id} is backed up to {', '.join(stores)}")
+        except SluiceError as error:
+            self.say(f"backup not changed: {error}")
+
+    async def remove_job(self) -> None:
+        """Stop the run and remove the job, when all else is done. Its containers must have ended."""
+        operator = self.operator()
+        with suppress(Refused):
+            await self.until_answered(lambda: operator.stop_run(self.run_id, "the job is not needed any more"))
+        for _ in range(REMOVED_WITHIN):
+            try:
+                await self.until_answered(lambda: operator.remove_job(self.job_name, dry_run=False))
+            except Refused as error:
+                refused = str(error)
+                await asyncio.sleep(1)
+            else:
+                self.say("the job is removed")
+                return
+        self.broken.append(f"the job is not removed after {REMOVED_WITHIN} s: {refused}")
 
     async def collect(self, what: str) -> None:
         """Request garbage collection or its audit."""
@@ -716,7 +836,7 @@ class World:
         except SluiceError as error:
             self.say(f"not unpinned: {error}")
 
-    def lose_index(self) -> None:
+    def lose_index(self) -> bool:
         """Delete the newest index of a stage from the blob store: once per stage, and only if the stage has others, because without an
         index no state can be restored."""
         present = {
@@ -732,6 +852,7 @@ class World:
             newest.unlink()
             self.lost.add(newest.name)
             self.lost_of.add(stage.parts[-3:-1])
+        return bool(found)
 
     def _stages_in_blob_stores(self) -> Sequence[Path]:
         """The directories of the indexes of all stages."""
@@ -766,19 +887,29 @@ class World:
     # --- data ------------------------------------------------------------------------------------------------------
 
     def produce(self, number: int) -> None:
+        if self.brokers is not None and self.brokers.away:
+            return
         records = [Record(str(self.chance.randrange(1, 10)).encode(), self.chance.choice(KEYS).encode()) for _ in range(number)]
-        self.log.append("in", records, writer=self.producer, batch=self.produced, now_micros=int(self.clock.now().timestamp() * 1e6))
+        self.log.append(
+            self.streams[0], records, writer=self.producer, batch=self.produced, now_micros=int(self.clock.now().timestamp() * 1e6)
+        )
         self.produced += 1
+
+    async def readers_see_everything(self) -> None:
+        """Wait until no transaction on Kafka is open."""
+        if self.brokers is not None:
+            while any(self.brokers.readable(stream) != self.brokers.latest(stream) for stream in self.streams[1:]):
+                await asyncio.sleep(0.1)
 
     def check(self, drained: Mapping[tuple[str, int], int]) -> None:
         """Check that all records read from the input are in the output: once, unless a lineage began at an older snapshot."""
         self.checked_drains += 1
-        read = self.drained_of_input = {partition: offset for (stream, partition), offset in drained.items() if stream == "in"}
-        went_in = summed(self.log, "in", {}, read, lambda headers: True)
-        for stream in ("mid", "out"):
+        read = self.drained_of_input = {partition: offset for (stream, partition), offset in drained.items() if stream == self.streams[0]}
+        went_in = summed(self.log, self.streams[0], {}, read, lambda headers: True)
+        for stream in self.streams[1:]:
             came = summed(self.log, stream, self.log.earliest(stream), self.log.latest(stream), self._counts)
             as_promised = came >= went_in if self.repeats else came == went_in
-            if not as_promised and stream == "out":
+            if not as_promised and stream == self.streams[2]:
                 self.broken.append(f"{stream} has {dict(came)} of {dict(went_in)}")
 
     def _counts(self, headers: Headers) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
@@ -78,7 +78,14 @@ def batch_header(lineage: Lineage, batch: int) -> tuple[str, bytes]:
     return (BATCH_HEADER, f"{lineage}/{batch}".encode())
 
 
-def search(clients: Mapping[str, object], topic: str, lineage: Lineage, batches: Mapping[int, datetime]) -> int:
+def search(
+    clients: Mapping[str, object],
+    topic: str,
+    lineage: Lineage,
+    batches: Mapping[int, datetime],
+    new_consumer: Callable[[dict[str, object]], Consumer] = Consumer,
+    elapsed: Callable[[], float] = monotonic,
+) -> int:
     """The last of these batches (number -> when it was planned) that the topic has, -1 for none. Reads the committed records from
     CLOCKS_DIFFER before the first of them was planned. Blocks. Raises StreamUnavailable, KafkaException.
 
@@ -86,7 +93,7 @@ def search(clients: Mapping[str, object], topic: str, lineage: Lineage, batches:
     written with another delivery."""
     wanted = {batch_header(lineage, batch)[1]: batch for batch in batches}
     since = min(batches.values()) - CLOCKS_DIFFER
-    consumer = Consumer({
+    consumer = new_consumer({
         **clients, "group.id": "sluice/search", "enable.auto.commit": False, "isolation.level": "read_committed",
         "enable.partition.eof": True,
     })  # fmt: skip
@@ -97,17 +104,17 @@ def search(clients: Mapping[str, object], topic: str, lineage: Lineage, batches:
         starts = consumer.offsets_for_times([TopicPartition(topic, partition, millis) for partition in partitions], timeout)
         left = {each.partition for each in starts if each.offset != OFFSET_END}
         consumer.assign([each for each in starts if each.partition in left])
-        found, heard = -1, monotonic()
+        found, heard = -1, elapsed()
         while left:
             for message in consumer.consume(_AT_ONCE, 1.0):
-                heard = monotonic()
+                heard = elapsed()
                 found = max(found, _batch_of(message, wanted))
                 error = message.error()
                 if error is not None:
                     if error.code() != KafkaError._PARTITION_EOF:
                         raise KafkaException(error)
                     left.discard(message.partition())
-            if monotonic() - heard > timeout:
+            if elapsed() - heard > timeout:
                 raise StreamUnavailable(f"Kafka does not answer the search for batches in {topic}")
         return found
     finally:

@@ -47,6 +47,11 @@ PARTITION_UA = -1
 
 T = TypeVar("T")
 
+
+def _sleep(duration: timedelta) -> None:
+    sleep(duration.total_seconds())
+
+
 Send: TypeAlias = "Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None]"
 
 REQUEST_TIMEOUT = timedelta(seconds=30)
@@ -124,6 +129,16 @@ class MissingMarker(StrEnum):
     SKIP = "skip"
 
 
+@dataclass(frozen=True, slots=True)
+class KafkaClients:
+    """How clients of Kafka are made, by their properties, and how time passes. `elapsed`: in seconds."""
+
+    producer: Callable[[dict[str, object]], Producer] = Producer
+    consumer: Callable[[dict[str, object]], Consumer] = Consumer
+    elapsed: Callable[[], float] = monotonic
+    pause: Callable[[timedelta], None] = _sleep
+
+
 @dataclass(slots=True)
 class TransactionMeter:
     """What the writers of one transactional id have done. See `Writes`."""
@@ -172,9 +187,11 @@ class TransactionalWriter:
         renew_after: timedelta = RENEW_AFTER,
         missing_marker: MissingMarker = MissingMarker.STOP,
         meter: TransactionMeter | None = None,
+        clients: KafkaClients = KafkaClients(),
     ) -> None:
         self._meter = TransactionMeter() if meter is None else meter
         self._missing_marker = missing_marker
+        self._made = clients
         self._properties = dict(properties)
         self._name = name
         self._topic = topic
@@ -205,7 +222,7 @@ class TransactionalWriter:
         written with transactions before. Raises LeaseLost, BadSettings, StreamUnavailable, MarkerMissing."""
         clients = self._clients()
         try:
-            self._producer = Producer({**_DEFAULTS, **clients, "transactional.id": self._name})
+            self._producer = self._made.producer({**_DEFAULTS, **clients, "transactional.id": self._name})
             self._group = self._new_group()
         except KafkaException as error:
             raise BadSettings(f"the Kafka properties cannot be used for transactions: {error.args[0].str()}") from error
@@ -256,7 +273,7 @@ class TransactionalWriter:
 
     def _new_group(self) -> Consumer:
         settings = {"group.id": self._name, "enable.auto.commit": False, "isolation.level": "read_committed"}
-        return Consumer({**self._clients(), **settings})
+        return self._made.consumer({**self._clients(), **settings})
 
     def _last_written(self, found: Marker | None, unfinished: Mapping[int, datetime]) -> Marker:
         """The marker to begin with, if there is none of this lineage and delivery. Raises MarkerMissing."""
@@ -265,7 +282,7 @@ class TransactionalWriter:
             return nothing  # the batches of a new lineage have not been written yet
         log.warning("looking in %s for batches %s of %s, because there is no marker", self._topic, sorted(unfinished), self._name)
         try:
-            batch = search(self._clients(), self._topic, self._lineage, unfinished)
+            batch = search(self._clients(), self._topic, self._lineage, unfinished, self._made.consumer, self._made.elapsed)
         except KafkaException as error:
             raise self._translated(error.args[0]) from error
         if batch >= 0:
@@ -345,7 +362,7 @@ class TransactionalWriter:
     @property
     def due(self) -> bool:
         """Whether the marker is at least as old as `renew_after`."""
-        return self._marker is not None and monotonic() - self._marked_at >= self._renew_after.total_seconds()
+        return self._marker is not None and self._made.elapsed() - self._marked_at >= self._renew_after.total_seconds()
 
     def renew(self) -> None:
         """Write the marker again if it is `due`, unless a batch is being written. Thread-safe. Raises what `_commit` raises."""
@@ -397,10 +414,10 @@ class TransactionalWriter:
         position = marker.position(self._topic)
         members = self._group.consumer_group_metadata()
         producer, timeout = self._transactions, REQUEST_TIMEOUT.total_seconds()
-        began = monotonic()
+        began = self._made.elapsed()
         self._until_done(lambda: producer.send_offsets_to_transaction([position], members, timeout))
         self._until_done(lambda: producer.commit_transaction(timeout))
-        self._marker, self._marked_at = marker, monotonic()
+        self._marker, self._marked_at = marker, self._made.elapsed()
         self._meter.commits += 1
         self._meter.commit_seconds += self._marked_at - began
 
@@ -449,15 +466,15 @@ class TransactionalWriter:
 
     def _until_done(self, request: Callable[[], T]) -> T:
         """Repeat a request that Kafka allows to be repeated, for COMMIT_TIMEOUT."""
-        give_up = monotonic() + COMMIT_TIMEOUT.total_seconds()
+        give_up = self._made.elapsed() + COMMIT_TIMEOUT.total_seconds()
         while True:
             try:
                 return request()
             except KafkaException as error:
                 found = error.args[0]
-                if not (found.retriable() or found.code() in _PASSING) or monotonic() > give_up:
+                if not (found.retriable() or found.code() in _PASSING) or self._made.elapsed() > give_up:
                     raise self._translated(self._failed or found) from error
-                sleep(PAUSE.total_seconds())
+                self._made.pause(PAUSE)
 
     def _calling(self, request: Callable[[], object]) -> None:
         try:
