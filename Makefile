@@ -14,8 +14,8 @@ demo: $(VENV)/demo.stamp java
 	$(BIN)/python -m examples.flights.demo $(if $(KEEP),--stay)
 
 # Number of parallel test processes. Each has servers and a Spark session of its own; most of their time is waiting for processes.
-TESTERS ?= 2
-test: check
+TESTERS ?= 3
+test: check $(VENV)/classes.stamp
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 
 # Fast tests only: no Spark, no processes.
@@ -83,6 +83,11 @@ dist: $(VENV)/test.stamp
 	rm -rf .sluice/dist
 	$(BIN)/python -m build --outdir .sluice/dist
 	$(BIN)/python -m twine check --strict .sluice/dist/*
+
+# An archive of Spark's classes, with which the containers of tests start with less CPU. Without it they start more slowly.
+$(VENV)/classes.stamp: $(VENV)/test.stamp | java
+	-$(BIN)/sluice class-archive
+	@touch $@
 
 java:
 	@scripts/java
