@@ -14,6 +14,8 @@ RUN scripts/install-image /opt/sluice system && rm -rf /var/lib/apt/lists/*
 
 # Extras of pyproject.toml, for example "demo" for the data of the flights example.
 ARG EXTRAS=""
+# Another PySpark than that of constraints.txt, for example 4.3.0.
+ARG SPARK_VERSION=""
 COPY pyproject.toml constraints.txt ./
 RUN PIP_NO_CACHE_DIR=1 scripts/install-image /opt/sluice dependencies
 

@@ -14,8 +14,8 @@ demo: $(VENV)/demo.stamp java
 	$(BIN)/python -m examples.flights.demo $(if $(KEEP),--stay)
 
 # Number of parallel test processes. Each has servers and a Spark session of its own; most of their time is waiting for processes.
-TESTERS ?= 2
-test: check
+TESTERS ?= 3
+test: check $(VENV)/classes.stamp
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 
 # Fast tests only: no Spark, no processes.
@@ -87,6 +87,11 @@ dist: $(VENV)/test.stamp
 	$(BIN)/python -m build --outdir .sluice/dist
 	$(BIN)/python -m twine check --strict .sluice/dist/*
 
+# An archive of Spark's classes, with which the containers of tests start with less CPU. Without it they start more slowly.
+$(VENV)/classes.stamp: $(VENV)/test.stamp | java
+	-$(BIN)/sluice class-archive
+	@touch $@
+
 java:
 	@scripts/java
 
@@ -96,19 +101,23 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -e '.[demo]'
+	$(BIN)/python -m pip install --quiet -e '.[demo,spark]'
 	@touch $@
 
 $(VENV)/test.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -e '.[demo,docs,test]'
+	$(BIN)/python -m pip install --quiet -e '.[demo,docs,spark,test]'
 	@touch $@ $(VENV)/demo.stamp
 
-# Tests of attached scripts with other versions of Spark, each in a directory of its own: make matrix SPARKS="3.5.9 4.3.0"
+# The tests that use Spark, with several versions of it, each in an environment of its own: make matrix SPARKS="3.5.9 4.3.0"
+# With another Python: make matrix PYTHON=python3.13 SPARKS=4.3.0. Versions before 4.2 run the tests of scripts only.
 SPARKS ?= 3.5.9 4.0.5 4.1.4 4.2.0 4.3.0
-matrix: $(VENV)/test.stamp $(SPARKS:%=.matrix/%.stamp)
+MATRIX := .matrix/$(notdir $(PYTHON))
+OF_SCRIPTS := tests/attached tests/processes/test_attach.py
+OF_JOBS := tests/spark
+matrix: java $(SPARKS:%=$(MATRIX)-%/done)
 	for version in $(SPARKS); do \
-	    PYTHONPATH=$(CURDIR)/.matrix/$$version SPARK_HOME=$(CURDIR)/.matrix/$$version/pyspark \
-	    $(BIN)/python -m pytest -q -p no:cacheprovider tests/attached tests/processes/test_attach.py || exit 1; \
+	    case $$version in 3.* | 4.[01].*) tests="$(OF_SCRIPTS)" ;; *) tests="$(OF_SCRIPTS) $(OF_JOBS)" ;; esac; \
+	    env -u SPARK_HOME $(MATRIX)-$$version/bin/python -m pytest -q -p no:cacheprovider $$tests || exit 1; \
 	done
 
 # Tests of transactions with the oldest and the newest release of Kafka: make matrix-kafka KAFKAS=3.9.0
@@ -120,8 +129,8 @@ matrix-kafka: $(VENV)/test.stamp java
 	    tests/spark/test_kafka_on_spark.py tests/attached/test_kafka_writer.py || exit 1; \
 	done
 
-.matrix/%.stamp: | $(VENV)/bin/python
-	PIP_CONSTRAINT= $(BIN)/python -m pip install --quiet --target .matrix/$* pyspark==$*
+$(MATRIX)-%/done: pyproject.toml constraints.txt scripts/spark-environment
+	scripts/spark-environment $(MATRIX)-$* $* $(PYTHON)
 	@touch $@
 
 # Pins versions without the addresses of indexes; needs uv (pip install uv).

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from containers import scratch
 from containers.agent.agent import Agent
-from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, ExitReason
+from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, ExitReason, exit_code_of
 from containers.engine import Engine
 from containers.settings import ContainerSettings, read_container_settings
 from sluice import logconfig, tracing
@@ -28,6 +28,7 @@ from sluice.client.agents import AgentClient
 from sluice.clock import SystemClock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import Instant, JobName, StreamId
+from sluice.installed_spark import checked_spark
 from sluice.job import Job, load_job
 from sluice.wire import runs as wire_runs
 
@@ -72,6 +73,10 @@ class WatchdogPipe:
                 self._fd = None
 
 
+def _pipe_to_watchdog() -> WatchdogPipe:
+    return WatchdogPipe(int(os.environ[WATCHDOG_FD]) if WATCHDOG_FD in os.environ else None)
+
+
 class Driver:
     """Runs the agent on a thread of its own, and passes signals to it."""
 
@@ -84,7 +89,7 @@ class Driver:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._exit_reason = ExitReason(EXIT_FAILED, "the agent ended without a reason")
         self._stop_requested = threading.Event()
-        self._watchdog = WatchdogPipe(int(os.environ[WATCHDOG_FD]) if WATCHDOG_FD in os.environ else None)
+        self._watchdog = _pipe_to_watchdog()
         self._watchdog.job(job.name)
 
     def run(self) -> ExitReason:
@@ -151,6 +156,8 @@ class Driver:
         self._stop()
 
     def _make_engine(self, run: wire_runs.BasicRun) -> Engine:
+        """Raises PySparkMissing, SparkUnsupported."""
+        checked_spark(os.environ)
         from containers.spark.engine import SparkEngine
         from containers.spark.task import Bound
 
@@ -170,7 +177,9 @@ def main(job_file: Path) -> int:
         job = load_job(job_file)
     except SluiceError as error:
         log.error("%s %s", error.title(), error)
-        return EXIT_FAILED
+        reason = ExitReason(exit_code_of(error), f"{error.title()} {error}")
+        _pipe_to_watchdog().exiting(reason)
+        return reason.exit_code
     stamp.fields["job"] = job.name
     if WATCHDOG_FD not in os.environ:
         _claim_scratch(settings)

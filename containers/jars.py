@@ -1,6 +1,6 @@
 """Jars that PySpark does not include: Spark's Kafka connector for jobs, and a Kafka broker for development and tests.
 
-They are fetched by Ivy, which PySpark includes, from the repositories in Ivy's settings. Each set has its own directory, named by a hash of
+They are fetched by Ivy, which Spark includes, from the repositories in Ivy's settings. Each set has its own directory, named by a hash of
 the requested artefacts, so that another version is another directory:
 
     DIRECTORY/lock               locked while a set is fetched; Ivy's process inherits the lock, so it is held also if the parent is killed
@@ -19,23 +19,27 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
 from containers.errors import JarsUnavailable, JavaMissing
 from sluice.core.errors import BadSettings
+from sluice.installed_spark import installed_spark, missing, release_of
 
 log = logging.getLogger(__name__)
 
 _TIMEOUT = timedelta(minutes=15)
 _LAST_LINES = 12
-_MISSING = re.compile(r"^\s*:: ([^\s#:]+#[^\s:]+)")
+_MISSING = re.compile(r"^\s*:: ([^\s#:]+#[^\s:]+)", re.M)
 """A missing artefact in Ivy's summary: `:: organisation#module;revision: not found`."""
+
+
+_UNREACHABLE = re.compile(r"Server access error|Connection|UnknownHost|timed out", re.I)
+"""In Ivy's output if a repository did not answer, in which case it may have what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +86,42 @@ class JarSet:
         return f"{self.name}-{sha256(self.ivy_xml().encode()).hexdigest()[:12]}"
 
 
-CONNECTOR = JarSet(
-    "connector",
-    (
-        # Mirrors may lack the token provider of this version; that of 4.0.0 has what the connector calls.
-        Artefact(
-            "org.apache.spark",
-            "spark-sql-kafka-0-10_2.13",
-            "4.2.0",
-            without=("spark-token-provider-kafka-0-10_2.13", "spark-tags_2.13"),
+EARLIER_CONNECTOR = {(4, 3): "4.2.0"}
+"""By version of Spark: the earlier connector that also works with it (`make matrix`), for mirrors that lack the one of the same version."""
+
+
+def connectors(version: str, scala: str = "2.13") -> Sequence[JarSet]:
+    """Spark's Kafka connector for this version of Spark, then those that may take its place. The part after the three numbers, which a
+    vendor adds, is left out."""
+    found = re.match(r"\d+\.\d+\.\d+", version)
+    revision = found[0] if found else version
+    earlier = EARLIER_CONNECTOR.get(release_of(version))
+    exact = _connector("connector", revision, scala)
+    # Under a name of its own, so that it is used only where the other one was not found.
+    return (exact,) if earlier is None else (exact, _connector(f"connector-for-{revision}", earlier, scala))
+
+
+def _connector(name: str, revision: str, scala: str) -> JarSet:
+    token_provider = f"spark-token-provider-kafka-0-10_{scala}"
+    return JarSet(
+        name,
+        (
+            Artefact("org.apache.spark", f"spark-sql-kafka-0-10_{scala}", revision, without=(token_provider, f"spark-tags_{scala}")),
+            # Mirrors may lack the token provider of a later version; that of 4.0.0 has what the connector of 4.x calls.
+            Artefact("org.apache.spark", token_provider, "4.0.0" if release_of(revision) >= (4, 0) else revision, alone=True),
         ),
-        Artefact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", alone=True),
-    ),
-    # These are among Spark's own jars, in the same versions; a second copy must not be on the class path.
-    ("org.scala-lang", "org.scala-lang.modules", "org.slf4j", "at.yawk.lz4", "org.lz4", "org.xerial.snappy", "com.google.code.findbugs"),
-)
+        # These are among Spark's own jars, in the same versions; a second copy must not be on the class path.
+        (
+            "org.scala-lang",
+            "org.scala-lang.modules",
+            "org.slf4j",
+            "at.yawk.lz4",
+            "org.lz4",
+            "org.xerial.snappy",
+            "com.google.code.findbugs",
+        ),
+    )
+
 
 BROKER = JarSet(
     "broker",
@@ -106,17 +131,30 @@ BROKER = JarSet(
     ),
 )
 
+
+class JarsNotFound(JarsUnavailable):
+    """The repositories do not have a required jar."""
+
+
 Run = Callable[[Sequence[str], int], tuple[int, str]]
 """Runs a command that inherits the given file descriptor; its exit code and its output."""
 
 
 def connector_jars() -> Sequence[Path]:
-    """The jars that a Spark session needs for Kafka, fetched if necessary. Raises JarsUnavailable, BadSettings."""
-    return ensure_jars(CONNECTOR, os.environ)
+    """The jars that a Spark session needs for Kafka, fetched if necessary. Raises JarsUnavailable, BadSettings, PySparkMissing."""
+    return ensure_one(connectors_of(os.environ), os.environ)
+
+
+def connectors_of(environment: Mapping[str, str]) -> Sequence[JarSet]:
+    """`connectors` for the Spark of this machine. Raises PySparkMissing."""
+    spark = installed_spark(environment)
+    if spark is None:
+        raise missing(environment)
+    return connectors(spark.version, spark.scala)
 
 
 def broker_jars() -> Sequence[Path]:
-    """The class path of a Kafka broker, fetched if necessary. Raises JarsUnavailable, BadSettings."""
+    """The class path of a Kafka broker, fetched if necessary. Raises JarsUnavailable, BadSettings, PySparkMissing."""
     return ensure_jars(BROKER, os.environ)
 
 
@@ -143,8 +181,30 @@ def check_java(environment: Mapping[str, str], program: str = "java") -> str:
     return found
 
 
+def complete_set(sets: Sequence[JarSet], environment: Mapping[str, str]) -> JarSet | None:
+    """The first set that was fetched already."""
+    directory = jars_directory(environment)
+    return next((each for each in sets if (directory / each.directory_name).is_dir()), None)
+
+
+def ensure_one(sets: Sequence[JarSet], environment: Mapping[str, str], run: Run | None = None) -> Sequence[Path]:
+    """The jars of the first set that was fetched already, else of the first one that the repositories have. Raises as `ensure_jars`."""
+    if (there := complete_set(sets, environment)) is not None:
+        return ensure_jars(there, environment, run)
+    wanted, *others = sets
+    try:
+        return ensure_jars(wanted, environment, run)
+    except JarsNotFound:
+        for each in others:
+            with suppress(JarsUnavailable):
+                found = ensure_jars(each, environment, run)
+                log.warning("the repositories do not have %s: %s is used, which works with it", wanted.artefacts[0], each.artefacts[0])
+                return found
+        raise
+
+
 def ensure_jars(wanted: JarSet, environment: Mapping[str, str], run: Run | None = None) -> Sequence[Path]:
-    """The jars of a set, sorted by name. Processes may call it concurrently. Raises JarsUnavailable, BadSettings."""
+    """The jars of a set, sorted by name. Processes may call it concurrently. Raises JarsUnavailable, BadSettings, PySparkMissing."""
     directory = jars_directory(environment)
     complete = directory / wanted.directory_name
     if not complete.is_dir():  # without the lock: the directory may be read-only in an image
@@ -190,7 +250,8 @@ def _fetch(wanted: JarSet, complete: Path, environment: Mapping[str, str], lock:
         log.info("fetching %s into %s, once", ", ".join(map(str, wanted.artefacts)), complete)
         code, output = run(_ivy(ivy_file, directory / "ivy", environment), lock)
         if code != 0 or _missing_artefacts(wanted, building):
-            raise JarsUnavailable(_error_message(wanted, complete, output))
+            kind = JarsNotFound if _MISSING.search(output) and not _UNREACHABLE.search(output) else JarsUnavailable
+            raise kind(_error_message(wanted, complete, output))
         building.chmod(0o755)  # containers of other users read it in an image
         building.rename(complete)
     finally:
@@ -204,11 +265,14 @@ def _ivy(ivy_file: Path, cache: Path, environment: Mapping[str, str]) -> list[st
     program = java(environment)
     if program is None:
         raise JarsUnavailable("Java is needed to fetch jars, and was not found: install Java 17 or 21, or set JAVA_HOME")
-    spark = find_spec("pyspark")
-    jars = [Path(each) / "jars" for each in (spark.submodule_search_locations or ())] if spark else []
-    found = sorted(jar for each in jars for jar in each.glob("ivy-*.jar"))
+    spark = installed_spark(environment)
+    if spark is None:
+        raise missing(environment)
+    found = sorted((spark.home / "jars").glob("ivy-*.jar"))
     if not found:
-        raise JarsUnavailable("Ivy, which fetches jars, is not among PySpark's jars: install the version of pyspark that Sluice requires")
+        raise JarsUnavailable(
+            f"Ivy, which fetches jars, is not among the jars of Spark in {spark.home}: install PySpark, or unset SPARK_HOME"
+        )
     command = [program, f"-Divy.default.ivy.user.dir={cache}", "-cp", str(found[-1]), "org.apache.ivy.Main", "-cache", str(cache / "cache")]
     if given := environment.get("SLUICE_IVY_SETTINGS"):
         settings = Path(given).absolute()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from sluice.core.errors import BadGraph, BadJobFile, SluiceError
 from sluice.core.ids import JobName, StageName, checked_name
 from sluice.core.jobmodels.graph import Graph, Stage, chain
 from sluice.core.jobmodels.spec import broadcast_partitions, broadcast_text
+from sluice.installed_spark import find_pyspark, missing
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -292,7 +294,7 @@ def _streams(argument: str, given: object) -> Sequence[Input | Intermediate | Ou
 def load_job(file: Path) -> Job:
     """Import a job file and return the one `Job` in it, its graph checked.
 
-    Raises BadJobFile, naming the file and what is wrong with it.
+    Raises BadJobFile, naming the file and what is wrong with it, and PySparkMissing if it imports PySpark and there is none.
     """
     if not file.is_file():
         raise BadJobFile(f"there is no file {file}")
@@ -303,6 +305,7 @@ def load_job(file: Path) -> Job:
     directory = file.parent.absolute()
     _add_to_path(directory, sys.modules.get("sluice_job"))
     sys.modules["sluice_job"] = module
+    find_pyspark(os.environ)
     try:
         spec.loader.exec_module(module)
     except SluiceError as error:
@@ -310,6 +313,8 @@ def load_job(file: Path) -> Job:
     except SystemExit as error:
         raise BadJobFile(f"{file} ends the interpreter when it is imported (exit {error.code})") from error
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "pyspark":
+            raise missing(os.environ) from error
         raise BadJobFile(f"{file}{_line(file, error)} cannot be imported: {type(error).__name__}: {error}") from error
     jobs = {id(each): each for each in vars(module).values() if isinstance(each, Job)}
     if len(jobs) != 1:

@@ -27,6 +27,9 @@ settings.register_profile("quick", deadline=None, max_examples=40)
 settings.register_profile("thorough", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
+# JVMs of tests live for seconds: the optimising compiler would take a quarter of their CPU time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+
 LONGEST_FIRST = ("processes", "spark", "attached", "crash", "histories", "simulation", "integration", "unit")
 
 

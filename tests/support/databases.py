@@ -9,16 +9,19 @@ import sqlite3
 from atexit import register
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager, closing
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from shutil import rmtree
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, TypeVar
 from weakref import finalize
 
 import aiosqlite
+from alembic import command
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from coordinator.store.migrate import alembic_config
 from coordinator.store.sql import Store, new_engine
 from coordinator.store.sqlite import Connection
 from coordinator.store.tables import metadata
@@ -88,6 +91,26 @@ def _new_database() -> AsyncEngine:
     event.listen(engine.sync_engine, "do_connect", _connect_inline)
     event.listen(engine.sync_engine, "connect", _do_not_sync)
     return engine
+
+
+def create_migrated(home: Path) -> None:
+    """Create the SQLite database of a coordinator that has not started yet, unless it exists. The migrations, which
+    tests/integration/store/test_migrations.py tests, would take most of the time of a test."""
+    file = home / "coordinator.db"
+    if not file.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(_migrated())
+
+
+@cache
+def _migrated() -> bytes:
+    with TemporaryDirectory(prefix="sluice-tests-") as directory:
+        file = Path(directory) / "coordinator.db"
+        engine = create_engine(f"sqlite:///{file}")
+        with engine.begin() as connection:
+            command.upgrade(alembic_config(connection), "head")
+        engine.dispose()
+        return file.read_bytes()
 
 
 class Other:

@@ -25,12 +25,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 
 from containers.errors import ClassArchiveUnavailable
 from containers.jars import clear_unfinished, jars_directory, java, locked, run_with_lock
 from containers.spark.start.pathing_jar import pathing_jar
+from sluice.installed_spark import installed_spark, missing
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,8 @@ class Installation:
 
 def installation(environment: Mapping[str, str]) -> Installation | None:
     """None without Java or PySpark."""
-    program, jars = java(environment), sorted(jar for home in _spark_homes(environment) for jar in (home / "jars").glob("*.jar"))
+    program, spark = java(environment), installed_spark(environment)
+    jars = sorted((spark.home / "jars").glob("*.jar")) if spark is not None else []
     if program is None or not jars:
         return None
     parts = [Path(program).resolve(), *jars]
@@ -134,11 +135,15 @@ def find_archive(environment: Mapping[str, str]) -> ClassArchive | None:
 def ensure_archive(environment: Mapping[str, str], train: Train | None = None) -> ClassArchive:
     """The archive of this installation, made if necessary, which takes half a minute. Processes may call it concurrently.
 
-    Raises ClassArchiveUnavailable."""
+    Raises ClassArchiveUnavailable, PySparkMissing."""
+    if installed_spark(environment) is None:
+        raise missing(environment)
     try:
         installed = installation(environment)
         if installed is None:
-            raise ClassArchiveUnavailable("an archive of Spark's classes needs Java and PySpark: install Java 17 or 21, or set JAVA_HOME")
+            raise ClassArchiveUnavailable(
+                "an archive of Spark's classes needs Java and Spark's jars: install Java 17 or 21, or set JAVA_HOME"
+            )
         if found := installed.find():  # without the lock: the directory may be read-only in an image
             return found
         installed.directory.mkdir(parents=True, exist_ok=True)
@@ -206,17 +211,10 @@ def _train(archive: ClassArchive, lock: int) -> tuple[int, str]:
 def _has_class_path(environment: Mapping[str, str]) -> bool:
     """Whether Spark's default settings have a class path, which that of the archive would replace."""
     given = environment.get("SPARK_CONF_DIR")
-    places = [Path(given)] if given else [home / "conf" for home in _spark_homes(environment)]
+    spark = installed_spark(environment)
+    places = [Path(given)] if given else [spark.home / "conf"] if spark is not None else []
     files = [file for place in places if (file := place / "spark-defaults.conf").is_file()]
     return any(line.lstrip().startswith(CLASS_PATH) for file in files for line in file.read_text(errors="replace").splitlines())
-
-
-def _spark_homes(environment: Mapping[str, str]) -> Sequence[Path]:
-    """The directories with the jars of PySpark's JVM: SPARK_HOME, else PySpark."""
-    if home := environment.get("SPARK_HOME"):
-        return [Path(home).absolute()]
-    spark = find_spec("pyspark")
-    return [Path(each) for each in (spark.submodule_search_locations or ())] if spark else []
 
 
 def _hash(parts: Sequence[str]) -> str:

@@ -6,16 +6,19 @@ classes without an archive.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-from containers.spark.listener import BatchDone, Listener, QueryEnded
-from containers.spark.session import DEFAULT_JAVA_OPTIONS, start_session
 from containers.spark.start.cds import CLASS_PATH, ClassArchive
-from containers.spark.start.small_job import run_small_job
+from sluice.installed_spark import find_pyspark
+
+if TYPE_CHECKING:
+    from containers.spark.listener import BatchDone, QueryEnded
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 """Optimised compilation would take half of the CPU time, and an archive has no compiled code."""
@@ -33,11 +36,18 @@ def _ignore_idle(_run_id: str) -> None: ...
 
 
 def _settings(archive: ClassArchive) -> Mapping[str, str]:
+    from containers.spark.session import DEFAULT_JAVA_OPTIONS
+
     return {DEFAULT_JAVA_OPTIONS: f"{archive.make} {SHORT_LIVED}", CLASS_PATH: archive.class_path}
 
 
 def main(archive: ClassArchive) -> int:
     """The exit code of the JVM, which writes the archive when it ends."""
+    find_pyspark(os.environ)  # before the imports, so that they find that of SPARK_HOME
+    from containers.spark.listener import Listener
+    from containers.spark.session import start_session
+    from containers.spark.start.small_job import run_small_job
+
     with TemporaryDirectory(prefix="sluice-") as made:
         root = Path(made)
         spark = start_session("class training", "local[2]", root / "spark", _settings(archive), root)

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from containers.errors import BrokerUnavailable
-from containers.jars import BROKER, CONNECTOR
+from containers.jars import BROKER, connectors_of
 from containers.local.kafka import Broker, Process
 from sluice.core.errors import BadSettings, StreamUnavailable
 from sluice.streams.kafka import KafkaSystem
@@ -238,7 +238,7 @@ async def test_a_user_whose_name_kafka_cannot_read_is_refused(home: Home) -> Non
 
 
 def test_the_directories_of_all_jars_are_printed(tmp_path: Path) -> None:
-    for wanted in (CONNECTOR, BROKER):
+    for wanted in (connectors_of(os.environ)[0], BROKER):
         directory = tmp_path / wanted.directory_name
         directory.mkdir()
         for each in wanted.artefacts:
@@ -247,4 +247,4 @@ def test_the_directories_of_all_jars_are_printed(tmp_path: Path) -> None:
     reported = subprocess.run(
         command, env={**os.environ, "SLUICE_JARS_DIR": str(tmp_path)}, capture_output=True, text=True, check=True, timeout=GENEROUS
     )
-    assert reported.stdout.split() == [str(tmp_path / wanted.directory_name) for wanted in (CONNECTOR, BROKER)]
+    assert reported.stdout.split() == [str(tmp_path / wanted.directory_name) for wanted in (connectors_of(os.environ)[0], BROKER)]

@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from containers.jars import CONNECTOR
+from containers.jars import connectors_of
 from coordinator.store.claim import lock_file
 from tests.support.processes import wait_for
 
-JARS = [f"{each.module}-{each.revision}.jar" for each in CONNECTOR.artefacts]
+JARS = [f"{each.module}-{each.revision}.jar" for each in connectors_of(os.environ)[0].artefacts]
 GENEROUS = 60.0
 
 JAVA = """\
@@ -103,4 +103,4 @@ def test_when_a_fetch_is_killed_the_next_waits_for_its_processes_and_fetches_aga
     room.go()
     assert room.got(second) == sorted(JARS)
     assert room.runs() == 2
-    assert {each.name for each in room.jars.iterdir()} == {"lock", CONNECTOR.directory_name}
+    assert {each.name for each in room.jars.iterdir()} == {"lock", connectors_of(os.environ)[0].directory_name}

@@ -7,7 +7,19 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from containers.errors import JarsUnavailable
-from containers.jars import BROKER, CONNECTOR, Artefact, JarSet, Run, ensure_jars, jars_directory, java
+from containers.jars import (
+    BROKER,
+    Artefact,
+    JarSet,
+    JarsNotFound,
+    Run,
+    connectors,
+    connectors_of,
+    ensure_jars,
+    ensure_one,
+    jars_directory,
+    java,
+)
 from coordinator.store.claim import lock_file
 from sluice.core.errors import BadSettings
 
@@ -55,18 +67,38 @@ def dependencies(wanted: JarSet) -> dict[str, Xml.Element]:
     return {each.attrib["name"]: each for each in root.findall("dependencies/dependency")}
 
 
-def test_the_connector_is_requested_with_a_token_provider_that_mirrors_have() -> None:
-    connector, provider = dependencies(CONNECTOR).values()
-    assert connector.attrib["rev"] == "4.2.0"
-    assert {each.attrib["module"] for each in connector.findall("exclude")} == {"spark-token-provider-kafka-0-10_2.13", "spark-tags_2.13"}
+@pytest.mark.parametrize(("spark", "revision"), [("4.2.0", "4.2.0"), ("4.3.0", "4.3.0"), ("4.3.1-amzn-0", "4.3.1")])
+def test_the_connector_of_the_version_is_requested_with_a_token_provider_that_mirrors_have(spark: str, revision: str) -> None:
+    wanted, provider = dependencies(connectors(spark)[0]).values()
+    assert wanted.attrib["rev"] == revision
+    assert {each.attrib["module"] for each in wanted.findall("exclude")} == {"spark-token-provider-kafka-0-10_2.13", "spark-tags_2.13"}
     assert (provider.attrib["name"], provider.attrib["rev"]) == ("spark-token-provider-kafka-0-10_2.13", "4.0.0")
     assert provider.attrib["transitive"] == "false"
 
 
+def test_scripts_on_spark_3_get_a_connector_of_its_version_of_scala() -> None:
+    assert [(name, each.attrib["rev"]) for name, each in dependencies(*connectors("3.5.9", "2.12")).items()] == [
+        ("spark-sql-kafka-0-10_2.12", "3.5.9"),
+        ("spark-token-provider-kafka-0-10_2.12", "3.5.9"),
+    ]
+
+
+def test_the_connector_is_that_of_the_jars_of_the_session(tmp_path: Path) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.13-4.3.9.jar").touch()
+    assert connectors_of({"SPARK_HOME": str(tmp_path)}) == connectors("4.3.9")
+
+
+def test_each_version_has_a_directory_of_its_own_also_where_an_earlier_connector_takes_the_place() -> None:
+    (old,), (new, instead) = connectors("4.2.0"), connectors("4.3.0")
+    assert instead.artefacts == old.artefacts
+    assert len({each.directory_name for each in (old, new, instead)}) == 3
+
+
 def test_jars_that_spark_has_are_not_requested() -> None:
-    without = {each.attrib["org"] for each in Xml.fromstring(CONNECTOR.ivy_xml()).findall("dependencies/exclude")}
+    without = {each.attrib["org"] for each in Xml.fromstring(connectors("4.2.0")[0].ivy_xml()).findall("dependencies/exclude")}
     assert {"org.scala-lang", "org.slf4j"} <= without
-    assert not {each.organisation for each in CONNECTOR.artefacts} & without
+    assert not {each.organisation for each in connectors("4.2.0")[0].artefacts} & without
 
 
 def test_a_broker_can_log_why_it_ends() -> None:
@@ -158,6 +190,44 @@ def test_a_failed_fetch_says_what_is_missing_and_what_to_do(environment: Mapping
     assert str(Path(environment["SLUICE_JARS_DIR"]) / ONE.directory_name) in output
     assert "Connection refused" in output
     assert "876kB" not in output
+
+
+class Mirror(FakeIvy):
+    """A repository with the connector of Spark 4.2.0 only, which may not answer."""
+
+    def __init__(self, *, answers: bool = True) -> None:
+        super().__init__("spark-sql-kafka-0-10_2.13-4.2.0.jar", "spark-token-provider-kafka-0-10_2.13-4.0.0.jar")
+        self.answers = answers
+
+    def __call__(self, command: Sequence[str], lock: int) -> tuple[int, str]:
+        wanted = Path(command[command.index("-ivy") + 1]).read_text()
+        if 'rev="4.2.0"' in wanted and self.answers:
+            return super().__call__(command, lock)
+        self.commands.append(command)
+        return 1, NOT_FOUND if self.answers else SAID
+
+
+NOT_FOUND = "\t\t:: org.apache.spark#spark-sql-kafka-0-10_2.13;4.3.0: not found\n"
+
+
+def test_an_earlier_connector_that_works_is_used_where_the_repositories_lack_that_of_the_version(
+    environment: Mapping[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    (old,), mirror = connectors("4.2.0"), Mirror()
+    ensure_jars(old, environment, mirror)
+    first, again = (ensure_one(connectors("4.3.0"), environment, mirror) for _ in range(2))
+    assert [jar.name for jar in first] == sorted(mirror.names)
+    assert first == again
+    assert len(mirror.commands) == 3, "the jars of the other version are not taken without asking for the right ones first"
+    assert "do not have org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0" in caplog.text
+
+
+def test_no_other_connector_is_used_because_a_repository_does_not_answer(environment: Mapping[str, str]) -> None:
+    mirror = Mirror(answers=False)
+    with pytest.raises(JarsUnavailable, match="4\\.3\\.0") as caught:
+        ensure_one(connectors("4.3.0"), environment, mirror)
+    assert not isinstance(caught.value, JarsNotFound)
+    assert len(mirror.commands) == 1
 
 
 @pytest.mark.parametrize("ivy", [FakeIvy(*GOOD, says=SAID), FakeIvy(GOOD[1])], ids=["Ivy fails", "Ivy downloads half and reports success"])
