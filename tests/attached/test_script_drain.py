@@ -10,22 +10,27 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from containers.spark.jvm import parse_version
 from containers.spark.scripts.active_queries import ActiveQueries
 from containers.spark.scripts.checkpoint import LOCK_AFTER, ScriptCheckpoint
-from containers.spark.scripts.drain import undrainable
+from containers.spark.scripts.drain import OLDEST_SPARK, undrainable
 from examples.harness.topics import Topics
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
 from tests.attached.test_attached_app import Supervisor
 from tests.support.processes import wait_for
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(parse_version(pyspark.__version__) < OLDEST_SPARK, reason="a running query cannot be flushed before Spark 4.0"),
+]
 
 SOON = timedelta(seconds=60)
 
