@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ from containers.attached.checkpoints import Beginning, checkpoint
 from containers.attached.claim import Request
 from containers.attached.confirmation import Confirmations
 from containers.attached.driver_drains import DriverDrains
-from containers.attached.kafka_writer import KafkaWriters
+from containers.attached.kafka_columns import CannotWrite
 from containers.attached.script_report import ScriptReport
 from containers.spark.jvm import parse_version
 from containers.spark.scripts.active_queries import (
@@ -53,6 +54,8 @@ from sluice.randomness import new_uuid
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from containers.attached.kafka_writer import KafkaWriters
 
 log = logging.getLogger("sluice")
 
@@ -189,7 +192,7 @@ class App:
         self._beginnings: dict[StageName, queue.SimpleQueue[Beginning]] = {}
         self._error = ""
         self._confirmations = Confirmations(lambda number: self._send("confirm", number=number))
-        self._kafka = KafkaWriters(spark, job, clock, self.batch_context, self._confirmations.ask)
+        self._kafka: KafkaWriters | None = None
         self.drains = DriverDrains(
             spark,
             ActiveQueries(spark),
@@ -198,7 +201,7 @@ class App:
             self._stopped.set,
             clock,
             stop_timeout,
-            written=lambda query: self._kafka.topics_of(query.id),
+            written=lambda query: () if self._kafka is None else self._kafka.topics_of(query.id),
             forced=self._forced,
         )
 
@@ -221,7 +224,7 @@ class App:
         SLUICE_KAFKA_BOOTSTRAP and SLUICE_KAFKA_PROPERTIES, as in containers. Raises CannotWrite, BadSettings, and NotGranted without a
         coordinator. The query fails with LeaseLost if another driver has taken over."""
         self._granted()
-        return self._kafka.writer(rows, topic, options or {})
+        return self._writers().writer(rows, topic, options or {})
 
     def _granted(self) -> _Grant:
         """Raises NotGranted."""
@@ -230,6 +233,16 @@ class App:
                 f"{self.job} runs without a coordinator, so that another copy may write at the same time: it has no generation"
             )
         return self._grant
+
+    def _writers(self) -> KafkaWriters:
+        if self._kafka is None:
+            try:
+                found: Any = import_module("containers.attached.kafka_writer")
+            except ImportError as error:  # other scripts need no pyarrow
+                raise CannotWrite(f"kafka_writer needs {error.name}: pip install {error.name}") from error
+            self._kafka = found.KafkaWriters(self._spark, self.job, self._clock, self.batch_context, self._confirmations.ask)
+        writers: KafkaWriters = self._kafka
+        return writers
 
     def checkpoint(self, name: str) -> str:
         """The URL of a checkpoint directory for `option("checkpointLocation", …)`, below SLUICE_STATE_DIR (default: `state` below
@@ -357,7 +370,8 @@ class App:
 
     def _look(self) -> None:
         active = self._queries.find()
-        self._kafka.renew({each.id for each in active})
+        if self._kafka is not None:
+            self._kafka.renew({each.id for each in active})
         for query, why in self._report.update(active):
             log.error("query %s is stopped: %s", query.name or query.checkpoint, why)
             query.stop(timedelta(0), self._forced)
@@ -409,7 +423,8 @@ class App:
         self.drains.await_report(LAST_STEP)
         self._ending = True
         self._send("ending", error=self._error)
-        self._kafka.close()
+        if self._kafka is not None:
+            self._kafka.close()
 
     def _terminate(self, number: int, frame: FrameType | None, former: Callable[[int, FrameType | None], Any] | int | None) -> None:
         """Stop the queries between batches, then call the script's own handler. A script without a handler ends as it does when its queries

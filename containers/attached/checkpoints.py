@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from containers.errors import DiskUnwritable
+from containers.spark.masters import is_local
 from containers.spark.scripts.checkpoint import Offsets, ScriptCheckpoint
-from containers.spark.session import is_local
 from containers.state.checkpoint import check_writable, inspect
 from sluice.core.errors import ClientError, Conflict
 from sluice.core.ids import JobName, StageName, checked_name

@@ -30,6 +30,7 @@ from containers.spark.gate import PausedQuery, pause
 from containers.spark.input_gate import ASKED_EVERY, InputGates, InputWatcher, Waits, input_gates
 from containers.spark.installation import GatedStarts
 from containers.spark.listener import BatchDone, Listener, QueryEnded
+from containers.spark.masters import is_local
 from containers.spark.operators import (
     Empties,
     Operator,
@@ -42,7 +43,7 @@ from containers.spark.operators import (
 )
 from containers.spark.query import RowLimit, Triggers, await_initialised, start_query, stop_between_batches
 from containers.spark.replay import Replay
-from containers.spark.session import Session, is_local, pickle_by_value
+from containers.spark.session import Session, pickle_by_value
 from containers.spark.start.small_job import run_small_job
 from containers.spark.systems.port import Grant, TaskSystem
 from containers.spark.systems.registry import Connections, EndsOfSystems, task_systems

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shlex
 import sys
 import tempfile
@@ -19,7 +18,6 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 from types import ModuleType
 from typing import Any
-from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext, cloudpickle
@@ -36,6 +34,7 @@ from containers.settings import ContainerSettings
 from containers.spark import local_files
 from containers.spark.executors import SharedPath, SharedPaths
 from containers.spark.jvm import JvmBeans
+from containers.spark.masters import executors_requested, is_local, is_loopback
 from containers.spark.start.cds import CLASS_PATH, ClassArchive, find_archive
 from containers.spark.start.java_properties import property_text
 from containers.spark.start.jvm_log import configuration, is_configured
@@ -305,50 +304,6 @@ def _exit_of_jvm(spark: SparkSession, error: Exception) -> str:
 def pickle_by_value(module: ModuleType) -> None:
     """Send functions of the job file to the workers by value: they cannot import a module that was loaded from a path."""
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-
-
-_LOCAL = re.compile(r"local(\[[^\]]*\])?")
-_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,")
-_LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
-_DEFAULT_EXECUTORS = 2
-"""Spark's own default of `spark.executor.instances`, on Kubernetes and YARN."""
-
-
-def is_local(master: str) -> bool:
-    """Whether the driver is the only executor: queries then run only in its process and its Python workers."""
-    return _LOCAL.fullmatch(master) is not None
-
-
-def is_loopback(master: str) -> bool:
-    """Whether only processes of this machine connect to the driver: local masters, and standalone ones at a loopback address."""
-    if is_local(master) or master.startswith("local-cluster["):
-        return True
-    hosts = [urlsplit(f"//{each}").hostname or "" for each in master.removeprefix("spark://").split(",")]
-    return master.startswith("spark://") and all(_LOOPBACK.fullmatch(host) for host in hosts)
-
-
-def executors_requested(master: str, conf: Mapping[str, str]) -> int:
-    """The number of executors that a session requests of that master, according to its settings; at least 1. Raises BadSettings."""
-    if is_true(conf, "spark.dynamicAllocation.enabled"):
-        names = ("minExecutors", "initialExecutors")
-        return max(1, *(_count(conf, f"spark.dynamicAllocation.{name}", 1) for name in names))
-    if cluster := _LOCAL_CLUSTER.match(master):
-        return int(cluster[1])
-    if master.startswith("spark://"):
-        cores, each = (_count(conf, name, 0) for name in ("spark.cores.max", "spark.executor.cores"))
-        return max(1, cores // each) if each else 1
-    return max(1, _count(conf, "spark.executor.instances", _DEFAULT_EXECUTORS))
-
-
-def is_true(conf: Mapping[str, str], name: str) -> bool:
-    return conf.get(name, "").strip().lower() == "true"
-
-
-def _count(conf: Mapping[str, str], name: str, default: int) -> int:
-    text = conf.get(name, "").strip() or str(default)
-    if not text.isdecimal():
-        raise BadSettings(f"{name} must be a whole number, not {text!r}")
-    return int(text)
 
 
 SETTINGS: Mapping[str, str] = {

@@ -141,6 +141,8 @@ REMEDIES: Mapping[str, str] = {
     "MustWait": "Wait until the present run has ended, or start the command with `--replace` or without `--no-wait`.",
     "CannotAttach": "Start the script as [attaching](../attach.md) says.",
     "CannotWrite": "Select the columns and options that [attaching](../attach.md#kafka-exactly-once) names.",
+    "CheckpointRefused": "Correct the directory `SLUICE_STATE_DIR`, or set a checkpointLocation that all executors reach.",
+    "DrainUnfinished": "Give the query another name, and set `startingOffsets`; see [attaching](../attach.md#drain).",
     "BadPartition": "Write to partitions that the topic has, or leave the column `partition` out.",
     "NotGranted": "End the process that runs the job, or use another name for this job.",
     "ClusterDeployMode": "Start spark-submit with `--deploy-mode client`.",

@@ -50,7 +50,11 @@ def at_terminal(command: Sequence[str], *, columns: int = 100, lines: int = 40, 
     screen, ends = pty.openpty()
     fcntl.ioctl(ends, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     ours = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    takes_terminal = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+    takes_terminal = (
+        "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+        "signal.signal(signal.SIGINT, signal.SIG_DFL); "  # a shell that started the tests in the background ignores it
+        "os.execvp(sys.argv[1], sys.argv[1:])"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", takes_terminal, *command],
         stdin=ends,

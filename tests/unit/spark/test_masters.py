@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from containers.spark.session import executors_requested, is_local, is_loopback
+from containers.spark.masters import executors_requested, is_local, is_loopback
 from sluice.core.errors import BadSettings
 
 DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}
