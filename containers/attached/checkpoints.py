@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from containers.errors import DiskUnwritable
 from containers.spark.masters import is_local
 from containers.spark.scripts.checkpoint import Offsets, ScriptCheckpoint
-from containers.state.checkpoint import check_writable, inspect
+from containers.state.checkpoint import check_writable
 from sluice.core.errors import ClientError, Conflict
 from sluice.core.ids import JobName, StageName, checked_name
 
@@ -69,7 +69,7 @@ def checkpoint(
         raise CheckpointRefused(str(error)) from error
     url = directory.as_uri()
     files = ScriptCheckpoint(spark, url)
-    found = inspect(directory) if any(directory.iterdir()) else None
+    found = files.inspect()  # which knows locks: a crash may have left one without the offsets to begin at
     new = found is None or (found.committed < 0 and found.planned < 0)
     if begins.offsets and (new or files.begins_at() is not None):
         listen()

@@ -65,7 +65,7 @@ class DrainLink:
             self._send("drain", **fields)
 
     def fields(self) -> dict[str, Any] | None:
-        """The drain in progress, as the driver is told: `needed` are the stages that have not taken the step of the phase."""
+        """The fields of `drain` for the drain in progress. `needed`: the stages that have not taken the step of the phase."""
         drain = self._drain
         if drain is None:
             return None
@@ -121,15 +121,16 @@ class DrainLink:
 
 
 async def last_drain_of(coordinator: AgentClient, job: JobName, run: RunId, stage: str) -> dict[str, Any]:
-    """The last drain that has flushed the stage, as the driver is told: `seq` is its number, 0 for none; `suffix` distinguishes checkpoints
-    after an upgrade that was rolled back; `offsets` are Kafka's, where the drain has ended; `failed` says why it did not finish with the
-    stage, "" if it did. Raises Refused, Unavailable."""
+    """The fields of `begins`: the last drain that is over and has flushed the stage. `seq`: its number, 0 for none. `suffix` distinguishes
+    checkpoints after an upgrade that was rolled back. `offsets`: Kafka's, where the drain has ended. `failed`: why it did not finish with
+    the stage, "" if it did. A drain in progress does not count: an interrupted flush is finished on the same checkpoint. Raises Refused,
+    Unavailable."""
     suffix = (await coordinator.run(run)).config.get(CHECKPOINTS, "")
     for summary in await coordinator.drains(job):
         detail = await coordinator.drain(summary.uuid)
         found = next((each for each in _stages(detail) if each.stage == stage), None)
         flushes = any(each.phase is Phase.FLUSHING for each in detail.phases)
-        if found is None or found.step in (None, "stopped") or not flushes:
+        if not detail.phase.over or found is None or found.step in (None, "stopped") or not flushes:
             continue
         failed = "" if found.step in ("flushed", "committed") else f"drain {detail.uuid} has {detail.phase.lower()}: {detail.reason}"
         offsets: dict[str, dict[str, int]] = {}

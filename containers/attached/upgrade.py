@@ -2,7 +2,7 @@
 
 The job is drained, its next run is made for the new command, and the command is started here, as by `sluice exec`. Its first batches are
 watched. If they fail, that run is stopped, and a run for the former command is made, which begins at the same drained offsets with new
-checkpoints. The former command is started by whoever runs `sluice exec` for it.
+checkpoints. The `sluice exec` of the former command starts it.
 
 The config of a run says which command may start: without that, a supervisor that still has the former command could start it first.
 """
