@@ -138,7 +138,8 @@ class Reads:
 
 def stages_of(run: RunRow, model: JobModel) -> Sequence[Reads]:
     """The stages of each task that read some of its partitions."""
-    return [Reads(name, stage, ssps) for name, task in sorted(model.tasks.items()) for stage, ssps in run.spec.by_stage(task.ssps).items()]
+    by_stage = run.spec.stage_division()
+    return [Reads(name, stage, ssps) for name, task in sorted(model.tasks.items()) for stage, ssps in by_stage(task.ssps).items()]
 
 
 def shape_of(run: RunRow, model: JobModel, containers: Sequence[ContainerRow], holds: Sequence[TaskOwnershipRow]) -> RunTopology:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,9 @@ WHO = "fail-over"
 VERSIONS_SEARCHED = 20
 """Maximum number of model versions that are searched for the former tasks of a returning slot."""
 
+
+SLOTS_PER_TURN = 200
+"""Slots that are looked at before the event loop processes other requests: a run may have ten thousand."""
 
 _Waiting = tuple[RunId, ProcessorId, datetime]
 """A slot, and when its current state was recorded."""
@@ -110,7 +114,12 @@ class ReassignTasks:
             looked_at.add(key)
             return Slot(live=live, since=now - self._waits.waited(key, recorded))
 
-        return {pid: slot(pid) for pid in run.spec.slots}
+        found = {}
+        for number, pid in enumerate(run.spec.slots, 1):
+            found[pid] = slot(pid)
+            if number % SLOTS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return found
 
     async def _before(self, tx: ReadTransaction, run: RunRow, back: Sequence[ProcessorId]) -> Homes:
         """The tasks that the returning slots had before they were reassigned."""

@@ -85,6 +85,7 @@ class _Computed:
     reports: Stages
     ends: Mapping[StreamId, Offsets]
     lag: Lag
+    by_stage: Mapping[StageName, int]
     beyond: int
 
     def is_of(self, positions: _Positions, reports: Stages, ends: Mapping[StreamId, Offsets]) -> bool:
@@ -179,7 +180,7 @@ class LagMonitor:
                 slots=slots,
                 unowned=max(0, unowned),
                 counts=of_run,
-                lag=_by_stage(lag[run.run_id]) | _lag_of_queries(queries),
+                lag={**found[run.run_id].by_stage, **_lag_of_queries(queries)},
                 version=run.model_version,
                 reassigned_slots=away,
                 failing={stage: failing[stage] for stage in run.spec.stage_names}
@@ -219,6 +220,7 @@ class LagMonitor:
         if last is not None and last.is_of(positions, reports, ends):
             return last
         found: dict[tuple[TaskName, StageName], int] = {}
+        by_stage: defaultdict[StageName, int] = defaultdict(int)
         beyond = 0
         for number, reading in enumerate(positions.readings, 1):
             reported = reports.get(reading.of)
@@ -227,10 +229,11 @@ class LagMonitor:
             if left is not None:
                 metrics = None if reported is None else reported.metrics
                 found[reading.of] = records_in(left[0], None if metrics is None else metrics.records_per_offset)
+                by_stage[reading.of[1]] += found[reading.of]
                 beyond += left[1]
             if number % PER_TURN == 0:
                 await asyncio.sleep(0)
-        return _Computed(positions, reports, ends, found, beyond)
+        return _Computed(positions, reports, ends, found, dict(by_stage), beyond)
 
 
 def _left(ends: Mapping[StreamId, Offsets], starts: Sequence[tuple[StreamId, Ssp, int]], at: Mapping[Ssp, int]) -> tuple[int, int] | None:
@@ -251,13 +254,6 @@ def _lag_of_queries(queries: Iterable[ScriptQuery]) -> dict[StageName, int]:
     return {each.stage: each.metrics.lag for each in queries if each.metrics is not None and each.metrics.lag is not None}
 
 
-def _by_stage(lag: Lag) -> dict[StageName, int]:
-    sums: defaultdict[StageName, int] = defaultdict(int)
-    for (_, stage), count in lag.items():
-        sums[stage] += count
-    return dict(sums)
-
-
 def _late_by_stage(stages: Iterable[StageName], late: Mapping[tuple[TaskName, StageName], LateRows]) -> dict[StageName, tuple[int, int]]:
     found = {stage: [each for (_, of), each in late.items() if of == stage] for stage in stages}
     given_up = {stage: sum(each.given_up for each in rows) for stage, rows in found.items()}
@@ -268,9 +264,9 @@ async def _positions(
     tx: ReadTransaction, run: RunRow, model: JobModel, rows: Mapping[tuple[TaskName, StageName], StageStateRow], *, alone: bool
 ) -> _Positions:
     starts = await tx.runs.start_offsets(run.run_id)
-    readings = []
+    readings, by_stage = [], run.spec.stage_division()
     for number, task in enumerate(model.tasks.values(), 1):
-        for stage, ssps in run.spec.by_stage(task.ssps).items():
+        for stage, ssps in by_stage(task.ssps).items():
             row = rows.get((task.name, stage))
             begins = {**starts, **row.starts} if row and row.starts else starts
             found = [(ssp.stream_id, ssp, begins.get(ssp, 0)) for ssp in ssps]

@@ -110,11 +110,13 @@ async def _readers(tx: ReadTransaction, run: RunRow, model: JobModel, backs_up: 
     """The readers of the partitions of the run's intermediate streams: each stage of each task to which the model assigns them. Reports of
     other tasks and stages, which belong to earlier models, do not count. A stage that is backed up and has no snapshot yet reads from its
     start again when its disk is lost."""
+    if not run.spec.intermediates:
+        return ()
     starts = await tx.runs.start_offsets(run.run_id)
     rows = {(row.task, row.stage): row for row in await tx.fleet.stage_states(run.job)}
-    found = []
+    found, intermediates = [], run.spec.intermediates
     for reads in stages_of(run, model):
-        ssps = [ssp for ssp in reads.ssps if ssp.stream_id in run.spec.intermediates]
+        ssps = [ssp for ssp in reads.ssps if ssp.stream_id in intermediates]
         if not ssps:
             continue
         row = rows.get((reads.task, reads.stage))

@@ -357,9 +357,9 @@ class WatermarkCoordinator:
                 for row in await tx.fleet.owners(run.job)
                 if row.run_id == run_id and not row.owner.released and not run.state.ended
             }
-        positions = {}
+        positions, by_stage = {}, run.spec.stage_division()
         for task in model.tasks.values():
-            for stage, ssps in run.spec.by_stage(task.ssps).items():
+            for stage, ssps in by_stage(task.ssps).items():
                 row = rows.get((task.name, stage))
                 read = {} if row is None else row.position
                 positions[task.name, stage] = {ssp: read.get(ssp, starts.get(ssp, 0)) for ssp in ssps}

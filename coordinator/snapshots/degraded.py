@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -22,6 +23,9 @@ shipped Prometheus configuration, the alert is raised within a minute."""
 
 AT_ONCE = (Degradation.NOT_CONFIGURED, Degradation.OVERDUE)
 """What is reported immediately. Containers report a backup only when it is overdue by their setting commit_late_seconds."""
+
+STAGES_PER_TURN = 500
+"""Stages that are looked at before the event loop processes other requests."""
 
 Seen = tuple[RunId, BlobStoreName, Degradation]
 
@@ -79,7 +83,11 @@ class BackupMonitor:
         reports = self.stage_metrics.of_run(run.run_id)
         stages = [of for of, report in reports.items() if report.batch >= 0]
         await self.snapshots.look_up(run.job, stages)
-        heads = {of: self._stores(run.job, of) for of in stages}
+        heads = {}
+        for number, of in enumerate(stages, 1):
+            heads[of] = self._stores(run.job, of)
+            if number % STAGES_PER_TURN == 0:
+                await asyncio.sleep(0)
         overdue = {of: each.metrics.backup_problem for of, each in reports.items() if each.metrics and each.metrics.backup_problem}
         return backup_problems(requested, self.blob_stores.places, unavailable, heads, overdue)
 

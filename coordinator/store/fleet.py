@@ -313,9 +313,24 @@ def stage_state_columns(row: StageStateRow) -> Columns:
 
 
 def stage_state_row(found: Row[Any]) -> StageStateRow:
-    late_rows = None if found.late_rows is None else _late_rows(found.late_rows)
-    parsed = {"offsets": offsets_of(found.offsets), "starts": offsets_of(found.starts), "late_rows": late_rows}
-    return StageStateRow(**{**found._asdict(), **parsed})
+    """Columns by position: the page of a large job reads thousands of rows every two seconds."""
+    columns: tuple[Any, ...] = tuple(found)
+    job, task, stage, lineage, batch_id, offsets, generation, reported_at, head, chosen, former, starts, late_rows = columns
+    return StageStateRow(
+        job=job,
+        task=task,
+        stage=stage,
+        lineage=lineage,
+        batch_id=batch_id,
+        offsets=offsets_of(offsets),
+        generation=generation,
+        reported_at=reported_at,
+        head=head,
+        chosen=chosen,
+        former=former,
+        starts=offsets_of(starts),
+        late_rows=None if late_rows is None else _late_rows(late_rows),
+    )
 
 
 def _late_rows_json(late: LateRows) -> Columns:

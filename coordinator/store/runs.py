@@ -117,8 +117,9 @@ class RunReads(Reads):
         return [JobRow(f.job, f.current_run, RunState(f.state), f.runs) for f in await self._connection.execute(query)]
 
     async def start_offsets(self, run_id: RunId) -> Mapping[Ssp, int]:
-        found = await self._connection.execute(select(tables.starts).where(tables.starts.c.run_id == run_id))
-        return {Ssp(f.system, f.stream, f.partition): f.offset for f in found}
+        table = tables.starts.c
+        query = select(table.system, table.stream, table.partition, table.offset).where(table.run_id == run_id)
+        return dict(await self._all(query, _start_offset))
 
     async def last_notice(self, run_id: RunId) -> int:
         """The `seq` of the run's newest notice; 0 if it has none."""
@@ -161,6 +162,12 @@ class RunWrites(RunReads, Writes):
         seq = await self._origin.next_number(await self.last_notice(run_id))
         await self._connection.execute(insert(tables.notices).values(run_id=run_id, seq=seq, kind=kind, at=at, detail=dict(detail)))
         return seq
+
+
+def _start_offset(found: Row[Any]) -> tuple[Ssp, int]:
+    columns: tuple[Any, ...] = tuple(found)
+    system, stream, partition, offset = columns
+    return Ssp(system, stream, partition), offset
 
 
 def run_columns(row: RunRow) -> Columns:

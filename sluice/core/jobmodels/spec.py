@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -191,12 +191,21 @@ class RunSpec:
 
     def by_stage(self, ssps: Collection[Ssp]) -> Mapping[StageName, frozenset[Ssp]]:
         """The partitions among these that each stage reads, in the order of the stages. Stages that read none are omitted."""
-        found, ids = {}, self.stream_ids
-        for stage in self.stages:
-            streams = {ids[name] for name in stage.reads}
-            if read := frozenset(ssp for ssp in ssps if ssp.stream_id in streams):
-                found[stage.name] = read
-        return found
+        return self.stage_division()(ssps)
+
+    def stage_division(self) -> Callable[[Collection[Ssp]], Mapping[StageName, frozenset[Ssp]]]:
+        """`by_stage` for the partitions of many tasks: a function that looks up the streams of the stages only once."""
+        ids = self.stream_ids
+        streams = [(stage.name, {(ids[name].system, ids[name].stream) for name in stage.reads}) for stage in self.stages]
+
+        def by_stage(ssps: Collection[Ssp]) -> Mapping[StageName, frozenset[Ssp]]:
+            found = {}
+            for stage, read in streams:
+                if mine := frozenset(ssp for ssp in ssps if (ssp.system, ssp.stream) in read):
+                    found[stage] = mine
+            return found
+
+        return by_stage
 
     @property
     def feeders(self) -> Mapping[StageName, frozenset[StageName]]:
