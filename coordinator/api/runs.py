@@ -351,7 +351,7 @@ def run_detail(
     yield
     tasks = []
     models = described.model.tasks
-    by_stage = described.run.spec.by_stage
+    by_stage = described.run.spec.stage_division()
     yield
     placement = sorted(described.model.placement.items())
     yield
@@ -548,12 +548,12 @@ def _failure(found: StageFailure | None) -> wire_runs.StageFailure | None:
 
 
 def _metrics(report: StageReport | None, owner: TaskOwner | None, lag: int | None) -> wire_runs.StageMetricsReply | None:
-    if report is None or report.metrics is None:
+    if report is None or report.metrics_reply is None:
         return None
     newer: dict[str, object] = {} if lag is None else {"lag": lag}
     if owner is None or owner.released or owner.generation != report.generation:
         newer |= {"rows": 0, "rows_per_second": 0.0}
-    return wire_runs.StageMetricsReply.model_validate(report.metrics.model_dump() | newer)
+    return report.metrics_reply.model_copy(update=newer) if newer else report.metrics_reply
 
 
 def _alignment(report: EventTimeReport) -> wire_runs.StageAlignment:
@@ -565,13 +565,22 @@ def _alignment(report: EventTimeReport) -> wire_runs.StageAlignment:
 
 
 def container_reply(row: ContainerRow, lease_left: timedelta | None = None) -> wire_runs.ContainerReply:
-    fields = asdict(row)
-    fields["lease_seconds_left"] = None if lease_left is None else round(lease_left.total_seconds(), 3)
-    fields["execution_container_id"] = fields.pop("execution_id")
-    fields["job_model_version"] = fields.pop("model_version")
-    fields["state"] = row.state.value
-    del fields["token"]
-    return wire_runs.ContainerReply.model_validate(fields)
+    return wire_runs.ContainerReply(
+        execution_container_id=row.execution_id,
+        processor_id=row.processor_id,
+        epoch=row.epoch,
+        host=row.host,
+        state=row.state.value,
+        registered_at=row.registered_at,
+        last_seen_at=row.last_seen_at,
+        ended_at=row.ended_at,
+        exit_code=row.exit_code,
+        reason=row.reason,
+        metrics_address=row.metrics_address,
+        job_model_version=row.model_version,
+        adopted_at=row.adopted_at,
+        lease_seconds_left=None if lease_left is None else round(lease_left.total_seconds(), 3),
+    )
 
 
 def _incarnation(row: ContainerRow, lease_left: LeaseLeft, contact_of: ContactOf, now: datetime) -> wire_runs.ContainerReply:

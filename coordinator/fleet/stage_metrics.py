@@ -11,14 +11,16 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 
 from coordinator.fleet.script_queries import ScriptQueries
 from coordinator.store.fleet import LateRows
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 from sluice.wire import agents as wire_agents
+from sluice.wire import runs as wire_runs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StageReport:
     """A stage's last committed batch, and its metrics. `offsets`: partition -> next offset."""
 
@@ -27,6 +29,11 @@ class StageReport:
     batch: int
     offsets: Mapping[Ssp, int] = field(default_factory=dict)
     metrics: wire_agents.StageMetricsBody | None = None
+
+    @cached_property
+    def metrics_reply(self) -> wire_runs.StageMetricsReply | None:
+        """The metrics as they were reported, for answers. Kept, because a page of a large job shows thousands of them every two seconds."""
+        return None if self.metrics is None else wire_runs.StageMetricsReply.model_validate(self.metrics.model_dump())
 
     def repeats(self, other: StageReport) -> bool:
         """Whether both are of the same batch, by the same owner."""

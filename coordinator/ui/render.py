@@ -104,7 +104,8 @@ def time_element(at: datetime | None) -> str:
     if at is None:
         return NONE
     utc = at.astimezone(UTC)
-    return Markup('<time datetime="{}">{} UTC</time>').format(utc.isoformat(timespec="milliseconds"), f"{utc:%Y-%m-%d %H:%M:%S}")
+    text = utc.isoformat(sep=" ", timespec="milliseconds")
+    return Markup(f'<time datetime="{text[:10]}T{text[11:]}">{text[:19]} UTC</time>')  # noqa: S704 - digits and punctuation
 
 
 def code(text: str) -> str:
