@@ -4,12 +4,13 @@ UI comes from the package fastapi-offline. So the page works without the Interne
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse
 
 from coordinator.api.access import GuardedRoute
@@ -55,9 +56,19 @@ async def get_docs_file(file: str) -> Response:
 
 
 @router.get("/openapi.json")
-async def get_openapi(request: Request) -> dict[str, Any]:
-    document: dict[str, Any] = request.app.openapi()
-    return document
+async def get_openapi(request: Request) -> Response:
+    """In a thread, because to make the document takes about a second, and heartbeats must be answered meanwhile."""
+    return Response(await asyncio.to_thread(_document, request.app), media_type="application/json")
+
+
+_made: list[bytes] = []
+"""The document, once it has been made. It is the same for all applications of a process."""
+
+
+def _document(api: FastAPI) -> bytes:
+    if not _made:
+        _made.append(json.dumps(api.openapi()).encode())
+    return _made[0]
 
 
 @cache
