@@ -358,6 +358,7 @@ def build(
                     partial(metrics.of_versions, lag),
                     partial(metrics.of_watermarks, watermarks, lag),
                     partial(metrics.of_reports, reports, lag),
+                    partial(metrics.of_scripts, stage_metrics.scripts),
                     partial(metrics.of_streams, partition_watch, clock),
                     partial(metrics.of_trimmed_streams, trim),
                     partial(metrics.of_chores, maintenance),

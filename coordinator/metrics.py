@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -21,6 +21,7 @@ from coordinator.fleet.issued import IssuedNumbers
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.report_checks import ReportChecks
+from coordinator.fleet.script_queries import ScriptQueries
 from coordinator.identity.authentication import Authentication
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.partition_monitor import PartitionMonitor
@@ -119,6 +120,33 @@ def of_jobs(lag: LagMonitor) -> Iterable[Metric]:
             late.add_metric([job.job, stage, "late"], rows)
             late.add_metric([job.job, stage, "given-up"], given_up)
     yield from (state, slots, containers, held, unheld, behind, failing, late)
+
+
+def of_scripts(scripts: ScriptQueries) -> Iterable[Metric]:
+    """What scripts write to Kafka with `app.kafka_writer`, as last reported. Containers of jobs show the same themselves."""
+    labels = ["sluice_job", "stage", "topic"]
+    took = SummaryMetricFamily(
+        "sluice_script_transaction_commit_seconds",
+        "How long commits of Kafka transactions of a script took, from the last record to the answer.",
+        labels=labels,
+    )
+    aborted = CounterMetricFamily(
+        "sluice_script_transactions_aborted", "Transactions of a script that failed. Their batches run again.", labels=labels
+    )
+    fenced = CounterMetricFamily(
+        "sluice_script_transactions_fenced", "How often another producer of the script's query began.", labels=labels
+    )
+    markers = CounterMetricFamily("sluice_script_markers_renewed", "Markers of a script written without a batch.", labels=labels)
+    repeated = CounterMetricFamily(
+        "sluice_script_batches_not_repeated", "Batches of a script that ran again and were not sent again.", labels=labels
+    )
+    for job, query in scripts.all():
+        for each in query.writes:
+            key = [job, query.stage, each.topic]
+            took.add_metric(key, each.commits, each.commit_seconds)
+            for family, count in ((aborted, each.aborted), (fenced, each.fenced), (markers, each.markers), (repeated, each.repeated)):
+                family.add_metric(key, count)
+    yield from (took, aborted, fenced, markers, repeated)
 
 
 def of_reports(reports: ReportChecks, lag: LagMonitor) -> Iterable[Metric]:

@@ -174,7 +174,12 @@ class App:
         self.job = job
         self._spark = spark
         self._queries = ActiveQueries(spark)
-        self._report = ScriptReport(socket.gethostname(), clock, lambda query: undrainable(spark, query))
+        self._report = ScriptReport(
+            socket.gethostname(),
+            clock,
+            lambda query: undrainable(spark, query),
+            lambda query: {} if self._kafka is None else self._kafka.writes_of(query.id),
+        )
         self._drivers = drivers
         self._clock = clock
         self._stop_timeout = stop_timeout

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from containers.attached.batch_context import BatchContext
 from containers.attached.kafka_columns import CannotWrite, record_columns
+from containers.engine import Writes
 from containers.spark.scripts.active_queries import TEMPORARY, ActiveQueries, ActiveQuery
 from containers.spark.systems.kafka import KafkaTaskSystem
 from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced
@@ -161,6 +162,14 @@ class KafkaWriters:
     def topics_of(self, lineage: str) -> Collection[str]:
         """The topics that a running query has written to."""
         return [topic for writing, topic in list(self._open) if writing == lineage]
+
+    def writes_of(self, lineage: str) -> Mapping[str, Writes]:
+        """What a running query has written since the script started, by topic."""
+        return {
+            topic: system.writes(grant, topic, Delivery.EXACTLY_ONCE)
+            for (writing, topic), (system, grant) in list(self._open.items())
+            if writing == lineage
+        }
 
     def renew(self, active: Collection[str]) -> None:
         """Renew markers before Kafka deletes them, and close the producers of queries that have ended. Called often. `active`: the lineages

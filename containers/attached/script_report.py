@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from containers.agent.failures import WINDOW, headline
 from containers.agent.metrics import Meter
-from containers.engine import Batch
+from containers.engine import Batch, Writes
 from containers.spark.scripts.active_queries import TEMPORARY
 from sluice.clock import Clock
 from sluice.core.ids import StageName
@@ -60,6 +60,7 @@ class _Stage:
     query: RunningQuery
     active: bool = True
     batch: Batch | None = None
+    writes: Mapping[str, Writes] = field(default_factory=dict)
     metrics: wire_agents.StageMetricsBody | None = None
     failed_at: list[float] = field(default_factory=list)
     failures: int = 0
@@ -84,18 +85,26 @@ class _Stage:
             error=self.error.replace("\0", " ")[:2_000],
             failures=self.failures,
             undrainable=tuple(each[:300] for each in self.undrainable[:100]),
+            writes=tuple(wire_agents.TopicWrites(topic=topic, **asdict(each)) for topic, each in sorted(self.writes.items())[:100]),
         )
         return found.model_dump(mode="json", by_alias=True)
 
 
 class ScriptReport:
     """`host`: the name of this machine, which distinguishes its local checkpoints from those of others. `undrainable`: why a query cannot
-    be drained. Not thread-safe, except for `refuse` and `stage_of`."""
+    be drained. `writes`: what it has written with `app.kafka_writer`, by topic. Not thread-safe, except for `refuse` and `stage_of`."""
 
-    def __init__(self, host: str, clock: Clock, undrainable: Callable[[Any], Sequence[str]] = lambda query: ()) -> None:
+    def __init__(
+        self,
+        host: str,
+        clock: Clock,
+        undrainable: Callable[[Any], Sequence[str]] = lambda query: (),
+        writes: Callable[[Any], Mapping[str, Writes]] = lambda query: {},
+    ) -> None:
         self._host = host
         self._clock = clock
         self._undrainable = undrainable
+        self._writes = writes
         self._stages: dict[str, _Stage] = {}
         self._refused: list[tuple[str, str]] = []
         self._changed = True
@@ -146,6 +155,7 @@ class ScriptReport:
                 self._ended(stage)
             if stage.query.id != query.id:
                 stage.batch = stage.metrics = None
+                stage.writes = {}
             stage.query, stage.active, stage.why = query, True, ""
         else:
             return
@@ -155,11 +165,12 @@ class ScriptReport:
         self._changed = True
 
     def _read(self, stage: _Stage) -> None:
+        stage.writes = self._writes(stage.query) or stage.writes
         for batch in stage.query.new_progress():
             self._changed = True
             if batch is not None:
-                stage.batch = batch
-                stage.metrics = stage.meter.committed(batch)
+                stage.batch = replace(batch, writes=stage.writes)
+                stage.metrics = stage.meter.committed(stage.batch)
             elif stage.batch is not None:
                 stage.metrics = stage.meter.idle()
 

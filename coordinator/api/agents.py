@@ -263,6 +263,7 @@ def _script_query(body: wire_agents.QueryBody) -> ScriptQuery:
         NEVER,
         NEVER,
         body.undrainable,
+        body.writes,
     )
 
 

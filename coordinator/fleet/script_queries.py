@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageName
-from sluice.wire.agents import StageMetricsBody
+from sluice.wire.agents import StageMetricsBody, TopicWrites
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class ScriptQuery:
     reported_at: datetime
     failed_at: datetime
     undrainable: Sequence[str] = ()
+    writes: Sequence[TopicWrites] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,12 @@ class ScriptQueries:
     def of_run(self, run_id: RunId) -> Mapping[StageName, ScriptQuery]:
         found = self._reports.get(run_id)
         return {} if found is None else found.queries
+
+    def all(self) -> Iterator[tuple[JobName, ScriptQuery]]:
+        """The queries of all runs."""
+        for report in self._reports.values():
+            for query in report.queries.values():
+                yield report.job, query
 
     def users(self, checkpoint: str, *, but: JobName) -> Iterator[tuple[RunId, ScriptReport]]:
         """The reports of other jobs that have a running query on the checkpoint."""

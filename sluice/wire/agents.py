@@ -144,6 +144,9 @@ class StatefulOperator(Body):
 DeliveryText = Annotated[str, Field(max_length=50, pattern=r"^[a-z-]+$")]
 """exactly-once, at-least-once."""
 
+TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._-]+$")]
+"""The job's name of a stream, or the name of a topic in Kafka."""
+
 
 class StageMetricsBody(RenamedBody):
     """Metrics of a stage of a task, measured `at` that time.
@@ -179,7 +182,7 @@ class StageMetricsBody(RenamedBody):
     operators: Annotated[tuple[StatefulOperator, ...], Field(max_length=100)] | None = None
     late_rows: Offset | None = None
     late_rows_at: Utc | None = None
-    delivery: Annotated[dict[Name, DeliveryText], Field(max_length=100, json_schema_extra={"additionalProperties": False})] = Field(
+    delivery: Annotated[dict[TopicName, DeliveryText], Field(max_length=100, json_schema_extra={"additionalProperties": False})] = Field(
         default_factory=dict
     )
     records_per_offset: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
@@ -198,11 +201,27 @@ class ProgressRequest(RenamedBody):
     metrics: StageMetricsBody | None = None
 
 
+class TopicWrites(Body):
+    """What a query of a script has written to a topic of Kafka with `app.kafka_writer` since the script started: `commits` of transactions
+    and how long they took in all, from the last record to the brokers' answer; `aborted`: transactions that failed; `fenced`: how often
+    another producer began; `markers`: those that were written without a batch; `repeated`: batches that ran again and were in the topic
+    already."""
+
+    topic: TopicName
+    delivery: DeliveryText
+    commits: Offset = 0
+    commit_seconds: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)] = 0.0
+    aborted: Offset = 0
+    fenced: Offset = 0
+    markers: Offset = 0
+    repeated: Offset = 0
+
+
 class QueryBody(Body):
     """A streaming query of a script, with its last committed batch; null before the first. `checkpoint`: the location of its checkpoint,
     which identifies it. `stage`: its name in the job. `name`: the name that the script gave it. `queryId`: Spark's id, which is in the
     checkpoint. `active`: whether it runs. `failures`: how often it has failed within ten minutes; `error`: the last failure, one line.
-    `undrainable`: why the query cannot be drained; empty if it can."""
+    `undrainable`: why the query cannot be drained; empty if it can. `writes`: the topics that `app.kafka_writer` writes for it."""
 
     stage: Name
     checkpoint: Annotated[str, Field(min_length=1, max_length=2_000, pattern=NO_NUL)]
@@ -215,6 +234,7 @@ class QueryBody(Body):
     error: Annotated[str, Field(max_length=2_000, pattern=NO_NUL)] = ""
     failures: Annotated[int, Field(ge=0, lt=2**31)] = 0
     undrainable: Annotated[tuple[OperatorText, ...], Field(max_length=100)] = ()
+    writes: Annotated[tuple[TopicWrites, ...], Field(max_length=100)] = ()
 
 
 class QueriesRequest(Body):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from queue import Queue
 from threading import Thread
 from typing import Any
 from uuid import uuid4
@@ -42,6 +43,7 @@ class Granting(Supervisor):
         self.ours.settimeout(None)
         self._coordinator = coordinator
         self.generation = coordinator.generation = coordinator.generation + 1
+        self.reported: Queue[list[dict[str, Any]]] = Queue()
         self.thread = Thread(target=self._answer, daemon=True)
         self.thread.start()
         self.grant(generation=self.generation)
@@ -60,6 +62,8 @@ class Granting(Supervisor):
                 lost = "" if self._coordinator.generation == self.generation else "a later start owns it"
                 self._coordinator.confirmed.append(self.generation)
                 self.say("owner", number=message["number"], lost=lost)
+            elif message["kind"] == "queries":
+                self.reported.put(message["queries"])
 
 
 @dataclass
@@ -196,6 +200,20 @@ def test_a_batch_whose_script_died_before_the_commit_log_is_not_written_again_an
     orders.script.feed("two", rows=3)
     start()
     assert orders.values() == ["0 1", "0 2", "1 1", "1 2", "2 1"]
+
+
+def test_a_script_reports_how_its_queries_write_to_kafka_and_their_transactions(orders: Orders) -> None:
+    app = orders.attach()
+    query = orders.write(app, orders.rows())
+    for round in range(2):
+        orders.script.feed(str(round), rows=2)
+        query.processAllAvailable()
+    reports = iter(lambda: orders.supervisors[-1].reported.get(timeout=60), None)
+    (found,) = next(queries for queries in reports if any(each["writes"] and each["writes"][0]["commits"] == 2 for each in queries))
+    (written,) = found["writes"]
+    assert found["metrics"]["delivery"] == {orders.topic: "exactly-once"}
+    assert (written["topic"], written["aborted"], written["fenced"]) == (orders.topic, 0, 0)
+    assert written["commitSeconds"] > 0
 
 
 def test_two_queries_that_write_to_one_topic_do_not_fence_one_another(orders: Orders) -> None:

@@ -9,6 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from sluice.core.jobmodels.spec import ATTACHED_TASK
 from tests.support.browsers import JOB, PAGES, SCRIPT, Staged, chromium
 from tests.support.coordinators import Running, running
 
@@ -107,6 +108,24 @@ def test_the_page_of_a_script_shows_its_queries_and_stops_it(context: BrowserCon
     expect(page.locator("#timeline")).to_contain_text("stop", timeout=30_000)
     [run] = staged.http.get("/runs", params={"job": SCRIPT}).json()["runs"]
     assert run["stopRequestedAt"] is not None
+
+
+def test_a_drain_of_a_script_is_begun_and_watched_on_its_page(context: BrowserContext, staged: Staged) -> None:
+    page = opened(context, f"jobs/{SCRIPT}")
+    page.get_by_role("button", name="Drain…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("counts")
+    expect(dialog).to_contain_text(f"sluice drain {SCRIPT}")
+    dialog.get_by_role("button", name=f"Drain {SCRIPT}").click()
+    expect(dialog).to_contain_text("The drain has begun")
+    dialog.get_by_role("link").click()
+    expect(page.locator("#drain")).to_contain_text("STOPPING")
+    expect(page.locator("#tasks")).to_contain_text("counts")
+    [run] = staged.http.get("/runs", params={"job": SCRIPT}).json()["runs"]
+    body = {"generation": 1, "uuid": page.url.rpartition("/")[2], "batchId": 413, "offsets": []}
+    for step in ("stopped", "flushed", "committed"):
+        staged.post(f"/runs/{run['runId']}/tasks/{ATTACHED_TASK}/stages/counts/drain", {**body, "step": step})
+    expect(page.locator("#drain")).to_contain_text("DRAINED", timeout=30_000)
 
 
 def test_ten_tabs_stay_live_over_one_connection(context: BrowserContext, staged: Staged) -> None:

@@ -171,6 +171,23 @@ async def test_a_query_that_has_ended_does_not_use_its_checkpoint(caller: Caller
     assert (await report(caller, copy, second, query("counts"))).json()["refused"] == []
 
 
+async def test_what_a_script_writes_to_kafka_is_in_the_metrics(caller: Caller) -> None:
+    run, generation = await started(caller, "orders")
+    writes = {"topic": "_counts", "delivery": "exactly-once", "commits": 3, "commitSeconds": 0.5, "fenced": 1, "aborted": 2, "repeated": 4}
+    assert (await report(caller, run, generation, query("counts", writes=[writes]))).status_code == 200
+    lines = (await caller.http.get("/metrics")).text.splitlines()
+    labels = '{sluice_job="orders",stage="counts",topic="_counts"}'
+    for name, value in {
+        "transaction_commit_seconds_count": 3.0,
+        "transaction_commit_seconds_sum": 0.5,
+        "transactions_aborted_total": 2.0,
+        "transactions_fenced_total": 1.0,
+        "markers_renewed_total": 0.0,
+        "batches_not_repeated_total": 4.0,
+    }.items():
+        assert f"sluice_script_{name}{labels} {value}" in lines
+
+
 async def test_only_the_owner_of_the_task_reports_queries(caller: Caller) -> None:
     run, generation = await started(caller, "orders")
     assert problem_slug(await report(caller, run, generation + 1, query("counts"))) == (409, "lease-lost")

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from containers.attached.script_report import CONTINUOUS, ScriptReport, location, stage_name
-from containers.engine import Batch
+from containers.engine import Batch, Writes
 from sluice.core.ids import Ssp, StageName
+from sluice.job import Delivery
 from sluice.wire.agents import MAX_QUERIES
 from tests.support.fakes import FakeClock
 
@@ -69,6 +70,23 @@ def test_its_last_batch_is_reported_with_offsets_and_metrics(report: ScriptRepor
     assert found["batchId"] == 5
     assert found["offsets"] == [{"system": "kafka", "stream": "orders", "partition": 0, "offset": 50}]
     assert found["metrics"]["rows"] == 10
+
+
+def test_what_a_query_writes_to_kafka_is_reported_also_when_it_has_ended(clock: FakeClock) -> None:
+    writes = {"a": {"_counts": Writes(Delivery.EXACTLY_ONCE, commits=3, commit_seconds=0.5, fenced=1)}}
+    report = ScriptReport("machine-1", clock, writes=lambda query: writes.get(query.run_id, {}))
+    query = Query("a")
+    query.commit(4)
+    report.update([query])
+    (found,) = due(report, clock)
+    assert found["metrics"]["delivery"] == {"_counts": "exactly-once"}
+    zeros = {"aborted": 0, "markers": 0, "repeated": 0}
+    written = [{"topic": "_counts", "delivery": "exactly-once", "commits": 3, "commitSeconds": 0.5, "fenced": 1, **zeros}]
+    assert found["writes"] == written
+    writes.clear()
+    report.update([])
+    (ended,) = due(report, clock)
+    assert (ended["active"], ended["writes"]) == (False, written)
 
 
 def test_a_trigger_without_a_batch_keeps_the_last_batch(report: ScriptReport, clock: FakeClock) -> None:
