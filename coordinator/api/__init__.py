@@ -10,10 +10,12 @@ and `fastpath` answers heartbeats without the framework.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
 
 from coordinator.api import agents, audit, docs, drains, events, jobmodels, ops, runs, samza, snapshots, tokens
 from coordinator.api.access import GuardedRoute
@@ -36,7 +38,13 @@ ROUTERS = (
 
 def new_api(**kwargs: Any) -> FastAPI:
     """The application with its routes. `coordinator.app` adds the objects that the routes call."""
-    api = FastAPI(
+    api = _empty_api(**kwargs)
+    api.router.routes.extend(_routes())
+    return api
+
+
+def _empty_api(**kwargs: Any) -> FastAPI:
+    return FastAPI(
         title="Sluice coordinator",
         version="0.2.0",
         redirect_slashes=False,
@@ -44,9 +52,16 @@ def new_api(**kwargs: Any) -> FastAPI:
         openapi_url=None,  # `coordinator.api.docs` serves the document and the page
         **kwargs,
     )
+
+
+@cache
+def _routes() -> Sequence[BaseRoute]:
+    """The routes of every application. FastAPI analyzes each at its first request, which takes a quarter of a second for all of them. A
+    process that makes many applications, as tests do, does it once."""
+    api = _empty_api()
     for each in all_routers():
         api.include_router(each)
-    return api
+    return tuple(api.router.routes)
 
 
 def all_routers() -> Sequence[APIRouter]:
