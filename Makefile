@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Images often set it. Without bytecode, every process of a test run compiles all modules and rewrites the assertions of all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka demo-late test unit simulate matrix matrix-kafka check format bench screenshots docs docs-serve reference dist constraints clean java
+.PHONY: demo demo-kafka demo-late test test-s3a unit simulate matrix matrix-kafka check format bench screenshots docs docs-serve reference dist constraints clean java
 
 # With KEEP=1 the coordinator is started again afterwards, so that its pages can be looked at, until Ctrl-C.
 demo: $(VENV)/demo.stamp java
@@ -21,6 +21,10 @@ test: check $(VENV)/classes.stamp
 # Fast tests only: no Spark, no processes.
 unit: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests/unit -q -n $(TESTERS) --dist loadfile --no-loadscope-reorder
+
+# Checkpoints of scripts on s3a://. Downloads jars of 660 MB, so CI does not run it.
+test-s3a: $(VENV)/test.stamp java
+	SLUICE_TEST_S3A=1 $(BIN)/python -m pytest -q tests/attached/test_s3a_checkpoints.py
 
 # The whole system in virtual time, with faults: make simulate SEEDS=1000 FROM=0, or one seed with what happened: make simulate SEED=7 TRACE=1
 # See docs/simulation.md for ONLY, SHRINK, COVERAGE, YEAR and FAULTS.
