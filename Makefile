@@ -65,9 +65,10 @@ demo-late: $(VENV)/demo.stamp java
 	$(BIN)/python -m examples.flights.demo --late 60 --month-limit 3
 	$(BIN)/python -m examples.weather.demo --late 60 --month-limit 3
 
-# make bench NAME=heartbeats runs one benchmark; make bench runs all of them and writes docs/benchmarks.md.
+# make bench NAME=heartbeats runs one benchmark, and with RECORD=1 replaces its row of docs/benchmarks.md; make bench runs all of them and
+# writes the page.
 bench: $(VENV)/test.stamp java
-	$(BIN)/python -m bench $(NAME)
+	$(if $(RECORD),RECORD=1) $(BIN)/python -m bench $(NAME)
 
 # The pictures of the web pages in the docs: wide and narrow, light and dark. Look at them after a change of a page.
 screenshots: $(VENV)/test.stamp

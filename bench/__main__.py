@@ -1,4 +1,5 @@
-"""`python -m bench NAME` runs one benchmark, `python -m bench` runs all and writes docs/benchmarks.md.
+"""`python -m bench NAME` runs one benchmark, and with the variable RECORD replaces its row of docs/benchmarks.md; `python -m bench` runs
+all, and writes the page.
 
 Exit code 0 when the benchmark ran, whether or not its target was met; 1 when one failed to run; 2 for an unknown name.
 """
@@ -72,31 +73,50 @@ def every() -> int:
     ran = [result for result in results if result is not None]
     if len(ran) < len(results):
         return 1
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page(ran, datetime.now(UTC)), encoding="utf-8")
-    note(f"wrote {PAGE.relative_to(ROOT)}")
+    _write({result.name: row(result, datetime.now(UTC)) for result in ran})
     return 0
 
 
-def page(results: Sequence[Result], at: datetime) -> str:
+def record(result: Result) -> None:
+    """Replace the row of one benchmark on the page."""
+    rows = rows_of(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
+    _write({**rows, result.name: row(result, datetime.now(UTC))})
+
+
+def _write(rows: Mapping[str, str]) -> None:
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page(rows), encoding="utf-8")
+    note(f"wrote {PAGE.relative_to(ROOT)}")
+
+
+def row(result: Result, at: datetime) -> str:
+    met = "yes" if result.met else "**no**"
+    return f"| {result.name} | {result.target} | {_figures(result.figures)} | {result.ratio:.3f} | {met} | {at:%Y-%m-%d} |"
+
+
+def rows_of(text: str) -> Mapping[str, str]:
+    """The rows of a page, by the names of their benchmarks."""
+    names = ((line, line.split("|")[1].strip()) for line in text.splitlines() if line.startswith("| "))
+    return {name: line for line, name in names if name in BENCHMARKS}
+
+
+def page(rows: Mapping[str, str]) -> str:
     """The page in Markdown. It names only the version of Python and the number of cores of the machine."""
-    rows = [
-        f"| {each.name} | {each.target} | {_figures(each.figures)} | {each.ratio:.3f} | {'yes' if each.met else '**no**'} |"
-        for each in results
-    ]
     return "\n".join(
         [
             "# Benchmarks",
             "",
-            f"Written by `python -m bench` on {at:%Y-%m-%d} with Python {platform.python_version()} on {os.cpu_count()} cores.",
+            f"Written by `make bench`, or `make bench NAME=… RECORD=1` for one row, with Python {platform.python_version()} on "
+            f"{os.cpu_count()} cores.",
             "",
-            "Measurements vary by up to a third between runs, so compare the ratios. Each ratio is between two things that were measured",
-            "alternately in one run, with the server on one core and the load generator on another. The docstring of each file in `bench/`",
-            "describes what is compared. A core share well below 1 means that other processes used the server's core: repeat such a run.",
+            "Measurements vary by up to a third between runs, and those of different days by more, because other machines share the",
+            "processors. So compare the ratios. Each ratio is between two things that were measured alternately in one run, with the",
+            "server on one core and the load generator on another. The docstring of each file in `bench/` describes what is compared. A",
+            "core share well below 1 means that other processes used the server's core: repeat such a run.",
             "",
-            "| name | target | figures | ratio | met |",
-            "|---|---|---|---|---|",
-            *rows,
+            "| name | target | figures | ratio | met | measured |",
+            "|---|---|---|---|---|---|",
+            *(rows[name] for name in BENCHMARKS if name in rows),
             "",
         ]
     )
@@ -112,7 +132,10 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) > 1 or arguments[0] not in BENCHMARKS:
         print(f"bench: no benchmark {' '.join(arguments)!r}: there is {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
-    return 0 if one(arguments[0]) is not None else 1
+    result = one(arguments[0])
+    if result is not None and os.environ.get("RECORD"):
+        record(result)
+    return 0 if result is not None else 1
 
 
 def _end(_signal: int, _frame: object) -> None:

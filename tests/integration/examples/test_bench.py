@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from bench import assignment, attach, backup, checkpoint_latency, drain
+from bench.__main__ import page, row, rows_of
 from bench.checkpoint_latency import Measured
 from bench.gateway import operation
+from bench.harness import Result
 from sluice.core.ids import ProcessorId, TaskName
 from sluice.core.jobmodels.placement import slots
 
@@ -18,6 +21,17 @@ LISTING = (
     "sluice bench [21/November/2026:15:05:50 +0000] 127.0.0.1 sluice Q3UOWCTR25PCMXPC s3_ListObjectsV2 - "
     "/bench?list-type=2&prefix=sluice%2F 200 - 233 0 0 0 - sluice - VTX5"
 )
+
+
+def test_one_benchmark_replaces_its_row_of_the_page_and_keeps_the_others() -> None:
+    at = datetime(2026, 3, 1, tzinfo=UTC)
+    former = {name: row(Result(name, {"rows": 1}, 1.5, "at least 1", met=True), at) for name in ("start", "drain")}
+    kept = rows_of(page(former))
+    assert kept == former
+    again = row(Result("drain", {"rows": 2}, 0.5, "at least 1", met=False), datetime(2026, 4, 1, tzinfo=UTC))
+    lines = page({**kept, "drain": again}).splitlines()
+    assert [line for line in lines if line.startswith(("| drain", "| start"))] == [again, former["start"]]
+    assert again == "| drain | at least 1 | rows: 2 | 0.500 | **no** | 2026-04-01 |"
 
 
 def test_a_line_of_the_access_log_has_the_operation() -> None:
