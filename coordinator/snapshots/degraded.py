@@ -13,6 +13,7 @@ from coordinator.store.runs import RunRow
 from coordinator.store.sql import Store
 from sluice.clock import Clock
 from sluice.core.ids import Instant, JobName, RunId, StageKey
+from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.core.snapshots.degraded import BackupProblem, Degradation, StageOfTask, backup_problems
 from sluice.core.snapshots.snapshot import BlobStoreName
 
@@ -81,6 +82,9 @@ class BackupMonitor:
         await self.snapshots.look_up(run.job, stages)
         heads = {of: self._stores(run.job, of) for of in stages}
         overdue = {of: each.metrics.backup_problem for of, each in reports.items() if each.metrics and each.metrics.backup_problem}
+        for stage, query in self.stage_metrics.scripts.of_run(run.run_id).items():
+            if query.metrics is not None and query.metrics.backup_problem:
+                overdue[ATTACHED_TASK, stage] = query.metrics.backup_problem
         return backup_problems(requested, self.blob_stores.places, unavailable, heads, overdue)
 
     def _stores(self, job: JobName, of: StageOfTask) -> frozenset[BlobStoreName]:
