@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from stat import S_ISREG
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
@@ -209,10 +209,10 @@ def _file_of(fd: int) -> str:
 STANDARD_ERROR = 2
 
 
-def read_container_settings() -> ContainerSettings:
-    """Raises BadSettings, naming the variable."""
+def read_container_settings(**given: Any) -> ContainerSettings:
+    """`given` takes precedence over the environment. Raises BadSettings, naming the variable."""
     try:
-        return ContainerSettings()
+        return ContainerSettings(**given)
     except ValidationError as error:
         errors = "; ".join(f"SLUICE_{str(each['loc'][0]).upper()}: {each['msg']}" for each in error.errors())
         raise BadSettings(errors.replace("SLUICE_EXECUTION_ENV", "EXECUTION_ENV").replace("SLUICE_SLUICE", "SLUICE")) from error

@@ -43,6 +43,8 @@ class StageOverview(wire_body.RenamedReply):
     watermark_lag_seconds: float | None
     report_age_seconds: float | None
     snapshot_age_seconds: float | None
+    batches_since_snapshot: int | None = None
+    """For the query of a script whose checkpoint is backed up: the batches that a lost disk costs."""
     late_rows: int = 0
     delivery: tuple[str, ...] = ()
 
@@ -228,6 +230,7 @@ def _of_all_tasks(name: str, parts: Sequence[StageOverview]) -> StageOverview:
         watermark_lag_seconds=_most(each.watermark_lag_seconds for each in parts),
         report_age_seconds=_most(each.report_age_seconds for each in parts),
         snapshot_age_seconds=_most(each.snapshot_age_seconds for each in parts),
+        batches_since_snapshot=_most(each.batches_since_snapshot for each in parts),
         late_rows=sum(each.late_rows for each in parts),
         delivery=tuple(sorted({how for each in parts for how in each.delivery})),
     )
@@ -244,6 +247,7 @@ def _stage(name: str, progress: Sequence[wire_runs.StageProgress], at: datetime)
         watermark_lag_seconds=_most(watermark_lag(each) for each in measured),
         report_age_seconds=_most(report_age(each, at) for each in progress),
         snapshot_age_seconds=_most(snapshot_age(each, at) for each in progress),
+        batches_since_snapshot=_most(batches_since_snapshot(each) for each in progress),
         late_rows=sum(each.late_rows for each in progress),
         delivery=tuple(sorted({how for each in measured for how in each.delivery.values()})),
     )
@@ -271,6 +275,13 @@ def report_age(progress: wire_runs.StageProgress, at: datetime) -> float | None:
 def snapshot_age(progress: wire_runs.StageProgress, at: datetime) -> float | None:
     """Seconds since the stage's newest snapshot was reported; None without one."""
     return None if progress.snapshot_at is None else max(0.0, (at - progress.snapshot_at).total_seconds())
+
+
+def batches_since_snapshot(progress: wire_runs.StageProgress) -> int | None:
+    """None for a stage of a job file, and for a query whose checkpoint is not backed up."""
+    if progress.snapshot_batch_id is None or progress.batch_id is None:
+        return None
+    return max(0, progress.batch_id - progress.snapshot_batch_id)
 
 
 def watermark_lag(measures: wire_runs.StageMetricsReply) -> float | None:

@@ -22,18 +22,20 @@ from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from containers.agent.lifecycle import EXIT_LEASE_LOST
 from containers.attached import messages, processes
 from containers.attached.attendant import Driver, command
 from containers.attached.batch_context import BatchContext, running_batch
-from containers.attached.checkpoints import Beginning, checkpoint
+from containers.attached.checkpoints.directories import Beginning, Checkpoint, Ready, ScriptDirectories
+from containers.attached.checkpoints.plans import Plans
 from containers.attached.claim import Request
 from containers.attached.confirmation import Confirmations
 from containers.attached.driver_drains import DriverDrains
 from containers.attached.kafka_columns import CannotWrite
 from containers.attached.script_report import ScriptReport
+from containers.errors import PathNotShared
 from containers.spark.jvm import parse_version
 from containers.spark.scripts.active_queries import (
     SPARK_ERRORS,
@@ -45,10 +47,11 @@ from containers.spark.scripts.active_queries import (
     stop_all,
 )
 from containers.spark.scripts.drain import undrainable
+from containers.spark.scripts.file_sinks import skipped_batches
 from sluice.clock import Clock, SystemClock
 from sluice.core.drain import Phase
 from sluice.core.errors import ClientError, Conflict
-from sluice.core.ids import ExecutionContainerId, JobName, RunId, StageName, checked_name
+from sluice.core.ids import ExecutionContainerId, JobName, Lineage, RunId, StageName, checked_name
 from sluice.randomness import new_uuid
 
 if TYPE_CHECKING:
@@ -59,10 +62,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
+T = TypeVar("T")
+
 LOCAL = "http://127.0.0.1:8180"
 
 POLL = timedelta(seconds=0.5)
 """How often the queries are listed."""
+
+SEEN_WITHIN = timedelta(seconds=3)
+"""How long a query that was refused at its start waits until it is listed."""
 
 AFTER_QUERIES = timedelta(seconds=10)
 """How long after a SIGTERM the script may continue when its queries have ended."""
@@ -195,6 +203,15 @@ class App:
         self._forced = threading.Event()
         self._disconnected = threading.Event()
         self._beginnings: dict[StageName, queue.SimpleQueue[Beginning]] = {}
+        self._ready: dict[StageName, queue.SimpleQueue[Ready]] = {}
+        self._directories: ScriptDirectories | None = None
+        self._reported: set[str] = set()
+        """The starts of queries that were listed."""
+        self._checkpoints: dict[StageName, Checkpoint] = {}
+        self._plans = Plans(
+            lambda number, stage, batch: self._send("plan", number=number, stage=stage, batch=batch),
+            lambda lineage: next((each for each in ActiveQueries(spark).find() if each.id == lineage), None),
+        )
         self._error = ""
         self._confirmations = Confirmations(lambda number: self._send("confirm", number=number))
         self._kafka: KafkaWriters | None = None
@@ -207,6 +224,7 @@ class App:
             clock,
             stop_timeout,
             written=lambda query: () if self._kafka is None else self._kafka.topics_of(query.id),
+            on_start=self._on_start,
             forced=self._forced,
         )
 
@@ -216,9 +234,12 @@ class App:
 
     def batch_context(self) -> BatchContext:
         """The batch that runs now: lineage, number and generation, by which a sink can write each batch once. Call it in the function of
-        `foreachBatch`, in the thread in which Spark calls the function. Raises NoBatch elsewhere, and NotGranted without a coordinator,
-        because there is no generation then."""
-        return running_batch(session_of(self._spark), self._granted().generation)
+        `foreachBatch`, in the thread in which Spark calls the function, and before the function writes: on a checkpoint of
+        `app.checkpoint`, it returns when the blob stores have what the batch reads. Raises NoBatch elsewhere, PlanNotKept, and NotGranted
+        without a coordinator, because there is no generation then."""
+        context = running_batch(session_of(self._spark), self._granted().generation)
+        self._plans.keep(Lineage(context.lineage), context.batch)
+        return context
 
     def kafka_writer(self, rows: DataFrame, topic: str, options: Mapping[str, str] | None = None) -> DataStreamWriter:
         """A writer of a streaming query whose batches are in the Kafka topic once each. Each batch is one transaction. The script sets
@@ -249,21 +270,43 @@ class App:
         writers: KafkaWriters = self._kafka
         return writers
 
-    def checkpoint(self, name: str) -> str:
+    def checkpoint(self, name: str, *, adopt: str | None = None) -> str:
         """The URL of a checkpoint directory for `option("checkpointLocation", …)`, below SLUICE_STATE_DIR (default: `state` below
         SLUICE_HOME, `.sluice`). It is the same at each start of the script, until a drain has flushed the query. Then it is a new one,
-        whose first query begins exactly at the drained offsets, whatever `startingOffsets` says. Use a name for each query. Blocks. Raises
-        NotGranted without a coordinator, BadName, CheckpointRefused if executors run on other machines, and DrainUnfinished if a drain has
-        failed while it flushed the query."""
+        whose first query begins exactly at the drained offsets, whatever `startingOffsets` says. It is backed up to the job's blob stores
+        while the script runs. If this machine does not have it, or has an older one, the newest snapshot is restored. Use a name for each
+        query.
+
+        `adopt`: the URL or the path of a checkpoint that the query has used before without Sluice. It is copied if the job has never had a
+        checkpoint of this name; stop the former query first.
+
+        Blocks. Raises NotGranted without a coordinator, BadName, CheckpointRefused, CheckpointUnreadable, PathNotShared if executors run on
+        other machines and do not share the directory, and DrainUnfinished if a drain has failed while it flushed the query."""
         if self._grant is None:
             raise NotGranted(f"{self.job} runs without a coordinator, which knows where its checkpoints begin: use a directory of your own")
-        home = Path(os.environ.get("SLUICE_HOME") or ".sluice")
-        state = Path(os.environ.get("SLUICE_STATE_DIR") or home / "state").absolute()
-        return checkpoint(session_of(self._spark), state, self.job, name, self._where, self.drains.listen)
+        if self._directories is None:
+            home = Path(os.environ.get("SLUICE_HOME") or ".sluice")
+            state = Path(os.environ.get("SLUICE_STATE_DIR") or home / "state").absolute()
+            self._directories = ScriptDirectories(state, self.job, self, self._clock, self.drains.listen)
+        found = self._directories.checkpoint(session_of(self._spark), name, adopt)
+        if found.ready.lineage is not None:
+            self._plans.add(found.ready.lineage, found.stage, found.ready.replay)
+        self._checkpoints[found.stage] = found
+        return found.url
 
-    def _where(self, stage: StageName) -> Beginning:
+    def where(self, stage: StageName) -> Beginning:
+        """See `containers.attached.checkpoints.directories.Supervisor`."""
         answer = self._beginnings[stage] = queue.SimpleQueue()
         self._send("where", stage=stage)
+        return self._answer(answer)
+
+    def make_ready(self, stage: StageName, **wanted: object) -> Ready:
+        """See `containers.attached.checkpoints.directories.Supervisor`."""
+        answer = self._ready[stage] = queue.SimpleQueue()
+        self._send("checkpoint", stage=stage, **wanted)
+        return self._answer(answer)
+
+    def _answer(self, answer: queue.SimpleQueue[T]) -> T:
         while True:
             try:
                 return answer.get(timeout=POLL.total_seconds())  # in steps, so that Ctrl-C is seen
@@ -295,6 +338,7 @@ class App:
         except (OSError, ValueError) as error:
             log.debug("the connection to the supervisor: %s", error)
         self._confirmations.end()
+        self._plans.end()
         self._disconnected.set()
         if not self._answered.is_set():
             self._refused = self._refused or "the supervisor has ended"
@@ -337,6 +381,11 @@ class App:
             case {"kind": "begins", "stage": str(stage), "seq": int(seq), "suffix": str(suffix), "offsets": dict(offsets), **more}:
                 if (waiting := self._beginnings.get(StageName(stage))) is not None:
                     waiting.put(Beginning(seq, suffix, offsets, str(more.get("failed", ""))))
+            case {"kind": "ready", "stage": str(stage), "failed": str(failed), **more}:
+                if (ready := self._ready.get(StageName(stage))) is not None:
+                    ready.put(_ready(failed, more))
+            case {"kind": "kept", "number": int(number), "failed": str(failed)}:
+                self._plans.take(number, failed)
 
     def _send(self, kind: str, **fields: object) -> None:
         connection = self._connection
@@ -377,14 +426,47 @@ class App:
         active = self._queries.find()
         if self._kafka is not None:
             self._kafka.renew({each.id for each in active})
-        for query, why in self._report.update(active):
+        self._check_executors()
+        refused = self._report.update(active)
+        new = [each for each in active if each.run_id not in self._reported]
+        self._reported = {each.run_id for each in active}
+        for query, why in refused:
             log.error("query %s is stopped: %s", query.name or query.checkpoint, why)
             query.stop(timedelta(0), self._forced)
+        for query in new:
+            self._check_sink(query)
         if self._stopped.is_set():
             self._stop_all([each for each in active if not self.drains.holds(each)], self._stop_timeout)
         due = self._report.due()
         if due is not None:
             self._send("queries", queries=due)
+
+    def _on_start(self, query: ActiveQuery) -> None:
+        """Called on the thread of a query that starts, before it reads its checkpoint."""
+        if not self._check_sink(query):
+            self._plans.repeat(session_of(self._spark), query)
+            return
+        query.end_at_start()
+        until = self._clock.elapsed() + SEEN_WITHIN.total_seconds()
+        while query.run_id not in self._reported and self._clock.elapsed() < until:  # otherwise nobody would know
+            threading.Event().wait(POLL.total_seconds() / 10)
+
+    def _check_sink(self, query: ActiveQuery) -> bool:
+        """Refuse a query on a checkpoint of ours whose sink would skip batches. Returns whether it is refused."""
+        stage = next((each.stage for each in self._checkpoints.values() if each.ready.lineage == query.id), None)
+        why = "" if stage is None else skipped_batches(session_of(self._spark), query)
+        if stage is not None and why:
+            self._report.refuse(stage, why)
+        return bool(why)
+
+    def _check_executors(self) -> None:
+        """Stop the queries whose checkpoints a new executor does not share."""
+        try:
+            if self._directories is not None:
+                self._directories.check_new_executors()
+        except PathNotShared as error:
+            for stage in self._checkpoints:
+                self._report.refuse(stage, str(error))
 
     def stop(self, within: timedelta | None = None) -> Sequence[str]:
         """Pause all queries between two batches before any of them ends, then end them, so that `awaitTermination` returns. Queries that
@@ -451,3 +533,14 @@ class App:
 
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         threading.Thread(target=end, name="sluice-end", daemon=True).start()
+
+
+def _ready(failed: str, fields: Mapping[str, Any]) -> Ready:
+    lineage = fields.get("lineage")
+    return Ready(
+        failed,
+        adopt=bool(fields.get("adopt", False)),
+        lineage=None if lineage is None else Lineage(str(lineage)),
+        new_lineage=bool(fields.get("new_lineage", False)),
+        replay={int(batch): str(text) for batch, text in dict(fields.get("replay", {})).items()},
+    )

@@ -58,7 +58,7 @@ class Attendant:
         self._clock = clock
         self._stop_timeout = stop_timeout
         self._coordinator = AgentClient(url)
-        self._link = DriverLink(request.job, self._coordinator, lambda pid: True)
+        self._link = DriverLink(request.job, self._coordinator, lambda pid: True, clock)
         self._guardian = GuardianProcess(request.container, url, driver.processes)
         self._token = ""
         self._background: set[asyncio.Task[None]] = set()
@@ -85,6 +85,7 @@ class Attendant:
             if claims.registered and all_ended:
                 await report_exit(self._url, self._request.container, code, reason, self._token)
             await self._guardian.end()
+            await self._link.close()
             await self._coordinator.close()
         return code
 
@@ -116,10 +117,19 @@ class Attendant:
             connection.shutdown(socket.SHUT_RD)
         all_ended = await self._await_end(claim)
         await asyncio.wait([serving], timeout=LEFTOVERS.total_seconds())
+        if not self._driver.observed or not self._runs():
+            await self._finish_backups(claim)
         claim.ends.cancel()
         if self._link.error is None:
             return EXIT_FAILED, "the driver was killed, or ended by os._exit", all_ended
         return (EXIT_FAILED, self._link.error, all_ended) if self._link.error else (EXIT_OK, "the script ended", all_ended)
+
+    async def _finish_backups(self, claim: Claim) -> None:
+        """Make the last snapshots, as long as the lease lasts."""
+        finishing = asyncio.create_task(self._link.finish_backups())
+        await asyncio.wait([finishing, claim.ends], return_when=asyncio.FIRST_COMPLETED)
+        finishing.cancel()
+        await asyncio.gather(finishing, return_exceptions=True)
 
     async def _await_script(self, serving: asyncio.Task[None]) -> None:
         """The drain has ended the run, and with it the lease. The queries have ended before: the script may end by itself."""
@@ -145,7 +155,7 @@ class Attendant:
         return all_ended
 
     async def _follow_notices(self, claim: Claim) -> None:
-        await stop_requested(self._coordinator, claim.run, self._link.drain)
+        await stop_requested(self._coordinator, claim.run, self._link.drain, self._link.adopt_stores)
         log.info("the job is being stopped: the queries end between two batches")
         await self._link.stop(self._stop_timeout)
         if self._driver.observed:

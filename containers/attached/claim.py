@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
+from typing import Any
 
 from containers.agent.heartbeat import HeartbeatClient, LeaseExpired, LeaseKeeper, Replaced, RunEnded
 from containers.attached.drain_link import commit
@@ -86,6 +87,8 @@ class Claim:
     generation: Generation
     ends: asyncio.Task[Replaced | RunEnded | LeaseExpired]
     drain: wire_runs.DrainOfRun | None = None
+    continuation: Mapping[str, Any] | None = None
+    """See `containers.engine.StageStart`."""
 
 
 class GatedHeartbeats(HeartbeatClient):
@@ -174,7 +177,8 @@ class Claims:
             acquired.cancel()
             raise LeaseLost(f"while it waited for the task: {ends.result()}")
         try:
-            return Claim(run, epoch, acquired.result(), ends, await self._drain(run))
+            task = acquired.result()
+            return Claim(run, epoch, Generation(task.generation), ends, await self._drain(run), task.continuation)
         except BaseException:
             ends.cancel()
             raise
@@ -224,7 +228,7 @@ class Claims:
         sent = self._clock.elapsed()
         return await self._coordinator.register(run, body), sent
 
-    async def _acquire(self, run: RunId, request: Request, epoch: Epoch) -> Generation:
+    async def _acquire(self, run: RunId, request: Request, epoch: Epoch) -> wire_agents.AcquireReply:
         while True:
             try:
                 reply = await self._coordinator.acquire(run, ATTACHED_TASK, request.container, epoch, ACQUIRE_WAIT)
@@ -233,12 +237,15 @@ class Claims:
                 await self._sleep(RETRY.total_seconds())
                 continue
             if isinstance(reply, wire_agents.AcquireReply):
-                return Generation(reply.generation)
+                return reply
             log.warning("waiting: the former container, %s, may still act for %.0f s", reply.former, reply.wait_seconds)
 
 
-async def stop_requested(coordinator: AgentClient, run: RunId, on_drain: Callable[[str], Awaitable[None]]) -> None:
-    """Wait until the run is asked to stop, or has ended. `on_drain` is called with the id of a drain whose phase has changed."""
+async def stop_requested(
+    coordinator: AgentClient, run: RunId, on_drain: Callable[[str], Awaitable[None]], on_stores: Callable[[], Awaitable[None]]
+) -> None:
+    """Wait until the run is asked to stop, or has ended. `on_drain` is called with the id of a drain whose phase has changed, `on_stores`
+    when the run has other blob stores."""
     seq = 0
     while True:
         try:
@@ -250,6 +257,8 @@ async def stop_requested(coordinator: AgentClient, run: RunId, on_drain: Callabl
         drains = [str(each.detail["uuid"]) for each in found if each.kind == "DRAIN"]
         if drains:
             await on_drain(drains[-1])
+        if any(each.kind == "BACKUP" for each in found):
+            await on_stores()
         if any(each.kind in ("STOP", "ENDED") for each in found):
             return
         seq = max([seq, *(each.seq for each in found)])

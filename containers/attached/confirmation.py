@@ -27,44 +27,38 @@ RETRY = timedelta(seconds=2)
 @dataclass
 class _Question:
     answered: threading.Event = field(default_factory=threading.Event)
-    why: str | None = None
-    """Why the driver does not own the job; "" if it does, None if that is unknown."""
+    answer: str | None = None
 
 
-class Confirmations:
-    """The driver's side. Thread-safe. `send` sends `confirm` with a number."""
+class Questions:
+    """Questions of a driver's threads that its supervisor answers. Thread-safe."""
 
-    def __init__(self, send: Callable[[int], None]) -> None:
-        self._send = send
+    def __init__(self) -> None:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._open: dict[int, _Question] = {}
         self._over = False
 
-    def ask(self) -> None:
-        """Return if the driver owns the job. Blocks until the coordinator answers. Raises LeaseLost if it does not, and Unavailable if the
-        supervisor has ended."""
+    def ask(self, send: Callable[[int], None]) -> str | None:
+        """The answer; None if the supervisor has ended. `send` sends the question with its number. Blocks."""
         question, number = _Question(), next(self._numbers)
         with self._lock:
             if self._over:
                 question.answered.set()
             self._open[number] = question
         if not question.answered.is_set():
-            self._send(number)
+            send(number)
         question.answered.wait()
         with self._lock:
             del self._open[number]
-        if question.why is None:
-            raise Unavailable("the supervisor of this script has ended, so that nobody knows whether another copy of it runs")
-        if question.why:
-            raise LeaseLost(question.why)
+        return question.answer
 
-    def take(self, number: int, why: str) -> None:
-        """The answer to a question. `why`: as in `_Question`."""
+    def take(self, number: int, answer: str) -> None:
+        """The answer to a question."""
         with self._lock:
             question = self._open.get(number)
         if question is not None:
-            question.why = why
+            question.answer = answer
             question.answered.set()
 
     def end(self) -> None:
@@ -73,6 +67,29 @@ class Confirmations:
             self._over = True
             for each in self._open.values():
                 each.answered.set()
+
+
+class Confirmations:
+    """The driver's side. `send` sends `confirm` with a number. The answer is why the driver does not own the job, "" if it does."""
+
+    def __init__(self, send: Callable[[int], None]) -> None:
+        self._send = send
+        self._questions = Questions()
+
+    def ask(self) -> None:
+        """Return if the driver owns the job. Blocks until the coordinator answers. Raises LeaseLost if it does not, and Unavailable if the
+        supervisor has ended."""
+        why = self._questions.ask(self._send)
+        if why is None:
+            raise Unavailable("the supervisor of this script has ended, so that nobody knows whether another copy of it runs")
+        if why:
+            raise LeaseLost(why)
+
+    def take(self, number: int, why: str) -> None:
+        self._questions.take(number, why)
+
+    def end(self) -> None:
+        self._questions.end()
 
 
 async def refusal(coordinator: AgentClient, claim: Claim) -> str:

@@ -86,6 +86,8 @@ class DriverDrains:
     clock: Clock
     stop_timeout: timedelta
     written: Callable[[ActiveQuery], Collection[str]] = lambda query: ()
+    on_start: Callable[[ActiveQuery], None] = lambda query: None
+    """Called on the thread of a query that starts and is not paused for a drain."""
     forced: threading.Event = field(default_factory=threading.Event)
     _held: dict[str, PausedScriptQuery] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -230,6 +232,7 @@ class DriverDrains:
         if not query.is_temporary:
             prepare(ScriptCheckpoint(self.spark, query.checkpoint), query, drain.uuid if drain is not None and active else None)
         if drain is None or not active or not query.can_be_paused:
+            self.on_start(query)
             return
         paused = pause_at_start(self.spark, query)
         self._hold(query, paused, at_start=True)

@@ -7,8 +7,12 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
 from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -18,23 +22,33 @@ from containers.attached.confirmation import refusal
 from containers.attached.drain_link import DrainLink, last_drain_of
 from sluice.client import Refused
 from sluice.client.agents import AgentClient
-from sluice.core.errors import ClientError, LeaseLost, Unavailable
-from sluice.core.ids import Instant, JobName
+from sluice.clock import Clock, SystemClock
+from sluice.core.errors import ClientError, LeaseLost, SluiceError, Unavailable
+from sluice.core.ids import Instant, JobName, StageName
 from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.wire import agents as wire_agents
+
+if TYPE_CHECKING:
+    from containers.attached.checkpoints.backups import ScriptBackups
 
 log = logging.getLogger("sluice")
 
 RETRY = timedelta(seconds=2)
 
+LAST_BACKUP = timedelta(seconds=60)
+"""How long the last backup of a script that has ended may take. A platform that ends this process first loses nothing but the batches since
+the last snapshot."""
+
 
 class DriverLink:
     """The connection to one driver at a time. `is_ours` returns whether a process may be that driver."""
 
-    def __init__(self, job: JobName, coordinator: AgentClient, is_ours: Callable[[int], bool]) -> None:
+    def __init__(self, job: JobName, coordinator: AgentClient, is_ours: Callable[[int], bool], clock: Clock | None = None) -> None:
         self._job = job
         self._coordinator = coordinator
         self._is_ours = is_ours
+        self._clock = clock or SystemClock()
+        self._backups: ScriptBackups | None = None
         self._claim: Claim | None = None
         self._drains: DrainLink | None = None
         self._answers: set[asyncio.Task[None]] = set()
@@ -127,15 +141,76 @@ class DriverLink:
                 self._stopped.set()
             case {"kind": "step" | "drained"} if self._drains is not None:
                 self._drains.take(message)
-            case {"kind": "where", "stage": str(stage)}:
-                self._answers.add(task := asyncio.create_task(self._answer_where(stage)))
-                task.add_done_callback(self._answers.discard)
+            case {"kind": "where" | "checkpoint" | "plan"}:
+                self._read_of_checkpoint(message)
             case {"kind": "confirm", "number": int(number)} if self._claim is not None:
                 confirming = asyncio.create_task(self._confirm(number, self._claim))
                 self._confirming.add(confirming)
                 confirming.add_done_callback(self._confirming.discard)
             case {"kind": "ending", "error": str(error)}:
                 self.error = error
+
+    def _read_of_checkpoint(self, message: messages.Message) -> None:
+        match message:
+            case {"kind": "where", "stage": str(stage)}:
+                self._answer(self._answer_where(stage))
+            case {"kind": "checkpoint", "stage": str(stage)} if self._claim is not None:
+                self._answer(self._answer_checkpoint(stage, message, self._claim))
+            case {"kind": "plan", "number": int(number), "stage": str(stage), "batch": int(batch)}:
+                self._answer(self._answer_plan(number, stage, batch))
+
+    def _answer(self, answer: Coroutine[None, None, None]) -> None:
+        self._answers.add(task := asyncio.create_task(answer))
+        task.add_done_callback(self._answers.discard)
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    async def _answer_checkpoint(self, stage: str, message: messages.Message, claim: Claim) -> None:
+        try:
+            ready = await self._prepared(stage, message, claim)
+        except (SluiceError, OSError) as error:
+            self._send("ready", stage=stage, failed=str(error) or type(error).__name__)
+        except Exception as error:
+            log.exception("checkpoint %s", stage)
+            self._send("ready", stage=stage, failed=f"{type(error).__name__}: {error}")
+        else:
+            self._send("ready", stage=stage, failed="", **ready)
+
+    async def _prepared(self, stage: str, message: messages.Message, claim: Claim) -> dict[str, Any]:
+        found: Any = import_module("containers.attached.checkpoints.backups")  # other commands need no clients of blob stores
+        if self._backups is None:
+            self._backups = found.ScriptBackups(self._job, claim, self._coordinator, self._clock)
+        wanted = found.Wanted(
+            StageName(stage),
+            Path(str(message["state"])),
+            str(message["folder"]),
+            str(message["code"]),
+            int(message["replays"]),
+            bool(message["adopts"]),
+        )
+        made = await self._backups.prepare(wanted)
+        return asdict(made) | {"replay": {str(batch): text for batch, text in made.replay.items()}}
+
+    async def _answer_plan(self, number: int, stage: str, batch: int) -> None:
+        failed = "" if self._backups is None else await self._backups.keep_plan(StageName(stage), batch)
+        self._send("kept", number=number, failed=failed)
+
+    async def adopt_stores(self) -> None:
+        """The run has other blob stores."""
+        if self._backups is not None:
+            await self._backups.adopt_stores()
+
+    async def finish_backups(self) -> None:
+        """The driver has ended: make the last snapshots of its checkpoints, while the lease is kept."""
+        if self._backups is not None:
+            await self._backups.finish(LAST_BACKUP)
+
+    async def close(self) -> None:
+        """End the backups."""
+        for each in self._answers:
+            each.cancel()
+        if self._backups is not None:
+            await self._backups.close()
 
     async def _confirm(self, number: int, claim: Claim) -> None:
         self._send("owner", number=number, lost=await refusal(self._coordinator, claim))
@@ -199,6 +274,8 @@ class DriverLink:
             request, claim = self._reports, self._claim
             if request is None or claim is None:
                 continue
+            if self._backups is not None:
+                request = request.model_copy(update={"queries": self._backups.shown(request.queries)})
             try:
                 reply = await self._coordinator.report_queries(claim.run, ATTACHED_TASK, request)
             except Unavailable as error:

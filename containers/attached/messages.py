@@ -4,11 +4,12 @@ The driver never has the container's token: it sends what it has to report to it
 
 The driver sends `queries`, the list of its queries, whenever it has changed and every ten seconds; `stopped` when its queries have ended
 after `stop`; `step` for each step of a drain, and `drained` when all queries are flushed and have ended; `where` to ask where a new
-checkpoint begins; `confirm` to ask whether it owns the job; `ending` when the script ends, with its error.
+checkpoint begins; `checkpoint` to have a checkpoint made ready; `plan` to keep what a batch reads before it writes; `confirm` to ask
+whether it owns the job; `ending` when the script ends, with its error.
 
 The supervisor first sends `granted`, or `refused` with the reason. Later it sends `lease` at each renewal, `stop`, `drain` for each phase
-of a drain, `begins` in answer to `where`, `owner` in answer to `confirm`, `refuse` for a query that must not run, and `lost` to a driver
-that is only observed.
+of a drain, `begins` in answer to `where`, `ready` in answer to `checkpoint`, `kept` in answer to `plan`, `owner` in answer to `confirm`,
+`refuse` for a query that must not run, and `lost` to a driver that is only observed.
 """
 
 from __future__ import annotations

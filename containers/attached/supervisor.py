@@ -81,7 +81,9 @@ class Supervisor:
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         threading.Thread(target=self._wait_for_signals, args=(asyncio.get_running_loop(),), name="signals", daemon=True).start()
         coordinator = AgentClient(self._url)
-        link = self._link = DriverLink(self._request.job, coordinator, lambda pid: any(each.id.pid == pid for each in self._descendants()))
+        link = self._link = DriverLink(
+            self._request.job, coordinator, lambda pid: any(each.id.pid == pid for each in self._descendants()), self._clock
+        )
         drivers = await link.listen(socket_of(self._request))
         claims = Claims(coordinator, self._clock, self._on_renewed, self._on_token, self._driver_stopped)
         code, reason, all_ended = 1, "sluice exec failed", True
@@ -105,6 +107,7 @@ class Supervisor:
                 await report_exit(self._url, self._request.container, min(code, 255), reason, self._token)
             await self._guardian.end()
             drivers.close()
+            await link.close()
             await coordinator.close()
         return code
 
@@ -156,6 +159,7 @@ class Supervisor:
             return EXIT_LEASE_LOST, reason, all_ended
         code = waiting.result()
         all_ended = await self._end_leftovers(claim)
+        await self._finish_backups(claim)
         claim.ends.cancel()
         await asyncio.to_thread(copying.join, 2)
         if code < 0:
@@ -192,6 +196,14 @@ class Supervisor:
         if killed:
             log.warning("the command has ended, and %d processes that it left behind were killed: run the driver in the foreground", killed)
         return all_ended
+
+    async def _finish_backups(self, claim: Claim) -> None:
+        """Make the last snapshots, as long as the lease lasts."""
+        assert self._link is not None
+        finishing = asyncio.create_task(self._link.finish_backups())
+        await asyncio.wait([finishing, claim.ends], return_when=asyncio.FIRST_COMPLETED)
+        finishing.cancel()
+        await asyncio.gather(finishing, return_exceptions=True)
 
     def _alive(self) -> bool:
         return any(not each.ended for each in self._descendants())
@@ -257,7 +269,8 @@ class Supervisor:
 
     async def _follow_notices(self, coordinator: AgentClient, run: RunId) -> None:
         link = self._link
-        await stop_requested(coordinator, run, link.drain if link is not None else _ignored)
+        assert link is not None
+        await stop_requested(coordinator, run, link.drain, link.adopt_stores)
         self._stopping = True
         if self._link is not None and self._link.connected:
             log.info("the job is being stopped: the queries end between two batches")
@@ -290,10 +303,6 @@ class Supervisor:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-async def _ignored(uuid: str) -> None:
-    """There is no driver to drain."""
 
 
 def _write_all(fd: int, data: bytes) -> None:

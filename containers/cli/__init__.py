@@ -1,3 +1,3 @@
-"""The commands that start containers or prepare a machine for them: `sluice container`, `run`, `class-archive` and `kafka`, and the part of
-`sluice snapshots` that restores as a container does. `sluice/cli/main.py` names them.
+"""The commands that start containers or prepare a machine for them: `sluice container`, `run`, `class-archive` and `kafka`, and the parts
+of `sluice snapshots` and `sluice export` that restore as a container does. `sluice/cli/main.py` names them.
 """

@@ -28,12 +28,12 @@ def copy_snapshot(url: str, job: str, task: str, stage: str, checkpoint: str, in
     """Raises BadSettings if the directory exists, and what a restore raises."""
     if into.exists():
         raise BadSettings(f"{into} exists: name a directory that does not exist")
-    restored = call(url, lambda client: _copied(client, job, task, stage, checkpoint, into.absolute(), blob_store, quiet=as_json))
+    restored = call(url, lambda client: copied(client, job, task, stage, checkpoint, into.absolute(), blob_store, quiet=as_json))
     reply = CopiedSnapshotReply(directory=str(into), files=restored.files, bytes=restored.bytes)
     print_reply(reply, lambda _: f"{into}: {restored}", as_json=as_json)
 
 
-async def _copied(
+async def copied(
     client: OperatorClient, job: str, task: str, stage: str, checkpoint: str, into: Path, blob_store: str | None, *, quiet: bool
 ) -> Restored:
     """The snapshot is pinned meanwhile, so that it is not deleted during the copy."""

@@ -110,6 +110,11 @@ class PausedQuery:
         """The sources of the query, in the order of its offsets."""
         return list(each_of(self._execution.sources().iterator()))
 
+    @property
+    def next_batch(self) -> int:
+        """The number of the batch that the query would run next. Call it when the query has reached its gate."""
+        return int(self._execution.getLatestExecutionContext().batchId())
+
     def close(self) -> None:
         """Replace the sources by the gate. A query that waits for input asks its sources once more."""
         ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from containers.engine import StageStart
 from containers.settings import CommitPolicy, ContainerSettings
@@ -27,7 +27,6 @@ from sluice.client.agents import AgentClient
 from sluice.clock import Clock
 from sluice.core.ids import JobName, RunId, StageKey, StageName, StreamId, TaskName
 from sluice.core.snapshots.snapshot import BlobStoreName, CommitId
-from sluice.job import Job
 from sluice.randomness import below, new_uuid
 from sluice.wire import runs as wire_runs
 
@@ -74,12 +73,22 @@ class Destinations:
             await blobs.close()
 
 
+class JobOfState(Protocol):
+    """What the state of a job depends on: see `sluice.job.Job`."""
+
+    @property
+    def name(self) -> JobName: ...
+
+    @property
+    def code(self) -> str: ...
+
+
 class StateContext:
     """The context of one container. Created on the agent's loop."""
 
     def __init__(
         self,
-        job: Job,
+        job: JobOfState,
         settings: ContainerSettings,
         coordinator: AgentClient,
         clock: Clock,

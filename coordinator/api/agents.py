@@ -271,6 +271,24 @@ NEVER = datetime.min.replace(tzinfo=UTC)
 """Replaced by the time of the report."""
 
 
+@router.put("/runs/{runId}/tasks/{task}/stages/{stage}/checkpoint")
+async def open_checkpoint(
+    run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_snapshots.CheckpointOpening, parts: PartsDep
+) -> wire_snapshots.OpenedCheckpoint:
+    """Begin to use a checkpoint of an attached job, which is backed up as a stage of its task. A repeated request changes nothing."""
+    lineage = None if body.lineage is None else Lineage(body.lineage)
+    found = await parts.tasks.open_checkpoint(
+        RunId(run_id), TaskName(task), StageName(stage), Generation(body.generation), lineage, create=body.create
+    )
+    state = found.state
+    return wire_snapshots.OpenedCheckpoint(
+        new=found.new,
+        lineage=None if state is None else state.lineage,
+        batch_id=None if state is None else state.batch_id,
+        snapshot=None if state is None or found.snapshot is None else stage_snapshot(found.snapshot, state),
+    )
+
+
 @router.post("/runs/{runId}/tasks/{task}/stages/{stage}/failure", status_code=204)
 async def report_failure(run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_agents.FailureRequest, parts: PartsDep) -> None:
     """Report that a stage fails, for `GET /runs/{runId}`. The next progress of the stage, or a report of 0 failures, ends the failure."""

@@ -34,7 +34,7 @@ from sluice.core.drain import Mode, Phase
 from sluice.core.errors import Forbidden, UnknownJob
 from sluice.core.ids import ExecutionContainerId, JobName, RunId, StageKey, StageName, StreamId, TaskName
 from sluice.core.jobmodels.graph import Stage
-from sluice.core.jobmodels.spec import Role, RunSpec, StreamSpec, broadcast_partitions
+from sluice.core.jobmodels.spec import JobKind, Role, RunSpec, StreamSpec, broadcast_partitions
 from sluice.core.leases.ownership import TaskOwner
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
@@ -351,7 +351,7 @@ def run_detail(
     yield
     tasks = []
     models = described.model.tasks
-    by_stage = described.run.spec.stage_division()
+    by_stage, attached = described.run.spec.stage_division(), described.run.spec.kind is JobKind.ATTACHED
     yield
     placement = sorted(described.model.placement.items())
     yield
@@ -366,8 +366,8 @@ def run_detail(
                 generation=hold.generation if hold else None,
                 holder=hold.holder if hold and not hold.released else None,
                 stages=(
-                    *(_stage_progress(row, hold, memory) for row in stores[name]),
-                    *(_query_progress(query, hold) for query in memory.queries.values()),
+                    *(_stage_progress(row, hold, memory) for row in stores[name] if not attached),
+                    *(_query_progress(query, hold, stores[name], memory) for query in memory.queries.values()),
                 ),
                 assigned_stages=(*by_stage(models[name].ssps), *memory.queries),
             )
@@ -500,9 +500,12 @@ def _stage_progress(row: StageStateRow, owner: TaskOwner | None, memory: InMemor
     )
 
 
-def _query_progress(query: ScriptQuery, owner: TaskOwner | None) -> wire_runs.StageProgress:
-    """A query of a script as a stage."""
+def _query_progress(
+    query: ScriptQuery, owner: TaskOwner | None, stores: Sequence[StageStateRow], memory: InMemory
+) -> wire_runs.StageProgress:
+    """A query of a script as a stage. `stores`: the checkpoints of the script that are backed up."""
     metrics = query.metrics
+    store = next((each for each in stores if each.stage == query.stage and each.lineage == query.lineage and each.head is not None), None)
     reply = None
     if metrics is not None:
         stopped: dict[str, object] = (
@@ -520,6 +523,8 @@ def _query_progress(query: ScriptQuery, owner: TaskOwner | None) -> wire_runs.St
         late_rows_at=metrics.late_rows_at if metrics is not None else None,
         failure=_query_failure(query),
         checkpoint=query.checkpoint,
+        snapshot_at=None if store is None else memory.snapshot_at.get(store.key),
+        snapshot_batch_id=None if store is None else store.batch_id,
     )
 
 

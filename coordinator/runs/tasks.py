@@ -40,6 +40,7 @@ from sluice.core.ids import (
     StageKey,
     StageName,
     TaskName,
+    checked_name,
 )
 from sluice.core.jobmodels.grouping import PreviousAssignment
 from sluice.core.jobmodels.model import JobModel, TaskModel
@@ -72,6 +73,15 @@ class _Assignment:
     of: tuple[RunId, int]
     whole: PreviousAssignment
     owned: Mapping[TaskName, Sequence[Ssp]]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedCheckpoint:
+    """A checkpoint of an attached job. `snapshot`: the one to restore, if any. `state`: None if the job does not have it."""
+
+    state: StageStateRow | None
+    snapshot: SnapshotRow | None
+    new: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +339,31 @@ class Tasks:
             [self._received(each, known.get(each.stage), now) for each in reported if each.stage not in refused],
         )
         return refused
+
+    async def open_checkpoint(
+        self, run_id: RunId, task: TaskName, stage: StageName, generation: Generation, lineage: Lineage | None, *, create: bool
+    ) -> OpenedCheckpoint:
+        """Let a query of an attached job use the checkpoint of that name. Its lineage is `lineage`, that of the checkpoint on the script's
+        machine, as long as there is no snapshot; afterwards it is that of the snapshots. Idempotent. Raises UnknownRun, UnknownTask,
+        LeaseLost, NotAttached, BadName, CatalogIncomplete."""
+        checked_name("stage", stage)
+        async with self._store.begin() as tx:
+            run = await get_run(tx, run_id)
+            await check_owner(tx, run, task, generation)
+            if run.spec.kind is not JobKind.ATTACHED:
+                raise NotAttached(f"job {run.job} is run from a job file, whose stages have checkpoints of their own")
+            self._strangers.check_catalog()
+            key = StageKey(run.job, task, stage)
+            row = await tx.fleet.stage_state(key)
+            if row is None and not create:
+                return OpenedCheckpoint(None, None, new=True)
+            now = row or StageStateRow(run.job, task, stage, lineage or self._new_lineage())
+            if row is not None and row.head is None and lineage not in (None, row.lineage):
+                now = replace(row, lineage=lineage, former=row.lineage, batch_id=None, generation=None)
+            if now != row:
+                await tx.fleet.put_stage_state(now)
+            head = None if now.head is None else await tx.snapshots.get(key, now.head)
+            return OpenedCheckpoint(now, head, new=row is None)
 
     def _received(self, query: ScriptQuery, before: ScriptQuery | None, now: datetime) -> ScriptQuery:
         same = before is not None and (before.error, before.failures) == (query.error, query.failures)

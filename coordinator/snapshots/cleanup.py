@@ -28,6 +28,7 @@ from sluice.blobs.port import Purpose, RequestContext
 from sluice.clock import Clock
 from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable, SluiceError
 from sluice.core.ids import Lineage, StageKey
+from sluice.core.jobmodels.spec import JobKind
 from sluice.core.snapshots.retention import Retention, SnapshotTime, retained
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, offsets_prefix
 from sluice.core.waits import TOLERANCE
@@ -262,6 +263,8 @@ class RetireStores:
         hold = await tx.fleet.owner(key.job, key.task)
         if run is None or run.created_at + self.after > self.clock.now() or (hold is not None and not hold.owner.released):
             return False
+        if run.spec.kind is JobKind.ATTACHED:  # a drain gives checkpoints up, and the next run opens those that its script uses
+            return await tx.fleet.stage_state(key) is None
         if key.stage not in run.spec.stage_names:
             return True
         return key.task not in (await tx.jobmodels.assignment(key.job)).tasks.values()

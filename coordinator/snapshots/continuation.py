@@ -22,7 +22,7 @@ from sluice.core.drain import KeptHistory, histories_of_state
 from sluice.core.ids import JobName, ProcessorId, RunId, Ssp, StageName, StreamId, TaskName
 from sluice.core.jobmodels.grouping import PreviousAssignment
 from sluice.core.jobmodels.model import JobModel, TaskModel, job_model
-from sluice.core.jobmodels.spec import Role, RunSpec, StreamSpec
+from sluice.core.jobmodels.spec import JobKind, Role, RunSpec, StreamSpec
 from sluice.core.lifecycle import RunState
 from sluice.core.snapshots.snapshot import SnapshotIndex
 from sluice.wire.snapshots import Continuation, ContinuedHistory, ContinuedStream
@@ -59,6 +59,7 @@ def continuation(
         changelog_partition=task.changelog_partition,
         streams=tuple(stream(each) for each in sorted({ssp.stream_id for ssp in (*owned, *starts)})),
         kept=tuple(ContinuedHistory(first_run=each.first_run, without=tuple(sorted(each.without))) for each in run.kept),
+        kind=run.spec.kind.value,
     )
 
 
@@ -141,7 +142,7 @@ def continued_run(job: JobName, indexes: Sequence[SnapshotIndex], now: datetime)
     counts = defaultdict[StreamId, int](int)
     for ssp in tasks.starts:
         counts[ssp.stream_id] += 1
-    spec = RunSpec(job, last.containers, tuple(each for _, each in sorted(tasks.streams.items())), stages=())
+    spec = RunSpec(job, last.containers, tuple(each for _, each in sorted(tasks.streams.items())), stages=(), kind=JobKind(last.kind))
     run = RunRow(
         run_id=RunId(last.run_id),
         job=job,

@@ -14,6 +14,7 @@ from coordinator.store.runs import RunRow
 from coordinator.store.sql import Store
 from sluice.clock import Clock
 from sluice.core.ids import Instant, JobName, RunId, StageKey
+from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.core.snapshots.degraded import BackupProblem, Degradation, StageOfTask, backup_problems
 from sluice.core.snapshots.snapshot import BlobStoreName
 
@@ -89,6 +90,9 @@ class BackupMonitor:
             if number % STAGES_PER_TURN == 0:
                 await asyncio.sleep(0)
         overdue = {of: each.metrics.backup_problem for of, each in reports.items() if each.metrics and each.metrics.backup_problem}
+        for stage, query in self.stage_metrics.scripts.of_run(run.run_id).items():
+            if query.metrics is not None and query.metrics.backup_problem:
+                overdue[ATTACHED_TASK, stage] = query.metrics.backup_problem
         return backup_problems(requested, self.blob_stores.places, unavailable, heads, overdue)
 
     def _stores(self, job: JobName, of: StageOfTask) -> frozenset[BlobStoreName]:

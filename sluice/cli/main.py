@@ -72,6 +72,11 @@ COMMANDS = {
     "snapshots": Command(
         "sluice.cli.snapshots:app", "List, pin, verify and restore the snapshots of jobs' state in the blob stores.", STATE
     ),
+    "export": Command(
+        "containers.cli.export:export",
+        "Write the newest snapshot of each checkpoint of a job as a plain checkpoint of Spark, which needs no Sluice.",
+        STATE,
+    ),
     "gc": Command("sluice.cli.gc:app", "Find and delete garbage in the blob stores: blobs that no snapshot refers to.", STATE),
     "rebuild": Command("coordinator.cli.rebuild:rebuild", "Rebuild the catalog of snapshots from the blob stores.", STATE),
     "streams": Command("sluice.cli.streams:app", "Create, grow, list, fill and print streams of the embedded log or of Kafka.", STREAMS),

@@ -161,6 +161,12 @@ class AgentClient(CoordinatorClient):
                 return None
             raise
 
+    async def open_checkpoint(
+        self, run_id: RunId, task: TaskName, stage: StageName, body: wire_snapshots.CheckpointOpening
+    ) -> wire_snapshots.OpenedCheckpoint:
+        """Begin to use a checkpoint of an attached job."""
+        return await self._read(wire_snapshots.OpenedCheckpoint, "PUT", f"{_stage(run_id, task, stage)}/checkpoint", body)
+
     async def report_snapshot(
         self, run_id: RunId, task: TaskName, stage: StageName, body: wire_snapshots.SnapshotRequest
     ) -> wire_snapshots.SnapshotAccepted:

@@ -180,7 +180,8 @@ class StageProgress(RenamedReply):
     stream's system does not answer. `snapshotAt`: when the snapshot that the stage would be restored from was reported; null if there is
     none. `lateRows`: rows that it has dropped as late; `lateRowsGivenUp`: those dropped after a writer of an intermediate stream was not
     waited for (`idle_feeder_seconds`); `lateRowsAt`: when it dropped some last. `checkpoint`: where the
-    checkpoint is, for a query of an attached job."""
+    checkpoint is, for a query of an attached job. `snapshotBatchId`: the last batch in that snapshot, for a query of an attached job whose
+    checkpoint is backed up: a lost disk costs the batches after it."""
 
     stage: str
     lineage: str
@@ -196,6 +197,7 @@ class StageProgress(RenamedReply):
     late_rows_at: datetime | None = None
     failure: StageFailure | None = None
     checkpoint: str | None = None
+    snapshot_batch_id: int | None = None
 
 
 class WatermarkHolder(Reply):

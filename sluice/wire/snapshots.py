@@ -32,6 +32,25 @@ class StageSnapshot(Reply):
     chosen: bool
 
 
+class CheckpointOpening(Body):
+    """A query of a script begins to use a checkpoint of this name, which is backed up as a stage of the job's task. `lineage`: that of the
+    checkpoint on this machine; null if there is none. Without `create` nothing is recorded of a name that the job does not have yet."""
+
+    generation: GenerationNumber
+    lineage: LineageText | None = None
+    create: bool = True
+
+
+class OpenedCheckpoint(Reply):
+    """`new`: the job had no checkpoint of this name. `lineage`: the one that the checkpoint must have; null if `create` is false and it is
+    new. `batchId`: the last batch in a snapshot of this lineage. `snapshot`: as of a stage."""
+
+    new: bool
+    lineage: str | None
+    batch_id: int | None = None
+    snapshot: StageSnapshot | None = None
+
+
 class MarkerBody(Body):
     """A snapshot in one blob store: its index, and the index of the snapshot before it there (null for the first). `files`, `bytes`: size
     of the directory; `uploadedFiles`, `uploadedBytes`: the part of it that was new; `puts`: requests used."""
@@ -124,7 +143,7 @@ class ContinuedHistory(Reply):
 class Continuation(Reply):
     """What a rebuild needs of the run of a snapshot and of its task, in the index of the snapshot. `grouping`: the grouper with its fold;
     `slot`, `changelogPartition`: of the task in the job model; `kept`: the earlier histories from whose state that of the run continued,
-    newest first."""
+    newest first. `kind`: of the job."""
 
     run_id: Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
     first_run: Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
@@ -136,6 +155,7 @@ class Continuation(Reply):
     changelog_partition: Number
     streams: tuple[ContinuedStream, ...]
     kept: tuple[ContinuedHistory, ...] = ()
+    kind: Literal["stages", "attached"] = "stages"
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------

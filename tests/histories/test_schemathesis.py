@@ -137,6 +137,7 @@ def test_the_document_declares_every_route() -> None:
         ("POST", "/tokens"),
         ("PUT", "/runs/{runId}/backup"),
         ("PUT", "/runs/{runId}/tasks/{task}/queries"),
+        ("PUT", "/runs/{runId}/tasks/{task}/stages/{stage}/checkpoint"),
         ("PUT", "/runs/{runId}/tasks/{task}/stages/{stage}/snapshots/{checkpointId}/index"),
     }
 

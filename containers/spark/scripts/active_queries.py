@@ -26,7 +26,7 @@ from containers.engine import Batch, StatefulOperator, StateSize
 from containers.spark.gate import RAN, PausedQuery, pause
 from containers.spark.jvm import MICRO_BATCH, TRIGGER, WRAPPER, each_of, java, runtime_class
 from containers.spark.operators import Operator, operators_in, stateful, unflushable
-from containers.spark.query import stop_between_batches
+from containers.spark.query import stop_between_batches, terminate
 from containers.state.offsets.offsetlog import from_millis
 from sluice.core.ids import Ssp
 
@@ -55,6 +55,8 @@ TEMPORARY = re.compile(r"temporary-[0-9a-f-]{36}")
 """Spark's directory for a query without a checkpoint location. The query cannot be continued."""
 
 WRITE = "WriteToMicroBatchDataSource"
+
+_FILE_SINK = re.compile(r"FileSink\[(.*)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,16 @@ class ActiveQuery:
         if str(plan.getClass().getSimpleName()) != WRITE:
             return ()
         return [str(each._2()) for each in each_of(plan.writeOptions().iterator()) if str(each._1()).lower() == "topic"]
+
+    @property
+    def file_sink(self) -> str | None:
+        """The directory that it writes with Spark's own sink of files; None for another sink."""
+        match = _FILE_SINK.fullmatch(str(self._execution.sink().toString()))
+        return None if match is None else match[1]
+
+    def end_at_start(self) -> None:
+        """End a query that has not initialised yet, before it runs a batch. Call it when the query starts, on its thread."""
+        terminate(self._spark, self.query)
 
     def make_plan(self) -> None:
         """Make the query's plan and its sources. Only the query's own thread may do this first."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -82,15 +83,32 @@ class ScriptCheckpoint:
         except Py4JError as error:
             raise self._failed(name, error) from error
 
+    def copy_to(self, directory: Path) -> None:
+        """Copy all files to a directory of this machine, which must not exist."""
+        try:
+            to, source = self._path(directory.as_uri()), self._path(self.location)
+            conf = self._spark._jsparkSession.sessionState().newHadoopConf()
+            java(self._spark, "org.apache.hadoop.fs.FileUtil").copy(self._files, source, to.getFileSystem(conf), to, False, conf)
+        except Py4JError as error:
+            raise self._failed("*", error) from error
+
     def numbers(self, directory: str) -> Sequence[int]:
         """The entries of a log, in order."""
+        return sorted(int(name) for name in self._names(directory) if name.isdecimal())
+
+    def _names(self, directory: str) -> Sequence[str]:
         try:
             path = self._path(f"{self.location}/{directory}")
             found = self._files.listStatus(path) if self._files.exists(path) else ()
-            names = [str(each.getPath().getName()) for each in found]
+            return [str(each.getPath().getName()) for each in found]
         except Py4JError as error:
             raise self._failed(directory, error) from error
-        return sorted(int(name) for name in names if name.isdecimal())
+
+    def newest_of(self, log: str) -> int:
+        """The number of the newest entry of a log of a sink, which Spark compacts; -1 for none."""
+        return max(
+            (int(name.removesuffix(".compact")) for name in self._names(log) if name.removesuffix(".compact").isdecimal()), default=-1
+        )
 
     def _failed(self, name: str, error: Py4JError) -> CheckpointUnreadable:
         cause = getattr(error, "java_exception", None)

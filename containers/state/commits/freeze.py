@@ -5,6 +5,8 @@ Spark writes the state of a batch before its commit file, and deletes old state 
 state: the files that the newest linked commit needs were on disk before it, and are in the copy unless they were deleted in between. In
 that case, which is detected, the copy is made again. Files are linked and not copied, since Spark renames whole files into place and
 changes none.
+
+Of state whose versions have only numbers, the copy has nothing but what its last batch needs (`containers.state.commits.numbered_state`).
 """
 
 from __future__ import annotations
@@ -24,14 +26,19 @@ from typing import NamedTuple
 
 from containers.errors import CheckpointUnreadable, disk_error
 from containers.state.checkpoint import inspect
+from containers.state.commits.numbered_state import files_to_load, numbered_file
 from sluice.core.errors import BadSettings, Unavailable
 from sluice.core.ids import Lineage
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 20
-ORDER = ("metadata", "commits", "offsets", "sources", "state")
-_MAY_VANISH = ("commits", "offsets", "state")
+ORDER = ("metadata", "commits", "offsets", "sources")
+STATE = "state"
+SSTS = "SSTs"
+OF_A_PARTITION = 2
+"""How far below the directory of the state those of partitions are: state/<operator>/<partition>."""
+_MAY_VANISH = ("commits", "offsets")
 """Directories in which Spark deletes old files while it runs. The copy is checked for completeness afterwards."""
 
 _TEMPORARY = (".crc", ".tmp", ".sluice")
@@ -88,26 +95,69 @@ def freeze(checkpoint: Path, into: Path) -> FrozenCheckpoint:
 
 
 def _freeze_once(checkpoint: Path, into: Path) -> FrozenCheckpoint:
-    found = _order(checkpoint)
-    for name in found:
+    names = _names(checkpoint)
+    for name in (name for name in ORDER if name in names):
         _link(checkpoint / name, into / name, may_vanish=name in _MAY_VANISH)
     frozen = inspect(into)
     if frozen is None:
         raise CheckpointUnreadable(f"{checkpoint} is not a checkpoint directory: it has no metadata")
-    if frozen.committed < 0:
-        _drop_uncommitted(into, -1)
-        return FrozenCheckpoint(into, frozen.lineage, None)
     _drop_uncommitted(into, frozen.committed)
+    numbered = frozen.committed >= 0 and _is_numbered(into, frozen.committed)
+    if STATE in names and numbered:
+        _link_numbered(checkpoint / STATE, into / STATE, frozen.committed + 1)
+    elif STATE in names:
+        _link(checkpoint / STATE, into / STATE, may_vanish=True)
+    for name in sorted(name for name in names - {*ORDER, STATE} if not _left_out(name)):
+        _link(checkpoint / name, into / name, may_vanish=False)
+    if frozen.committed < 0:
+        return FrozenCheckpoint(into, frozen.lineage, None)
     _check(into, frozen.committed)
     return FrozenCheckpoint(into, frozen.lineage, frozen.committed)
 
 
-def _order(checkpoint: Path) -> list[str]:
+def _names(checkpoint: Path) -> set[str]:
     try:
-        names = {entry.name for entry in checkpoint.iterdir()}
+        return {entry.name for entry in checkpoint.iterdir()}
     except FileNotFoundError:
         raise CheckpointUnreadable(f"there is no checkpoint directory {checkpoint}") from None
-    return [*(name for name in ORDER if name in names), *sorted(name for name in names - set(ORDER) if not _left_out(name))]
+
+
+def _is_numbered(frozen: Path, batch: int) -> bool:
+    """Whether the commit names no versions by ids, so that the versions of its state, if it has any, have only numbers."""
+    try:
+        return not needed(batch, (frozen / "commits" / str(batch)).read_text())
+    except ValueError as error:
+        raise CheckpointUnreadable(f"{frozen}: {error}") from error
+
+
+def _link_numbered(path: Path, to: Path, version: int, depth: int = 0) -> None:
+    """Link what is needed to load `version` of each state store below the directory, and everything that belongs to no version. `depth`:
+    of the directory below that of the state."""
+    to.mkdir(exist_ok=True)
+    with os.scandir(path) as entries:
+        found = [entry for entry in entries if not _left_out(entry.name)]
+    files = {entry.name for entry in found if not entry.is_dir(follow_symlinks=False)}
+    versions = {name for name in files if depth >= OF_A_PARTITION and numbered_file(name) is not None}
+    loads: Sequence[str] = ()
+    if versions:
+        needs = files_to_load(versions, version)
+        if needs is None:
+            raise _FileVanished(f"{path} has no version {version}, or not all that it builds upon")
+        loads = needs
+    for name in (*loads, *sorted(files - versions)):
+        _link_file(f"{path}/{name}", f"{to}/{name}", may_vanish=False)
+    for entry in found:
+        if entry.name == SSTS and loads:
+            _link_shared(path, to, loads)
+        elif entry.is_dir(follow_symlinks=False):
+            _link_numbered(path / entry.name, to / entry.name, version, depth + 1)
+
+
+def _link_shared(path: Path, to: Path, loads: Sequence[str]) -> None:
+    """Link the files that the .zip among `loads` refers to."""
+    (to / SSTS).mkdir(exist_ok=True)
+    for name in sorted({shared for each in loads if each.endswith(".zip") for shared in _shared(to / each)}):
+        _link_file(f"{path}/{SSTS}/{name}", f"{to}/{SSTS}/{name}", may_vanish=False)
 
 
 def _left_out(name: str) -> bool:

@@ -11,7 +11,7 @@ trimmed up to the oldest retained snapshot, so the records of its next batches m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -72,13 +72,25 @@ class RestoreUnderNewLineage:
 
 
 @dataclass(frozen=True, slots=True)
+class StartUnderNewLineage:
+    """Start with an empty checkpoint under a new lineage: batches of the present one may have been written, and cannot be repeated."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Refuse:
     """Do not start, because state would be lost without an error."""
 
     why: str
 
 
-Recovery: TypeAlias = Resume | StartFresh | Restore | RestoreUnderNewLineage | Refuse
+Recovery: TypeAlias = Resume | StartFresh | Restore | RestoreUnderNewLineage | StartUnderNewLineage | Refuse
+
+Entries: TypeAlias = Mapping[int, OffsetLogEntry]
+
+Rule: TypeAlias = Callable[[Lineage, int | None, LocalCheckpoint | None, Entries, Snapshot | None, str], Recovery]
+"""See `recovery`."""
 
 
 def recovery(

@@ -23,7 +23,9 @@ from containers.state.recovery.decision import (
     Restore,
     RestoreUnderNewLineage,
     Resume,
+    Rule,
     StartFresh,
+    StartUnderNewLineage,
     recovery,
 )
 from containers.state.recovery.power_loss import checked, damaged_file
@@ -49,10 +51,10 @@ class Prepared:
     damaged: frozenset[BlobStoreName] = frozenset()
 
 
-async def prepare_checkpoint(state: StateContext, start: StageStart, snapshot: Snapshot | None) -> Prepared:
-    """Prepare the checkpoint, and determine which batches must run again first. `snapshot`: the newest one that the coordinator knows. If
-    all blob stores have lost it, an older one is restored, unless an operator chose it. May be interrupted anywhere and repeated. Raises
-    StateNotLocal, and what blob stores and the coordinator raise."""
+async def prepare_checkpoint(state: StateContext, start: StageStart, snapshot: Snapshot | None, rule: Rule = recovery) -> Prepared:
+    """Prepare the checkpoint as `rule` decides, and determine which batches must run again first. `snapshot`: the newest one that the
+    coordinator knows. If all blob stores have lost it, an older one is restored, unless an operator chose it. May be interrupted anywhere
+    and repeated. Raises StateNotLocal, and what blob stores and the coordinator raise."""
     stage, directory = start.declared.stage.name, state.checkpoints.directory(start.task, start.declared.stage.name)
     await state.in_thread(lambda: shutil.rmtree(state.checkpoints.frozen(start.task, stage), ignore_errors=True))
     await state.in_thread(lambda: finish_swap(directory))
@@ -66,36 +68,60 @@ async def prepare_checkpoint(state: StateContext, start: StageStart, snapshot: S
     if damaged is not None:
         log.error("%s: %s; the local checkpoint is not used", start.query, _damage(damaged))
     local = None if damaged is not None else await state.in_thread(lambda: read_local_checkpoint(directory))
-    prepared = Prepared(start, snapshot)
-    replay: Sequence[OffsetLogEntry] = ()
-    match await _decided(state, start, snapshot, local):
-        case Resume(replay=replay):
-            pass
-        case StartFresh(replay=replay):
-            if damaged is not None:
-                await state.in_thread(lambda: set_aside(directory))
-            await state.in_thread(lambda: state.checkpoints.prepare(start.task, stage, start.lineage, None))
-        case Restore() | RestoreUnderNewLineage() as decision:
-            prepared, replay = await _restore(state, start, decision, local)
-        case Refuse(why=why):
-            if damaged is not None:
-                raise CheckpointUnreadable(f"{_damage(damaged)}; there is no snapshot: {why}")
-            raise StateNotLocal(
-                f"the state of stage {stage} of task {start.task} is not on this disk ({directory}) and there is no snapshot of it: {why}; "
-                "start this container on the disk that has it, or deploy with an explicit start to start with empty state"
-            )
-        case undecided:
-            assert_never(undecided)
+    decided = await _decided(state, start, snapshot, local, rule)
+    if isinstance(decided, Refuse):
+        raise _refusal(start, directory, decided.why, damaged)
+    if damaged is not None and isinstance(decided, StartFresh | StartUnderNewLineage):
+        await state.in_thread(lambda: set_aside(directory))
+    prepared, replay = await _carry_out(state, start, snapshot, decided, local, rule)
     await state.in_thread(lambda: checked(directory))
     state.meter(start).replayed += len(replay)
     return replace(prepared, start=replace(prepared.start, replay={entry.batch: entry.text for entry in replay}, restored=True))
+
+
+async def _carry_out(
+    state: StateContext,
+    start: StageStart,
+    snapshot: Snapshot | None,
+    decided: Resume | StartFresh | StartUnderNewLineage | Restore | RestoreUnderNewLineage,
+    local: LocalCheckpoint | None,
+    rule: Rule,
+) -> tuple[Prepared, Sequence[OffsetLogEntry]]:
+    """Returns how to start, and which batches must run again."""
+    stage = start.declared.stage.name
+    match decided:
+        case Resume(replay=replay):
+            return Prepared(start, snapshot), replay
+        case StartFresh(replay=replay):
+            await state.in_thread(lambda: state.checkpoints.prepare(start.task, stage, start.lineage, None))
+            return Prepared(start, snapshot), replay
+        case StartUnderNewLineage(why=why):
+            log.warning("%s starts with empty state and a new lineage: %s", start.query, why)
+            begun = await _new_lineage(state, start, why)
+            await state.in_thread(lambda: state.checkpoints.prepare(start.task, stage, begun.lineage, None))
+            return Prepared(begun, snapshot), ()
+        case Restore() | RestoreUnderNewLineage():
+            return await _restore(state, start, decided, local, rule)
+        case undecided:
+            assert_never(undecided)
+
+
+def _refusal(start: StageStart, directory: Path, why: str, damaged: Path | None) -> CheckpointUnreadable | StateNotLocal:
+    if damaged is not None:
+        return CheckpointUnreadable(f"{_damage(damaged)}; there is no snapshot: {why}")
+    return StateNotLocal(
+        f"the state of stage {start.declared.stage.name} of task {start.task} is not on this disk ({directory}) and there is no "
+        f"snapshot of it: {why}; start this container on the disk that has it, or deploy with an explicit start to start with empty state"
+    )
 
 
 def _damage(file: Path) -> str:
     return f"{file} is empty: the machine has probably lost power, or its kernel crashed, before the file was written to the disk"
 
 
-async def _decided(state: StateContext, start: StageStart, snapshot: Snapshot | None, local: LocalCheckpoint | None) -> Recovery:
+async def _decided(
+    state: StateContext, start: StageStart, snapshot: Snapshot | None, local: LocalCheckpoint | None, rule: Rule
+) -> Recovery:
     bases = [snapshot.batch if snapshot else -1]
     if local is not None and local.lineage == start.lineage:
         bases.append(local.committed)
@@ -110,33 +136,33 @@ async def _decided(state: StateContext, start: StageStart, snapshot: Snapshot | 
             unavailable = unavailable or error
     for batch in sorted(damaged.keys() - entries.keys()):
         raise unavailable or damaged[batch]  # an unavailable blob store may have the entry
-    decided = recovery(start.lineage, start.reported, local, entries, snapshot, state.code)
+    decided = rule(start.lineage, start.reported, local, entries, snapshot, state.code)
     if unavailable is not None and not isinstance(decided, Resume | Restore):
         raise unavailable  # that blob store may have the missing entries
     return decided
 
 
 async def _restore(
-    state: StateContext, start: StageStart, decision: Restore | RestoreUnderNewLineage, local: LocalCheckpoint | None
+    state: StateContext, start: StageStart, decision: Restore | RestoreUnderNewLineage, local: LocalCheckpoint | None, rule: Rule
 ) -> tuple[Prepared, Sequence[OffsetLogEntry]]:
     """Restore the newest snapshot that can be read. Returns how to start, and which batches must run again. After a crash before a new
     lineage begins, the next start restores the directory again."""
     head = decision.snapshot
     damaged = await _fetch(state, start, head)
     if damaged is None:
-        return await _restore_older(state, start, head, None if head.restored_explicitly else local)
+        return await _restore_older(state, start, head, None if head.restored_explicitly else local, rule)
     if isinstance(decision, Restore):
         return Prepared(start, head, damaged), decision.replay
     return Prepared(await _begin_lineage(state, start, head, decision.why), head, damaged), ()
 
 
 async def _restore_older(
-    state: StateContext, start: StageStart, head: Snapshot, local: LocalCheckpoint | None
+    state: StateContext, start: StageStart, head: Snapshot, local: LocalCheckpoint | None, rule: Rule
 ) -> tuple[Prepared, Sequence[OffsetLogEntry]]:
     """Continue from the newest of the older snapshots that can be read, or from the local checkpoint if it is newer than that."""
     lost = frozenset(head.markers)
     for older in await _older(state, start, head):
-        decision = await _decided(state, start, older, local)
+        decision = await _decided(state, start, older, local, rule)
         if isinstance(decision, Resume):
             return _resumed_behind(start, head), decision.replay
         if not isinstance(decision, Restore | RestoreUnderNewLineage):
@@ -150,7 +176,7 @@ async def _restore_older(
         if isinstance(decision, Restore):
             return Prepared(start, head, lost), decision.replay
         return Prepared(await _begin_lineage(state, start, older, decision.why, chosen=True), older, lost | damaged), ()
-    decision = await _decided(state, start, None, local)
+    decision = await _decided(state, start, None, local, rule)
     if isinstance(decision, Resume):  # exact, unless the records of its next batches were trimmed: then the query fails
         return _resumed_behind(start, head), decision.replay
     return Prepared(start, head, await _fetch(state, start, head, last_resort=True) or lost), ()
@@ -184,13 +210,18 @@ async def _older(state: StateContext, start: StageStart, head: Snapshot) -> Sequ
 async def _begin_lineage(state: StateContext, start: StageStart, snapshot: Snapshot, why: str, *, chosen: bool = False) -> StageStart:
     """Start a new lineage after the snapshot. `chosen`: the coordinator must record this snapshot as the newest one."""
     log.warning("%s starts a new lineage after batch %d: %s; rows may be duplicated, but none is lost", start.query, snapshot.batch, why)
-    stage, checkpoint = start.declared.stage.name, snapshot.checkpoint if chosen else None
+    stage = start.declared.stage.name
+    begun = await _new_lineage(state, start, why, snapshot.checkpoint if chosen else None)
+    await state.in_thread(lambda: set_lineage(state.checkpoints.directory(start.task, stage), begun.lineage))
+    return begun
+
+
+async def _new_lineage(state: StateContext, start: StageStart, why: str, checkpoint: CommitId | None = None) -> StageStart:
+    stage = start.declared.stage.name
     request = partial(
         state.coordinator.new_lineage, state.run_id, start.task, stage, start.generation, start.lineage, why, checkpoint=checkpoint
     )
-    begun = replace(start, lineage=await until_answered(request, start.query))
-    await state.in_thread(lambda: set_lineage(state.checkpoints.directory(start.task, stage), begun.lineage))
-    return begun
+    return replace(start, lineage=await until_answered(request, start.query))
 
 
 async def _fetch(

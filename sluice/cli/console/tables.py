@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sluice.status import StageOverview, lag_of, report_age, snapshot_age, watermark_lag
+from sluice.status import StageOverview, batches_since_snapshot, lag_of, report_age, snapshot_age, watermark_lag
 from sluice.wire import runs as wire_runs
 
 NONE = "-"
@@ -232,10 +232,17 @@ def _progress(progress: wire_runs.StageProgress | None, at: datetime) -> Sequenc
     if progress is None:
         return (NONE,) * 7
     batch, age, of = NONE if progress.batch_id is None else str(progress.batch_id), duration(report_age(progress, at)), progress.metrics
-    lag, backup = count(lag_of(progress)), duration(snapshot_age(progress, at))
+    lag, backup = count(lag_of(progress)), _backup(snapshot_age(progress, at), batches_since_snapshot(progress))
     if of is None:
         return (batch, NONE, lag, NONE, NONE, backup, age)
     return (batch, rate(of.rows_per_second), lag, millis(of.batch_millis), duration(watermark_lag(of)), backup, age)
+
+
+def _backup(age: float | None, batches: int | None) -> str:
+    """The age of a snapshot, and of a script how many batches it lacks."""
+    if not batches:
+        return duration(age)
+    return f"{duration(age)}, {batches} {'batch' if batches == 1 else 'batches'}"
 
 
 def stages_table(stages: Sequence[StageOverview], width: int | None) -> Table:
@@ -247,7 +254,8 @@ def stages_table(stages: Sequence[StageOverview], width: int | None) -> Table:
     rows = [
         (
             *(each.stage, rate(each.rows_per_second), count(each.lag), millis(each.batch_millis)),
-            *(duration(each.watermark_lag_seconds), duration(each.report_age_seconds), duration(each.snapshot_age_seconds)),
+            *(duration(each.watermark_lag_seconds), duration(each.report_age_seconds)),
+            _backup(each.snapshot_age_seconds, each.batches_since_snapshot),
             *(count(each.batches), ", ".join(each.delivery) or NONE),
         )
         for each in stages

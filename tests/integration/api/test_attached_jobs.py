@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from tests.support.api import Caller, problem_slug, run_body
+from tests.support.fakes import FakeClock
 
 
 def attached(**changes: Any) -> dict[str, Any]:
@@ -266,3 +267,75 @@ async def test_a_drain_that_must_empty_all_state_is_refused_if_an_operator_keeps
     refused = await caller.http.post("/drain", json={"runId": run, "requireEmpty": True})
     assert problem_slug(refused) == (409, "not-emptied")
     assert (await caller.http.post("/drain", json={"runId": run})).status_code == 202
+
+
+# --- checkpoints of a script -----------------------------------------------------------------------------------------
+
+
+async def opened(caller: Caller, run: str, generation: int, name: str = "counts", **more: Any) -> Any:
+    body = {"generation": generation, **more}
+    return await caller.http.put(f"/runs/{run}/tasks/Driver/stages/{name}/checkpoint", json=body)
+
+
+async def backed_up(caller: Caller, run: str, generation: int, lineage: str, batch: int = 4) -> str:
+    """Report a snapshot of the checkpoint counts."""
+    index = "jobs/orders/Driver/counts/snapshots/1700000000001-00000000000000aa"
+    body = {
+        "generation": generation,
+        "lineage": lineage,
+        "batchId": batch,
+        "offsets": [],
+        "checkpointId": "1700000000000-100001",
+        "markers": {"local": {"index": index}},
+    }
+    answer = await caller.http.post(f"/runs/{run}/tasks/Driver/stages/counts/snapshots", json=body)
+    assert answer.status_code in (200, 201), answer.text
+    return str(body["checkpointId"])
+
+
+async def test_a_checkpoint_has_the_lineage_that_its_machine_has_until_there_is_a_snapshot(caller: Caller) -> None:
+    run, generation = await started(caller, "orders")
+    unknown = (await opened(caller, run, generation, create=False)).json()
+    assert (unknown["new"], unknown["lineage"]) == (True, None)
+    first = (await opened(caller, run, generation)).json()
+    assert (first["new"], first["snapshot"]) == (True, None)
+    assert (await opened(caller, run, generation)).json() == first | {"new": False}
+    here = (await opened(caller, run, generation, lineage="q-1")).json()
+    assert here["lineage"] == "q-1"
+    checkpoint = await backed_up(caller, run, generation, "q-1")
+    elsewhere = (await opened(caller, run, generation, lineage="q-2")).json()
+    assert (elsewhere["lineage"], elsewhere["batchId"], elsewhere["snapshot"]["checkpointId"]) == ("q-1", 4, checkpoint)
+
+
+async def test_the_status_of_a_query_has_the_batch_of_its_last_snapshot(caller: Caller) -> None:
+    run, generation = await started(caller, "orders")
+    await opened(caller, run, generation, lineage="q-1")
+    await backed_up(caller, run, generation, "q-1")
+    await report(caller, run, generation, query("counts", batchId=6, queryId="q-1", metrics=METRICS))
+    (stage,) = (await caller.run(run))["tasks"][0]["stages"]
+    assert (stage["batchId"], stage["snapshotBatchId"], stage["snapshotAt"] is not None) == (6, 4, True)
+    await report(caller, run, generation, query("counts", batchId=6, queryId="another"))
+    (stage,) = (await caller.run(run))["tasks"][0]["stages"]
+    assert (stage["snapshotBatchId"], stage["snapshotAt"]) == (None, None)
+
+
+async def test_only_the_owner_of_the_task_of_a_script_opens_its_checkpoints(caller: Caller) -> None:
+    run, generation = await started(caller, "orders")
+    assert problem_slug(await opened(caller, run, generation + 1)) == (409, "lease-lost")
+    assert problem_slug(await opened(caller, run, generation, name="my counts")) == (422, "bad-name")
+    other = (await caller.deploy(run_body()))["runId"]
+    registered = await caller.registered(other, "c1")
+    generation = (await caller.acquired(other, "c1", registered["epoch"]))["generation"]
+    answer = await caller.http.put(f"/runs/{other}/tasks/Partition 0/stages/hourly/checkpoint", json={"generation": generation})
+    assert problem_slug(answer) == (409, "not-attached")
+
+
+async def test_snapshots_of_a_script_that_did_not_run_for_long_are_kept(caller: Caller, clock: FakeClock) -> None:
+    run, generation = await started(caller, "orders")
+    await opened(caller, run, generation, lineage="q-1")
+    await backed_up(caller, run, generation, "q-1")
+    await caller.exited("container-of-orders")
+    clock.advance(30 * 86_400)
+    await caller.run_chore("retire_stores")
+    listed = (await caller.http.get("/jobs/orders/snapshots")).json()["snapshots"]
+    assert [each["batchId"] for each in listed] == [4]

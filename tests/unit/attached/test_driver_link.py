@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from sluice.client.agents import AgentClient
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Epoch, Generation, Instant, JobName, RunId, TaskName
 from sluice.core.jobmodels.spec import ATTACHED_TASK
+from sluice.wire import runs as wire_runs
 
 
 @pytest.mark.parametrize("unread", [False, True])
@@ -83,6 +85,9 @@ class Owners(AgentClient):
         super().__init__("http://127.0.0.1:1")
         self.asked: list[tuple[str, str, int]] = []
 
+    async def basic_run(self, run_id: RunId) -> wire_runs.BasicRun:
+        raise LeaseLost("generation 4 owns it")
+
     async def confirm_owner(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
         self.asked.append((run_id, task, generation))
         match len(self.asked):
@@ -90,3 +95,24 @@ class Owners(AgentClient):
                 raise CoordinatorUnreachable("connection refused")
             case 3:
                 raise LeaseLost("generation 4 owns it")
+
+
+async def test_a_checkpoint_that_cannot_be_made_ready_is_refused_with_the_reason(tmp_path: Path) -> None:
+    coordinator, claim = Owners(), Claim(RunId("run-1"), Epoch(1), Generation(3), asyncio.create_task(asyncio.sleep(3600)))  # type: ignore[arg-type]
+    link = DriverLink(JobName("orders"), coordinator, lambda pid: True)
+    await link.granted(claim)
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_unix_connection(sock=theirs, limit=messages.LONGEST)
+    serving = asyncio.create_task(link.serve(reader, writer))
+    driver_reader, driver_writer = await asyncio.open_unix_connection(sock=ours)
+    assert messages.decode(await driver_reader.readline())["kind"] == "granted"
+    wanted = {"state": str(tmp_path), "folder": "drain-0", "code": "", "replays": 1, "adopts": False}
+    driver_writer.write(messages.encode("checkpoint", stage="counts", **wanted))
+    assert messages.decode(await driver_reader.readline()) == {"kind": "ready", "stage": "counts", "failed": "generation 4 owns it"}
+    driver_writer.write(messages.encode("plan", number=5, stage="counts", batch=2))  # it is not backed up
+    assert messages.decode(await driver_reader.readline()) == {"kind": "kept", "number": 5, "failed": ""}
+    driver_writer.close()
+    await serving
+    await link.close()
+    claim.ends.cancel()
+    await coordinator.close()

@@ -1,0 +1,187 @@
+"""`app.checkpoint` in the driver: the checkpoint directories of an attached script.
+
+    <state>/<job>/drain-<number>[-<suffix>]/<name>/
+
+`number` is that of the last drain that has flushed the query, 0 before the first one. `suffix` is set after an upgrade that was rolled
+back, because the new version has used the directory. A drain locks the checkpoint that it has flushed, so
+the next start of the script gets another directory, whose first query begins where the drain has ended.
+
+Before the driver uses a directory, the supervisor makes the checkpoint in it ready (`containers.attached.checkpoints.backups`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from containers.attached.checkpoints.adoption import adopt_checkpoint
+from containers.errors import DiskUnwritable
+from containers.spark.jvm import version
+from containers.spark.masters import executors_requested, is_local
+from containers.spark.scripts.checkpoint import Offsets, ScriptCheckpoint
+from containers.spark.scripts.drain import OLDEST_SPARK
+from containers.state.checkpoint import check_writable
+from sluice.clock import Clock
+from sluice.core.errors import ClientError, Conflict
+from sluice.core.ids import JobName, Lineage, StageName, checked_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from containers.spark.executors import SharedPaths
+
+EXECUTORS_WITHIN = timedelta(seconds=120)
+"""How long to wait for executors on other machines, and for a job on them."""
+
+MANY, ONE = 1_000, 1
+"""How many planned batches can run again: Spark itself runs one, and the gate of drains runs more."""
+
+
+class CheckpointRefused(ClientError):
+    """The script cannot have a checkpoint directory on this machine."""
+
+
+class DrainUnfinished(Conflict):
+    """A drain has failed while it flushed the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a checkpoint begins. `seq`: the number of the drain, 0 for none. `suffix`: see above. `failed`: why the drain did not finish,
+    "" if it did."""
+
+    seq: int
+    suffix: str
+    offsets: Offsets
+    failed: str
+
+    @property
+    def folder(self) -> str:
+        return "-".join(["drain", str(self.seq), *filter(None, [self.suffix])])
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The answer of the supervisor: see `containers.attached.checkpoints.backups.Made`. `failed`: why the checkpoint cannot be used, "" if
+    it can."""
+
+    failed: str
+    adopt: bool = False
+    lineage: Lineage | None = None
+    new_lineage: bool = False
+    replay: Mapping[int, str] = field(default_factory=dict)
+
+
+class Supervisor(Protocol):
+    """The process that keeps the lease. The methods block."""
+
+    def where(self, stage: StageName) -> Beginning: ...
+
+    def make_ready(self, stage: StageName, **wanted: object) -> Ready: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that a query may be started on. `url`: for `checkpointLocation`."""
+
+    url: str
+    stage: StageName
+    ready: Ready
+
+
+class ScriptDirectories:
+    """The checkpoints of a script under the directory `state`. `listen`: called if the first query of a checkpoint must be prepared."""
+
+    def __init__(self, state: Path, job: JobName, supervisor: Supervisor, clock: Clock, listen: Callable[[], None]) -> None:
+        self._state = state
+        self._job = job
+        self._supervisor = supervisor
+        self._clock = clock
+        self._listen = listen
+        self._shared: dict[Path, SharedPaths] = {}
+
+    def checkpoint(self, spark: SparkSession, name: str, adopt: str | None) -> Checkpoint:
+        """A directory that exists. Raises BadName, CheckpointRefused, DrainUnfinished, PathNotShared, ExecutorsMissing, and
+        CheckpointUnreadable."""
+        checked_name("checkpoint", name)
+        stage = StageName(name)
+        begins = self._supervisor.where(stage)
+        if begins.failed:
+            raise DrainUnfinished(
+                f"the state of {name} was not flushed completely ({begins.failed}): its checkpoint is locked; use another name, and set "
+                "startingOffsets to where the new query must begin"
+            )
+        directory = self._state / self._job / begins.folder / name
+        try:
+            check_writable(directory.parent)
+        except DiskUnwritable as error:
+            raise CheckpointRefused(str(error)) from error
+        self._check_shared(spark, directory.parent)
+        wanted: dict[str, object] = {
+            "state": str(self._state),
+            "folder": begins.folder,
+            "code": code_of_script(),
+            "replays": MANY if version(spark) >= OLDEST_SPARK else ONE,
+        }
+        ready = self._make_ready(stage, **wanted, adopts=adopt is not None and begins.seq == 0)
+        if ready.adopt and adopt is not None:
+            adopt_checkpoint(spark, adopt, directory)
+            ready = self._make_ready(stage, **wanted, adopts=False)
+        check_writable(directory)
+        url = directory.as_uri()
+        self._begin(spark, url, begins)
+        if ready.replay or ready.new_lineage:
+            self._listen()
+        return Checkpoint(url, stage, ready)
+
+    def _make_ready(self, stage: StageName, **wanted: object) -> Ready:
+        ready = self._supervisor.make_ready(stage, **wanted)
+        if ready.failed:
+            raise CheckpointRefused(f"checkpoint {stage}: {ready.failed}")
+        return ready
+
+    def _begin(self, spark: SparkSession, url: str, begins: Beginning) -> None:
+        files = ScriptCheckpoint(spark, url)
+        found = files.inspect()  # which knows locks: a crash may have left one without the offsets to begin at
+        new = found is None or (found.committed < 0 and found.planned < 0)
+        if begins.offsets and (new or files.begins_at() is not None):
+            self._listen()
+            if files.begins_at() is None and files.read("sources/0/0") is None:
+                files.begin_at(begins.offsets)
+
+    def _check_shared(self, spark: SparkSession, directory: Path) -> None:
+        """Executors on other machines write the state, so they must see the directory, too."""
+        master = str(spark.sparkContext.master)
+        if is_local(master) or directory in self._shared:
+            return
+        try:
+            executors: Any = import_module("containers.spark.executors")
+        except ImportError as error:  # other scripts need no pyarrow
+            raise CheckpointRefused(
+                f"executors of {master} may run on other machines, and the check that they share {directory} needs {error.name}: "
+                f"pip install {error.name}, or set checkpointLocation to a URL that all of them reach (s3a://, hdfs://)"
+            ) from error
+        path = executors.SharedPath(directory, "SLUICE_STATE_DIR")
+        shared = executors.SharedPaths(spark, [path], self._clock, EXECUTORS_WITHIN)
+        shared.check(executors_requested(master, dict(spark.sparkContext.getConf().getAll())))
+        self._shared[directory] = shared
+
+    def check_new_executors(self) -> None:
+        """Called often. Raises PathNotShared."""
+        for each in list(self._shared.values()):
+            each.check_new_executors()
+
+
+def code_of_script() -> str:
+    """A short name of the text of the script that this process runs, "" if it has no file."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        return sha256(Path(file).read_bytes()).hexdigest()[:16] if file else ""
+    except OSError:
+        return ""

@@ -1,0 +1,333 @@
+"""Checkpoints of a script: backed up and restored by its supervisor, with a real coordinator and real blob stores. The queries are this
+test, which writes what Spark writes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from containers.attached.checkpoints.backups import Made, ScriptBackups, Wanted
+from containers.attached.claim import Claim, attached_request
+from containers.state.checkpoint import DRAIN_MARKER, inspect
+from sluice.blobs.locations import open_blob_store
+from sluice.client.agents import AgentClient
+from sluice.clock import SystemClock
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, RunId, StageName
+from sluice.core.jobmodels.spec import ATTACHED_TASK
+from sluice.wire import agents as wire_agents
+from tests.support.agents import Place, place
+from tests.support.backups import BACKED_UP
+from tests.support.faults import Fault, FaultyBlobs, every, healthy
+
+JOB, COUNTS = JobName("orders"), StageName("counts")
+SOON = timedelta(seconds=30)
+
+
+@pytest.fixture
+async def there(tmp_path: Path) -> AsyncIterator[Place]:
+    async with place(tmp_path / "home", **BACKED_UP) as made:
+        yield made
+
+
+@dataclass
+class Machine:
+    """A disk on which a script runs."""
+
+    state: Path
+    backups: ScriptBackups
+    code: str = "code"
+    adopts: bool = False
+    folder: str = "drain-0"
+    made: Made = field(default_factory=Made)
+
+    @property
+    def directory(self) -> Path:
+        return self.state / JOB / self.folder / COUNTS
+
+    async def checkpoint(self) -> Made:
+        wanted = Wanted(COUNTS, self.state, self.folder, self.code, replays=1_000, adopts=self.adopts)
+        self.made = await asyncio.wait_for(self.backups.prepare(wanted), 60)
+        return self.made
+
+    def plans(self, batch: int) -> None:
+        self._write(f"offsets/{batch}", plan(batch))
+
+    def commits(self, batch: int) -> None:
+        """The state after the batch is written before the commit."""
+        self._write(f"state/0/0/{batch + 1}.delta", f"state after {batch}")
+        self._write("state/0/_metadata/v2/0", metadata(self.directory / "state/0"))
+        self._write(f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
+
+    def runs(self, *batches: int) -> None:
+        for batch in batches:
+            self.plans(batch)
+            self.commits(batch)
+
+    def _write(self, name: str, text: str) -> None:
+        file = self.directory / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.with_name(f".{file.name}.tmp").write_text(text)
+        file.with_name(f".{file.name}.tmp").rename(file)
+
+    @property
+    def batches(self) -> tuple[int, int]:
+        found = inspect(self.directory)
+        assert found is not None
+        assert found.lineage == self.made.lineage
+        return found.committed, found.planned
+
+
+def plan(batch: int) -> str:
+    return f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":{batch}}}\n{{"orders":{{"0":{batch}}}}}'
+
+
+def metadata(operator: Path) -> str:
+    stores = [{"storeName": "default", "stateSchemaFilePaths": [f"file:{operator}/_stateSchema/default/0_1"]}]
+    return "v2\n" + json.dumps({"operatorInfo": {}, "stateStoreInfo": stores})
+
+
+@asynccontextmanager
+async def script(there: Place, disk: Path, name: str, open_blobs: Any = None) -> AsyncIterator[Machine]:
+    """A start of the script as that container."""
+    client = AgentClient("http://c", there.app)
+    run = RunId((await client.deploy(attached_request(JOB))).run_id)
+    body = wire_agents.RegisterRequest(processor_id="0", execution_container_id=name, host=name)
+    registered = await client.register(run, body)
+    if registered.token is not None:
+        client.act_as(registered.token)
+    epoch = Epoch(registered.epoch)
+    acquired = await client.acquire(run, ATTACHED_TASK, ExecutionContainerId(name), epoch)
+    assert isinstance(acquired, wire_agents.AcquireReply)
+    ends: Any = asyncio.create_task(asyncio.sleep(3600))
+    claim = Claim(run, epoch, Generation(acquired.generation), ends, continuation=acquired.continuation)
+    backups = ScriptBackups(JOB, claim, client, SystemClock(), open_blobs)
+    try:
+        yield Machine(disk, backups)
+    finally:
+        await backups.close()
+        ends.cancel()
+        await client.release(run, ATTACHED_TASK, claim.generation)
+        await client.close()
+
+
+async def until(found: Callable[[], bool]) -> None:
+    for _ in range(1_000):
+        if found():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it has not happened")
+
+
+async def until_backed_up(there: Place, batch: int) -> None:
+    for _ in range(1_000):
+        if any(each["batchId"] == batch for each in await there.snapshots(JOB)):
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"batch {batch} was not backed up")
+
+
+async def test_a_script_on_an_empty_disk_continues_at_the_last_snapshot_under_another_id(there: Place, tmp_path: Path) -> None:
+    async with script(there, tmp_path / "one", "c1") as first:
+        made = await first.checkpoint()
+        assert (made.restored, made.new_lineage) == (None, False)
+        first.runs(0, 1, 2)
+        first.plans(3)
+        await first.backups.finish(SOON)
+    (snapshot,) = await there.snapshots(JOB)
+    assert (snapshot["task"], snapshot["stage"], snapshot["batchId"], snapshot["lineage"]) == ("Driver", "counts", 2, made.lineage)
+    async with script(there, tmp_path / "two", "c2") as second:
+        again = await second.checkpoint()
+        assert (again.restored, again.new_lineage, again.replay) == (2, True, {})
+        assert again.lineage != made.lineage
+        assert second.batches == (2, 2)
+        assert (second.directory / "state/0/0/3.delta").read_text() == "state after 2"
+        moved = (second.directory / "state/0/_metadata/v2/0").read_text()
+        assert json.loads(moved.partition("\n")[2]) == json.loads(metadata(second.directory / "state/0").partition("\n")[2])
+        second.runs(3, 4)
+        await second.backups.finish(SOON)
+    assert [(each["batchId"], each["lineage"]) for each in await there.snapshots(JOB)] == [(4, again.lineage), (2, made.lineage)]
+
+
+async def test_a_checkpoint_is_backed_up_while_the_script_runs(there: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_COMMIT_INTERVAL_SECONDS", "0.1")
+    async with script(there, tmp_path / "one", "c1") as machine:
+        await machine.checkpoint()
+        for batch in range(3):
+            machine.runs(batch)
+            await until_backed_up(there, batch)
+
+
+async def test_a_script_that_returns_to_its_disk_uses_what_is_there(there: Place, tmp_path: Path) -> None:
+    async with script(there, tmp_path / "one", "c1") as first:
+        made = await first.checkpoint()
+        first.runs(0, 1)
+        await first.backups.finish(SOON)
+        first.runs(2)  # after the last snapshot
+        first.plans(3)
+    async with script(there, tmp_path / "one", "c2") as second:
+        assert (await second.checkpoint()) == Made(made.lineage)
+        assert second.batches == (2, 3)
+        await second.backups.finish(SOON)
+    assert [each["batchId"] for each in await there.snapshots(JOB)] == [2, 1]
+
+
+async def test_a_disk_that_is_older_than_the_newest_snapshot_is_not_used(there: Place, tmp_path: Path) -> None:
+    async with script(there, tmp_path / "one", "c1") as first:
+        await first.checkpoint()
+        first.runs(0, 1)
+        await first.backups.finish(SOON)
+    async with script(there, tmp_path / "two", "c2") as second:
+        await second.checkpoint()
+        second.runs(2, 3)
+        await second.backups.finish(SOON)
+    async with script(there, tmp_path / "one", "c3") as third:
+        assert (await third.checkpoint()).restored == 3
+        assert third.batches == (3, 3)
+
+
+async def test_batches_whose_plans_were_kept_run_again_under_the_id_of_the_query(there: Place, tmp_path: Path) -> None:
+    async with script(there, tmp_path / "one", "c1") as first:
+        made = await first.checkpoint()
+        for batch in range(5):
+            first.plans(batch)
+            assert await first.backups.keep_plan(COUNTS, batch) == ""
+            if batch < 4:  # the last one is interrupted
+                first.commits(batch)
+            if batch == 1:
+                await first.backups.finish(SOON)
+    async with script(there, tmp_path / "two", "c2") as second:
+        again = await second.checkpoint()
+        assert again == Made(made.lineage, restored=1, replay={3: plan(3), 4: plan(4)})
+        assert second.batches == (1, 2)
+        assert (second.directory / "offsets/2").read_text() == plan(2)
+
+
+async def test_a_batch_that_another_start_has_planned_with_other_records_is_not_written(there: Place, tmp_path: Path) -> None:
+    async with script(there, tmp_path / "one", "c1") as first:
+        await first.checkpoint()
+        first.plans(0)
+        assert await first.backups.keep_plan(COUNTS, 0) == ""
+        (first.directory / "offsets/0").write_text(plan(17))
+        assert "planned by another start" in await first.backups.keep_plan(COUNTS, 0)
+
+
+async def test_a_script_that_has_changed_gets_another_id_after_a_lost_disk(there: Place, tmp_path: Path) -> None:
+    async with script(there, tmp_path / "one", "c1") as first:
+        await first.checkpoint()
+        first.plans(0)
+        await first.backups.keep_plan(COUNTS, 0)
+        first.commits(0)
+        await first.backups.finish(SOON)
+        first.plans(1)
+        await first.backups.keep_plan(COUNTS, 1)
+    async with script(there, tmp_path / "two", "c2") as second:
+        second.code = "another"
+        assert (await second.checkpoint()).new_lineage
+        assert second.batches == (0, 0)
+
+
+async def test_a_checkpoint_that_is_lost_before_its_first_snapshot_begins_empty_under_another_id(there: Place, tmp_path: Path) -> None:
+    async with script(there, tmp_path / "one", "c1") as first:
+        made = await first.checkpoint()
+    async with script(there, tmp_path / "two", "c2") as second:
+        again = await second.checkpoint()
+        assert (again.new_lineage, again.restored) == (True, None)
+        assert again.lineage != made.lineage
+        assert second.batches == (-1, -1)
+
+
+async def test_a_checkpoint_from_before_backups_keeps_its_id(there: Place, tmp_path: Path) -> None:
+    async with script(there, tmp_path / "one", "c1") as machine:
+        machine.runs(0, 1)
+        (machine.directory / "metadata").write_text('{"id":"q-of-spark"}')
+        assert (await machine.checkpoint()).lineage == "q-of-spark"
+        await machine.backups.finish(SOON)
+    assert [(each["batchId"], each["lineage"]) for each in await there.snapshots(JOB)] == [(1, "q-of-spark")]
+
+
+async def test_a_checkpoint_is_adopted_only_if_the_job_never_had_it(there: Place, tmp_path: Path) -> None:
+    async with script(there, tmp_path / "one", "c1") as first:
+        first.adopts = True
+        assert (await first.checkpoint()).adopt
+        first.runs(0, 1)  # the copy
+        (first.directory / "metadata").write_text('{"id":"q-of-spark"}')
+        first.adopts = False
+        assert (await first.checkpoint()).lineage == "q-of-spark"
+        await first.backups.finish(SOON)
+    async with script(there, tmp_path / "two", "c2") as second:
+        second.adopts = True
+        again = await second.checkpoint()
+        assert (again.adopt, again.restored) == (False, 1)
+
+
+async def test_without_a_blob_store_a_checkpoint_stays_on_its_machine(tmp_path: Path) -> None:
+    async with place(tmp_path / "home") as there, script(there, tmp_path / "one", "c1") as machine:
+        made = await machine.checkpoint()
+        machine.runs(0)
+        assert await machine.backups.keep_plan(COUNTS, 0) == ""
+        await machine.backups.finish(SOON)
+        assert machine.batches == (0, 0)
+        assert (made.restored, await there.snapshots(JOB)) == (None, [])
+
+
+async def test_a_checkpoint_that_a_drain_flushes_is_not_backed_up(there: Place, tmp_path: Path) -> None:
+    async with script(there, tmp_path / "one", "c1") as machine:
+        await machine.checkpoint()
+        machine.runs(0)
+        await machine.backups.finish(SOON)
+    async with script(there, tmp_path / "one", "c2") as machine:
+        await machine.checkpoint()
+        (machine.directory / DRAIN_MARKER).write_text('{"uuid":"d","batch":0}')
+        machine.runs(1)
+        await machine.backups.finish(SOON)
+    assert [each["batchId"] for each in await there.snapshots(JOB)] == [0]
+
+
+async def test_a_blob_store_that_is_away_is_reported_and_does_not_stop_the_script(
+    there: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_COMMIT_LATE_SECONDS", "0.1")
+    made: list[FaultyBlobs] = []
+
+    def open_blobs(url: str) -> FaultyBlobs:
+        made.append(FaultyBlobs(open_blob_store(url, SystemClock())))
+        return made[-1]
+
+    async with script(there, tmp_path / "one", "c1", open_blobs) as machine:
+        lineage = (await machine.checkpoint()).lineage
+        made[0].plan = every("put", Fault.FAIL)
+        machine.runs(0)
+        measured = wire_agents.StageMetricsBody(rows=1, rows_per_second=1, batch_millis=1, at=there.clock.now())
+        query = wire_agents.QueryBody(stage=COUNTS, checkpoint="file:/counts", query_id=str(lineage), metrics=measured)
+
+        def problem() -> str | None:
+            (shown,) = machine.backups.shown([query])
+            assert shown.metrics is not None
+            return shown.metrics.backup_problem
+
+        await until(lambda: problem() is not None)
+        assert machine.batches == (0, 0)
+        made[0].plan = healthy
+        await until(lambda: problem() is None)
+    assert [each["batchId"] for each in await there.snapshots(JOB)] == [0]
+
+
+async def test_files_of_a_deleted_machine_are_not_needed(there: Place, tmp_path: Path) -> None:
+    """The directories beside the checkpoint hold nothing that matters."""
+    async with script(there, tmp_path / "one", "c1") as first:
+        await first.checkpoint()
+        first.runs(0)
+        await first.backups.finish(SOON)
+    for beside in (".cuts", ".staging", ".checked"):
+        shutil.rmtree(tmp_path / "one" / JOB / "drain-0" / beside, ignore_errors=True)
+    async with script(there, tmp_path / "one", "c2") as second:
+        assert (await second.checkpoint()).restored is None
