@@ -226,6 +226,11 @@ def test_what_cannot_be_drained_is_named(chain: Chain, spark: SparkSession) -> N
         .option("checkpointLocation", str(chain.root / "r"))
         .start(),
         "rows": spark.readStream.format("rate").load().writeStream.format("noop").start(),
+        "rows of app.checkpoint": spark.readStream.format("rate")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(chain.root / "drain-0" / "rows"))
+        .start(),
         "tens": chain.tens(),
     }
     chain.started.extend(started.values())
@@ -234,6 +239,7 @@ def test_what_cannot_be_drained_is_named(chain: Chain, spark: SparkSession) -> N
         "temporary": ["it has state and no checkpointLocation, so it could not continue where the drain ends"],
         "rates": ["it reads rate, and only Kafka's offsets can be set for its next checkpoint"],
         "rows": [],
+        "rows of app.checkpoint": ["it reads rate, and only Kafka's offsets can be set for its next checkpoint"],
         "tens": [],
     }
     assert wait_for(

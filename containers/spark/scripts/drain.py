@@ -8,6 +8,7 @@ batch. A query without state only stops: it may continue on its checkpoint.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,19 +32,24 @@ OLDEST_SPARK = (4, 0)
 """Before, a query has no context of its next batch, in which a planned batch could be put."""
 
 KAFKA = "kafka"
+_OF_APP = re.compile(r"/drain-[0-9]+(-[^/]+)?/[^/]+$")
+"""The end of the location of a checkpoint of `app.checkpoint`."""
 MAX_ROWS = 100_000
 """About how many rows a batch reads of what another query has written in the drain."""
 
 
 def undrainable(spark: SparkSession, query: ActiveQuery) -> Sequence[str]:
-    """Why the query cannot be drained; empty if it can. A query without state can, as its checkpoint stays usable."""
+    """Why the query cannot be drained; empty if it can. A query without state can, as its checkpoint stays usable, unless it is one of
+    `app.checkpoint`, which is another one after a drain."""
     if not query.is_micro_batch:
         return ("continuous processing",)
     if not query.can_be_paused:
         return ("its trigger ends it by itself (availableNow, once)",)
     operators = query.operators()
+    others = sorted({each.kind for each in query.sources() if not each.is_kafka})
+    elsewhere = f"it reads {', '.join(others)}, and only Kafka's offsets can be set for its next checkpoint"
     if not operators:
-        return ()
+        return (elsewhere,) if others and _OF_APP.search(query.checkpoint) else ()
     if version(spark) < OLDEST_SPARK:
         return (f"this is Spark {spark.version}, and the state of a running query can be flushed since Spark 4.0",)
     found = [
@@ -53,9 +59,8 @@ def undrainable(spark: SparkSession, query: ActiveQuery) -> Sequence[str]:
     ]
     if query.is_temporary:
         found.append("it has state and no checkpointLocation, so it could not continue where the drain ends")
-    others = sorted({each.kind for each in query.sources() if not each.is_kafka})
     if others:
-        found.append(f"it reads {', '.join(others)}, and only Kafka's offsets can be set for its next checkpoint")
+        found.append(elsewhere)
     return found
 
 
