@@ -5,7 +5,7 @@ Compared are the median time of a batch, the CPU time of the driver's processes 
 the coordinator), and the time from the start of the command to the end of the first batch. Batches of one script differ from run to run, so
 the plain script runs twice in each round. The median of the attached runs must be within the spread of the plain runs (A/A).
 
-Backup is not part of it: Sluice does not back up the checkpoints of existing scripts.
+The job's checkpoint is one of `app.checkpoint`, which is backed up every ten seconds to a blob store on this disk.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def turn(directory: Path, url: str, job: str) -> Turn:
     script = ["bench.attach_script", str(directory), str(WARM), str(BATCHES)]
     arguments = ["sluice", "exec", "--job", job, "--", sys.executable, "-m", *script, job] if job else script
     launched = time.time()
-    with peer(arguments, directory / "stderr", {"SLUICE_COORDINATOR_URL": url, "SPARK_LOCAL_IP": "127.0.0.1"}) as driver:
+    environment = {"SLUICE_COORDINATOR_URL": url, "SLUICE_STATE_DIR": str(directory / "state"), "SPARK_LOCAL_IP": "127.0.0.1"}
+    with peer(arguments, directory / "stderr", environment) as driver:
         process, lines = psutil.Process(driver.process.pid), driver.lines()
         warm = next(lines, None)
         before = cpu_seconds(process)
@@ -69,7 +70,8 @@ def measured(server: Server, root: Path) -> Mapping[str, Sequence[Turn]]:
     """The runs of the plain script and of the job."""
     turns: dict[str, list[Turn]] = {"plain": [], "attached": []}
     for number in range(ROUNDS):
-        for place, job in enumerate(("", "bench", "")):
+        named = f"bench-{number}"  # the checkpoint of a former round would be restored
+        for place, job in enumerate(("", named, "")):
             found = turn(root / f"{number}-{place}", server.url, job)
             kind = "attached" if job else "plain"
             turns[kind].append(found)

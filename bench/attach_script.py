@@ -2,8 +2,8 @@
 
     python -m bench.attach_script DIRECTORY WARM BATCHES [JOB]
 
-With JOB it calls `sluice.attach`. When WARM batches have ended it prints a JSON line: when the first one ended, in seconds since 1970.
-After BATCHES more it prints the milliseconds of each of them. It ends when its standard input is closed.
+With JOB it calls `sluice.attach`, and its checkpoint is backed up. When WARM batches have ended it prints a JSON line: when the first one
+ended, in seconds since 1970. After BATCHES more it prints the milliseconds of each of them. It ends when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ POLL_SECONDS = 0.2
 def main(directory: str, warm: int, batches: int, job: str = "") -> None:
     named = SparkSession.builder.appName("attach").master("local[2]").config("spark.ui.enabled", "false")
     spark = named.config("spark.driver.host", "127.0.0.1").config("spark.sql.shuffle.partitions", str(PARTITIONS)).getOrCreate()
-    if job:
-        sluice.attach(spark, job=job)
+    location = sluice.attach(spark, job=job).checkpoint("counts") if job else f"{directory}/counts"
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_A_BATCH).load()
     counts = rows.groupBy((F.col("value") % KEYS).alias("key")).agg(F.count("*").alias("rows"), F.max("timestamp").alias("last"))
-    writer = counts.writeStream.format("noop").outputMode("update").option("checkpointLocation", f"{directory}/counts")
+    writer = counts.writeStream.format("noop").outputMode("update").option("checkpointLocation", location)
     query = writer.start()
     first = progress(query, warm)[0]
     began = datetime.fromisoformat(first["timestamp"]).timestamp()
