@@ -75,8 +75,8 @@ def _link(label: str, name: str, *, danger: bool = False, **subject: str) -> Lin
 
 
 def of_job(run: wire_runs.RunDetail) -> Sequence[Link]:
-    """The actions that the state of a job's current run allows. An existing script has one container, and no backup; it can be drained if
-    it has reported queries."""
+    """The actions that the state of a job's current run allows. An existing script has one container; it can be drained if it has
+    reported queries."""
     if run.state.ended:
         return [_link("Remove…", "remove", danger=True, job=run.job)]
     stop = _link("Stop…", "stop", danger=True, job=run.job, run=run.run_id)
