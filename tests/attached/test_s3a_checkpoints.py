@@ -1,4 +1,5 @@
-"""The lock of checkpoints on `s3a://`, on a real S3 server. `make test-s3a` runs these tests: Hadoop's S3A needs jars of 660 MB."""
+"""Checkpoints of scripts on `s3a://`: their lock, and their adoption, on a real S3 server. `make test-s3a` runs these tests: Hadoop's S3A
+needs jars of 660 MB."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.checkpoint_s3a import settings
+from containers.attached.checkpoints.adoption import adopt_checkpoint
 from containers.spark.scripts.checkpoint import ScriptCheckpoint
 from containers.spark.session import start_session
 from tests.support.s3servers import S3Server
@@ -68,3 +70,20 @@ def test_a_new_checkpoint_is_locked_until_the_offsets_of_its_sources_are_written
     info = checkpoint.inspect()
     assert info is not None
     assert info.committed == 0
+
+
+def test_a_checkpoint_there_is_adopted_with_its_query_id_and_batches_and_does_not_change(
+    session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    query = started(session, tmp_path, location)
+    query.processAllAvailable()
+    query.stop()
+    former = ScriptCheckpoint(session, location)
+    adopt_checkpoint(session, location, tmp_path / "counts")
+    adopted = ScriptCheckpoint(session, (tmp_path / "counts").as_uri())
+    assert adopted.inspect() == former.inspect()
+    (tmp_path / "in" / "more.txt").write_text("two\n")
+    query = started(session, tmp_path, (tmp_path / "counts").as_uri())
+    query.processAllAvailable()
+    query.stop()
+    assert [found.committed for found in (adopted.inspect(), former.inspect()) if found is not None] == [1, 0]
