@@ -16,6 +16,7 @@ from containers.local.kafka import Process
 from sluice.core.errors import SluiceError
 from tests.support.api import Caller, calling
 from tests.support.fakes import FakeClock
+from tests.support.reports import SUMMARY
 from tests.support.s3servers import S3_CREDENTIALS, S3Server, versitygw
 from tests.support.servers import NotInstalled, Postgres, kafka_with_users, postgres
 
@@ -42,6 +43,13 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for each in (*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")):
+        for name, value in each.user_properties:
+            if name == SUMMARY:
+                terminalreporter.write_line(str(value))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pytest
 
 from tests.simulation.fault_injection import KAFKA_FAULTS, POSTGRESQL_FAULTS
 from tests.simulation.runs import run_seed
+from tests.support.reports import SUMMARY
 
 KEPT = [0]
 """Seeds that have found a fault."""
@@ -80,7 +81,7 @@ def test_no_impostor_may_act_for_a_container_through_kills_replacements_and_rest
     assert any(" may not " in line for line in outcome.trace)
 
 
-def test_new_seeds_break_no_invariant(capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_seeds_break_no_invariant(record_property: Callable[[str, object], None]) -> None:
     if not SECONDS:
         pytest.skip("SLUICE_SIMULATION_SECONDS is not set; see `make simulate`")
     first, began, failed, run = int(time.time()), time.monotonic(), [], 0
@@ -89,8 +90,7 @@ def test_new_seeds_break_no_invariant(capsys: pytest.CaptureFixture[str]) -> Non
         run += 1
         if outcome.broken:
             failed.append(f"seed {outcome.seed}: {outcome.broken[0]}")
-    with capsys.disabled():
-        print(f"\nsimulation: {run} seeds from {first}, {len(failed)} failed")
+    record_property(SUMMARY, f"simulation: {run} new seeds from {first}, {len(failed)} failed")
     assert not failed, "\n".join(failed)
 
 
