@@ -24,6 +24,7 @@ from sluice.clock import SystemClock
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, RunId, StageName
 from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.wire import agents as wire_agents
+from tests.integration.agent.test_backups import rebuilt
 from tests.support.agents import Place, place
 from tests.support.backups import BACKED_UP
 from tests.support.faults import Fault, FaultyBlobs, every, healthy
@@ -319,6 +320,24 @@ async def test_a_blob_store_that_is_away_is_reported_and_does_not_stop_the_scrip
         made[0].plan = healthy
         await until(lambda: problem() is None)
     assert [each["batchId"] for each in await there.snapshots(JOB)] == [0]
+
+
+async def test_after_a_rebuild_of_the_database_a_script_continues_at_its_last_snapshot(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with place(home, **BACKED_UP) as there, script(there, tmp_path / "one", "c1") as first:
+        await first.checkpoint()
+        first.runs(0, 1, 2)
+        await first.backups.finish(SOON)
+    for each in home.glob("coordinator.db*"):
+        each.unlink()
+    await rebuilt(home)
+    async with place(home, **BACKED_UP) as there:
+        there.clock.advance(36)  # leases of containers that are not in the database
+        async with script(there, tmp_path / "two", "c2") as second:
+            assert (await second.checkpoint()).restored == 2
+            second.runs(3)
+            await second.backups.finish(SOON)
+        assert [each["batchId"] for each in await there.snapshots(JOB)] == [3, 2]
 
 
 async def test_files_of_a_deleted_machine_are_not_needed(there: Place, tmp_path: Path) -> None:
