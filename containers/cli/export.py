@@ -54,7 +54,7 @@ def export(
     The checkpoint "counts" of a script is written to DIRECTORY/counts, and stage "counts" of a task to DIRECTORY/TASK/counts. The job does
     not change. Stop it first: the batches after the snapshot are not in the copy.
     """
-    reply = call(coordinator, lambda client: _exported(client, job, directory.absolute(), stage, task, blob_store, quiet=as_json))
+    reply = call(coordinator, lambda client: write_checkpoints(client, job, directory.absolute(), stage, task, blob_store, quiet=as_json))
     lines = [
         f"{each.directory}: {each.files} files, {each.bytes} bytes, to batch {'none' if each.batch_id is None else each.batch_id}"
         for each in reply.checkpoints
@@ -62,7 +62,7 @@ def export(
     print_reply(reply, lambda _: "\n".join(lines), as_json=as_json)
 
 
-async def _exported(
+async def write_checkpoints(
     client: OperatorClient, job: str, into: Path, stage: str | None, task: str | None, blob_store: str | None, *, quiet: bool
 ) -> ExportReply:
     """Raises UnknownSnapshot if the job has no snapshot, and BadSettings if a directory exists."""
