@@ -31,6 +31,16 @@ IN, OUT = ("orders", "payments"), ("windows", "unique", "joined")
 ORDERS = 20
 """Orders that are fed at once, two for each second of event time: a multiple of a window, so that no window is open over a drain."""
 
+STATE = (
+    "--conf",
+    "spark.sql.streaming.stateStore.providerClass=org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    "--conf",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled=true",
+    "--conf",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion=2",
+)
+"""The newest format of state; other tests have the older one."""
+
 SCRIPT = """
 import sys
 
@@ -96,7 +106,7 @@ class Script:
             "SLUICE_COMMIT_INTERVAL_SECONDS": "2",
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_SUBMIT_ARGS": " ".join([*OPTIONS, *jars, "pyspark-shell"]),
+            "PYSPARK_SUBMIT_ARGS": " ".join([*OPTIONS, *jars, *STATE, "pyspark-shell"]),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         }
         log = self.root / f"start-{len(self.started)}.log"
