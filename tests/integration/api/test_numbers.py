@@ -73,6 +73,7 @@ BODIES: dict[str, Json] = {
                 "batchId": 0,
                 "offsets": OFFSETS,
                 "metrics": METRICS,
+                "writes": [{"topic": "t", "delivery": "exactly-once", "commits": 1, "commitSeconds": 0.5, "fenced": 1}],
                 "active": True,
                 "error": "a",
                 "failures": 1,
@@ -106,6 +107,7 @@ BODIES: dict[str, Json] = {
     },
     f"PUT {STAGE}/snapshots/{{checkpointId}}/index": {"generation": 1, "blobStore": "local", "previous": "i", "index": "j"},
     f"POST {STAGE}/lineage": {"generation": 1, "lineage": "l", "why": "a", "checkpointId": "0-0"},
+    f"PUT {STAGE}/checkpoint": {"generation": 1, "lineage": "l", "create": True},
     f"POST {STAGE}/drain": {
         "generation": 1,
         "uuid": "u",
