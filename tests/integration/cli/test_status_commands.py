@@ -267,7 +267,7 @@ def test_a_status_as_json_is_complete(coordinator: Coordinator) -> None:
     assert (job["tasksHeld"], job["troubles"]) == (job["tasksOwned"], job["problems"])
     assert job["stages"][0].keys() == {
         *("stage", "batches", "rowsPerSecond", "lag", "offsetsBehind", "batchMillis", "watermarkLagSeconds", "reportAgeSeconds"),
-        *("snapshotAgeSeconds", "backupAgeSeconds", "lateRows", "delivery"),
+        *("snapshotAgeSeconds", "backupAgeSeconds", "batchesSinceSnapshot", "lateRows", "delivery"),
     }
 
 
