@@ -448,7 +448,7 @@ class App:
             return
         query.end_at_start()
         until = self._clock.elapsed() + SEEN_WITHIN.total_seconds()
-        while query.run_id not in self._reported and self._clock.elapsed() < until:  # otherwise nobody would know
+        while query.run_id not in self._reported and self._clock.elapsed() < until:  # otherwise its error is not reported
             threading.Event().wait(POLL.total_seconds() / 10)
 
     def _check_sink(self, query: ActiveQuery) -> bool:

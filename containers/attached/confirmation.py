@@ -81,7 +81,7 @@ class Confirmations:
         supervisor has ended."""
         why = self._questions.ask(self._send)
         if why is None:
-            raise Unavailable("the supervisor of this script has ended, so that nobody knows whether another copy of it runs")
+            raise Unavailable("the supervisor of this script has ended, so it is unknown whether another copy of it runs")
         if why:
             raise LeaseLost(why)
 

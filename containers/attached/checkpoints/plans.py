@@ -119,7 +119,7 @@ class Plans:
 
 
 def _end(query: ActiveQuery, paused: PausedQuery) -> None:
-    """The query must not plan these batches anew."""
+    """End the query, which would otherwise plan these batches again, with other records."""
     with suppress(*SPARK_ERRORS):
         if query.query.isActive:
             paused.end(timedelta(0), threading.Event())
