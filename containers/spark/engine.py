@@ -392,6 +392,7 @@ class SparkEngine:
             self._settings.max_rows,
             self._clock,
             paused=paused,
+            operators=self._query(start).operators if paused is not None else None,
         )
 
     # --- a stage's parts -------------------------------------------------------------------------------------------

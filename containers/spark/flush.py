@@ -8,7 +8,7 @@ later input as late, so no query may start on the checkpoint again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, reduce
@@ -118,11 +118,13 @@ class Flusher:
         rounds: int = ROUNDS,
         paused: PausedQuery | None = None,
         first_plan: Callable[[], OffsetSeq] | None = None,
+        operators: Sequence[Operator] | None = None,
     ) -> None:
         """`checkpoint`: its directory on this disk, or access to its files elsewhere. `name` is the query's. `writer_of` calls the stage's
         function, once. `starts` has the partitions that it reads, and where it started. A batch of the rest reads about `max_rows` rows.
         `paused`: a paused query, in which batches need no start of a query. It is stopped where it cannot be used. `first_plan`: the entry
-        before batch 0, if not from the writer."""
+        before batch 0, if not from the writer. `operators`: the stateful operators of the query, if they are known: to derive them from its
+        plan takes a tenth of a second, and threads cannot do it side by side."""
         self._spark = spark
         self._files = LocalCheckpoint(checkpoint) if isinstance(checkpoint, Path) else checkpoint
         self._name = name
@@ -134,6 +136,7 @@ class Flusher:
         self._rounds = rounds
         self._paused = paused
         self._first_plan = first_plan
+        self._operators = operators
         self._kept: tuple[OperatorState, ...] = ()
 
     @cached_property
@@ -142,7 +145,9 @@ class Flusher:
         return self._writer_of()
 
     @cached_property
-    def operators(self) -> tuple[Operator, ...]:
+    def operators(self) -> Sequence[Operator]:
+        if self._operators is not None:
+            return self._operators
         return operators_of(self._writer) if self._paused is None else self._paused.operators()
 
     def empty(self, drain: str, ends: Mapping[Ssp, int]) -> Emptied:

@@ -133,6 +133,7 @@ class QueryDrain:
             self._clock,
             paused=self.paused,
             first_plan=self._first_plan,
+            operators=self._query.operators(),
         )
         if not self.stateful:
             flusher.keep(ends)
