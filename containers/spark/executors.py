@@ -4,6 +4,8 @@ Executors write state into the checkpoint directories and read the embedded log,
 on an executor (a local disk, an emptyDir), state would be lost. So before any query, the driver writes a nonce into each directory. A job
 on every executor reads the nonce and writes a file beside it, which the driver must then see. Executors that join later are checked at the
 next liveness check; a batch that runs on them before fails, because it does not find its files.
+
+The functions of that job are sent by value: the executors of a script need PyArrow, but not Sluice.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import logging
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -20,11 +23,13 @@ from datetime import timedelta
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from tempfile import mkstemp
 from threading import Event, Timer
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
@@ -71,30 +76,30 @@ def this_machine() -> str | None:
     return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else None
 
 
-def check_probe(probe: Probe) -> tuple[str, str]:
-    """Read the nonce and write a file beside it; the file's name, and what is wrong ("" for nothing). Runs on an executor."""
-    directory, name = Path(probe.directory), f"seen-{token_hex(8)}"
-    if probe.machine is not None and this_machine() not in (None, probe.machine):
+def check_probe(directory: str, nonce: str, machine: str | None) -> tuple[str, str]:
+    """Read the nonce and write a file beside it; the file's name, and what is wrong ("" for nothing). Runs on an executor. See `Probe`."""
+    if machine is not None and this_machine() not in (None, machine):
         return "", "is on another machine, and the embedded log is for processes of one machine (SQLite's WAL); use Kafka"
     try:
-        if (directory / NONCE).read_text() != probe.nonce:
+        if (Path(directory) / NONCE).read_text() != nonce:
             return "", "sees another directory there than the driver"
     except OSError as error:
         return "", f"does not see what the driver wrote there ({error.strerror})"
     try:
-        (directory / name).write_text(probe.nonce)
+        file, name = mkstemp(prefix="seen-", dir=directory)
+        os.close(file)
     except OSError as error:
         return "", f"cannot write into what the driver has created there ({error.strerror}; it runs as user {os.geteuid()})"
-    return name, ""
+    return Path(name).name, ""
 
 
-def _check_from(batches: Iterator[pa.RecordBatch], probes: Sequence[Probe]) -> Iterator[pa.RecordBatch]:
+def _check_from(batches: Iterator[pa.RecordBatch], probes: Sequence[tuple[str, str, str | None]]) -> Iterator[pa.RecordBatch]:
     """`check_probe` for each row; a task has one, with the command line of the executor's JVM."""
     for batch in batches:
         for command in batch.column("command").to_pylist():
             words = command.split()
             named = {word: value for word, value in pairwise(words) if word in ("--executor-id", "--hostname")}
-            found = [check_probe(probe) for probe in probes]
+            found = [check_probe(*probe) for probe in probes]
             rows = [
                 {
                     "executor": named.get("--executor-id", "?"),
@@ -204,7 +209,9 @@ class SharedPaths:
         context = self._spark.sparkContext
         tasks = max(context.defaultParallelism, len(self._registered()))
         command = F.reflect(F.lit("java.lang.System"), F.lit("getProperty"), F.lit("sun.java.command")).alias("command")
-        job = self._spark.range(0, tasks, 1, tasks).select(command).mapInArrow(partial(_check_from, probes=probes), _SCHEMA)
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+        check = partial(_check_from, probes=[(each.directory, each.nonce, each.machine) for each in probes])
+        job = self._spark.range(0, tasks, 1, tasks).select(command).mapInArrow(check, _SCHEMA)
         tag = f"sluice-shared-paths-{token_hex(4)}"
         limit = Timer(self._timeout.total_seconds(), context.cancelJobsWithTag, [tag])
         context.addJobTag(tag)
@@ -224,7 +231,7 @@ _NO_EXECUTORS = (
     "spark.dynamicAllocation.minExecutors must be 1 or more"
 )
 _BUSY = "they are busy with other work, or hang"
-_NEEDED = "executors need this version of Python, with Sluice and its dependencies, at the path in PYSPARK_PYTHON"
+_NEEDED = "executors need this version of Python with PyArrow, and for a job file with Sluice, at the path in PYSPARK_PYTHON"
 
 
 def _message(master: str, problems: Sequence[str], settings: set[str]) -> str:

@@ -95,6 +95,7 @@ class Script:
     root: Path
     options: Sequence[str] = ()
     interval: str = "0.5"
+    executors_python: str = sys.executable
     job: str = field(default_factory=lambda: f"orders-{uuid4().hex[:8]}")
     fed: Counter[str] = field(default_factory=Counter)
     files: int = 0
@@ -113,7 +114,7 @@ class Script:
             "SLUICE_STATE_DIR": str(self.disk(disk)),
             "SLUICE_COMMIT_INTERVAL_SECONDS": self.interval,
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": self.executors_python,
             "PYSPARK_SUBMIT_ARGS": " ".join([*OPTIONS, *self.options, "pyspark-shell"]),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         }

@@ -14,7 +14,9 @@ import pytest
 
 from containers.scratch import session_members
 from tests.processes.stage import FIRST, Stage, stage
-from tests.support.processes import wait_for
+from tests.processes.test_script_backups import Script
+from tests.support.coordinators import running
+from tests.support.processes import tail, wait_for
 from tests.support.sparkservers import SHORT_LIVED, spark_master, spark_worker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -156,3 +158,45 @@ def test_the_flights_job_gives_the_same_totals_on_a_standalone_cluster(tmp_path:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+WITHOUT_SLUICE = """
+import sys
+
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("sluice", "containers", "coordinator"):
+            raise ModuleNotFoundError(name)
+
+
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+def python_without_sluice(directory: Path) -> Path:
+    (directory / "sitecustomize.py").write_text(WITHOUT_SLUICE)
+    python = directory / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{directory}:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def test_a_script_has_backed_up_checkpoints_if_all_its_executors_share_their_directory(tmp_path: Path, master: str, worker: None) -> None:
+    """The executors cannot import Sluice."""
+    options = [word for name, value in EXECUTORS.items() for word in ("--conf", f"{name}={value!r}" if " " in value else f"{name}={value}")]
+    with running(tmp_path / "home", "--lease-seconds", "15", "--heartbeat-seconds", "1") as coordinator:
+        python = str(python_without_sluice(tmp_path))
+        orders = Script(coordinator, tmp_path / "script", ("--master", master, *options), executors_python=python)
+        try:
+            process, log = orders.start(0)
+            orders.feed("book", "pen")
+            orders.await_counts()
+            with spark_worker(tmp_path, master, hidden=orders.disk(0)):
+                assert process.wait(180) == 0, tail(log)  # the query is stopped when an executor joins that does not see the directory
+                assert "it does not see what the driver wrote there" in log.read_text()
+                refused, log = orders.start(0)
+                assert refused.wait(180) == 1
+                assert "executors must share these paths with the driver" in log.read_text()
+        finally:
+            orders.end()
