@@ -5,6 +5,8 @@ watched. If they fail, that run is stopped, and a run for the former command is 
 checkpoints. The `sluice exec` of the former command starts it.
 
 The config of a run says which command may start: without that, a supervisor that still has the former command could start it first.
+
+Each step may be interrupted, and the upgrade repeated: it drains only if a run has started since the last drain.
 """
 
 from __future__ import annotations
@@ -71,24 +73,26 @@ def upgrade_script(url: str, upgrade: ScriptUpgrade) -> int:
 async def _upgrade(url: str, upgrade: ScriptUpgrade) -> int:
     client = OperatorClient(url)
     try:
-        former = await _drained_run(client, upgrade)
+        former = await drained_run(client, upgrade)
         if former is None:
             return 0 if upgrade.dry_run else NOT_DRAINED
-        config = config_for(former.config, upgrade.command)
-        started = await client.deploy(await _request(client, former, config), replaces=RunId(former.run_id))
-        _say(f"run {started.run_id} is made for the new command")
-        return await _run(url, client, upgrade, former, RunId(started.run_id))
+        run = await run_for(client, former, upgrade.command)
+        return await _run(url, client, upgrade, former, run)
     finally:
         await client.close()
 
 
-async def _drained_run(client: OperatorClient, upgrade: ScriptUpgrade) -> wire_runs.RunDetail | None:
-    """The job's run, drained; None if it could not be drained, or for a dry run."""
+async def drained_run(client: OperatorClient, upgrade: ScriptUpgrade) -> wire_runs.RunDetail | None:
+    """The job's run, drained, or one that has not started since the last drain; None if it could not be drained, or for a dry run."""
     run = await client.run((await find_job(client, upgrade.job)).current_run)
     if run.kind is not JobKind.ATTACHED:
         raise NotAttached(f"job {upgrade.job} is run from a job file: use `sluice upgrade JOBFILE`")
-    if run.state is RunState.DRAINED:
-        _say(f"run {run.run_id} is drained already")
+    if run.state is RunState.DRAINED or await _is_unused(client, run):
+        if upgrade.dry_run:
+            for line in (f"1. nothing: job {upgrade.job} is drained already", *_start_lines(upgrade.command)):
+                print(line)
+            return None
+        _say(f"job {upgrade.job} is drained already")
         return run
     if run.state.ended or run.stop_requested_at is not None:
         raise StaleRun(
@@ -114,6 +118,30 @@ async def _drained_run(client: OperatorClient, upgrade: ScriptUpgrade) -> wire_r
         _say(f"the drain is {ended.phase}: {ended.reason}; the former command keeps the job")
         return None
     return await client.run(RunId(run.run_id))
+
+
+async def _is_unused(client: OperatorClient, run: wire_runs.RunDetail) -> bool:
+    """Whether the run waits for its first start, and no run of the job has started since the last drain."""
+    if run.state is not RunState.CREATED or run.started_at is not None or run.stop_requested_at is not None:
+        return False
+    former = (each for each in (await client.runs(run.job)).runs if each.started_at is not None)
+    last = next(former, None)
+    return last is not None and last.state is RunState.DRAINED
+
+
+async def run_for(client: OperatorClient, former: wire_runs.RunDetail, command: Sequence[str]) -> RunId:
+    """A run that only this command may start. It is made, unless an interrupted upgrade has made it. Raises the errors of
+    `OperatorClient`."""
+    if not former.state.ended:
+        if former.config.get(COMMAND) == command_digest(command):
+            _say(f"run {former.run_id} was made for this command before")
+            return RunId(former.run_id)
+        await client.stop_run(RunId(former.run_id), "it has not started, and the job is upgraded")
+        await _await_end(client, RunId(former.run_id))
+    request = await _request(client, former, config_for(former.config, command))
+    made = await client.deploy(request, replaces=RunId(former.run_id))
+    _say(f"run {made.run_id} is made for the new command")
+    return RunId(made.run_id)
 
 
 async def _request(client: OperatorClient, former: wire_runs.RunDetail, config: Mapping[str, str]) -> wire_runs.RunRequest:
@@ -208,9 +236,12 @@ def plan_lines(plan: wire_drains.DrainPlanReply, command: Sequence[str]) -> Sequ
     return [
         f"1. drain run {plan.run_id}: {', '.join(stage.stage for stage in plan.stages)}",
         *(f"   rows would be left in state: {each}" for each in left),
-        f"2. start {json.dumps(list(command))}",
-        "3. watch its first batches, and go back if they fail",
+        *_start_lines(command),
     ]
+
+
+def _start_lines(command: Sequence[str]) -> Sequence[str]:
+    return [f"2. start {json.dumps(list(command))}", "3. watch its first batches, and go back if they fail"]
 
 
 def _say(line: str) -> None:
