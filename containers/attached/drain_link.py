@@ -1,5 +1,8 @@
 """The supervisor's part in a drain: it passes the phases to the driver, and the driver's steps to the coordinator.
 
+Before a query is flushed, the supervisor backs its checkpoint up, if it is one of `app.checkpoint`. If the drain then fails, the query
+goes back to that snapshot.
+
 When all queries are flushed and have ended, or the driver has, nothing of them is left to save. The supervisor then reports each stage as
 committed, which ends the run.
 """
@@ -16,9 +19,10 @@ from containers.attached import messages
 from sluice.client import Refused
 from sluice.client.agents import AgentClient
 from sluice.core.drain import Phase
-from sluice.core.errors import LeaseLost, Unavailable
+from sluice.core.errors import LeaseLost, SluiceError, StaleRun, Unavailable
 from sluice.core.ids import Generation, JobName, RunId, StageName
 from sluice.core.jobmodels.spec import ATTACHED_TASK
+from sluice.core.snapshots.snapshot import CommitId
 from sluice.wire import drains as wire_drains
 
 log = logging.getLogger("sluice")
@@ -34,10 +38,19 @@ _ORDER = list(Phase)
 
 
 class DrainLink:
-    """`send` sends a message to the driver, if one is connected."""
+    """`send` sends a message to the driver, if one is connected. `backed_up` makes the last batch of a paused query durable, and returns
+    its snapshot; None if its checkpoint is not backed up. It raises what a commit raises."""
 
-    def __init__(self, coordinator: AgentClient, run: RunId, generation: Generation, send: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        coordinator: AgentClient,
+        run: RunId,
+        generation: Generation,
+        send: Callable[..., None],
+        backed_up: Callable[[StageName], Awaitable[CommitId | None]],
+    ) -> None:
         self._coordinator = coordinator
+        self._backed_up = backed_up
         self._run = run
         self._generation = generation
         self._send = send
@@ -101,29 +114,56 @@ class DrainLink:
             reporting.cancel()
 
     async def _report_steps(self) -> None:
-        while True:
-            message = await self._steps.get()
-            body = wire_drains.DrainStepRequest.model_validate(
-                {
-                    "generation": self._generation,
-                    "uuid": message["uuid"],
-                    "step": message["step"],
-                    "batchId": message["batch"],
-                    "offsets": message["offsets"],
-                    "leftoverRows": message["rows_left"],
-                    "leftoverOperators": message["operators_left"],
-                }
-            )
-            stage = StageName(message["stage"])
-            reply = await _retry(lambda: self._coordinator.drain_step(self._run, ATTACHED_TASK, stage, body))  # noqa: B023 (awaited here)
-            if reply is not None and self._drain is not None and self._drain.uuid == body.uuid:
-                await self.begin(body.uuid)
+        async with asyncio.TaskGroup() as stopping:
+            while True:
+                message = await self._steps.get()
+                if message["step"] == "stopped":  # side by side, because each waits for a snapshot
+                    stopping.create_task(self._report_stopped(message))
+                else:
+                    await self._report_step(message, None)
+
+    async def _report_stopped(self, message: messages.Message) -> None:
+        """Make the last batch of the query durable, then report that it has stopped. While that fails, the drain waits."""
+        last = ""
+        while self._drain is not None and self._drain.uuid == message["uuid"] and not self._drain.phase.over:
+            try:
+                checkpoint = await self._backed_up(StageName(message["stage"]))
+            except (LeaseLost, StaleRun) as lost:
+                log.warning("%s is not backed up for the drain any more: %s", message["stage"], lost)
+                return
+            except (SluiceError, OSError, TimeoutError) as error:
+                if str(error) != last:
+                    log.warning("the drain waits until %s is backed up: %s", message["stage"], error)
+                last = str(error)
+                await asyncio.sleep(RETRY.total_seconds())
+            else:
+                await self._report_step(message, checkpoint)
+                return
+
+    async def _report_step(self, message: messages.Message, checkpoint: CommitId | None) -> None:
+        body = wire_drains.DrainStepRequest.model_validate(
+            {
+                "generation": self._generation,
+                "uuid": message["uuid"],
+                "step": message["step"],
+                "batchId": message["batch"],
+                "offsets": message["offsets"],
+                "checkpointId": checkpoint,
+                "leftoverRows": message["rows_left"],
+                "leftoverOperators": message["operators_left"],
+            }
+        )
+        stage = StageName(message["stage"])
+        reply = await _retry(lambda: self._coordinator.drain_step(self._run, ATTACHED_TASK, stage, body))
+        if reply is not None and self._drain is not None and self._drain.uuid == body.uuid:
+            await self.begin(body.uuid)
 
 
 async def last_drain_of(coordinator: AgentClient, job: JobName, run: RunId, stage: str) -> dict[str, Any]:
     """The fields of `begins`: the last drain that is over and has flushed the stage. `seq`: its number, 0 for none. `suffix` distinguishes
-    checkpoints after an upgrade that was rolled back. `offsets`: Kafka's, where the drain has ended. `failed`: why it did not finish with
-    the stage, "" if it did. A drain in progress does not count: an interrupted flush is finished on the same checkpoint. Raises Refused,
+    checkpoints after an upgrade that was rolled back. `offsets`: Kafka's, where the drain has ended; none if it has failed and the query
+    goes back to the snapshot that was made before its flush. `failed`: why it did not finish with the stage, "" if it did, or if there is
+    such a snapshot. A drain in progress does not count: an interrupted flush is finished on the same checkpoint. Raises Refused,
     Unavailable."""
     suffix = (await coordinator.run(run)).config.get(CHECKPOINTS, "")
     for summary in await coordinator.drains(job):
@@ -132,6 +172,8 @@ async def last_drain_of(coordinator: AgentClient, job: JobName, run: RunId, stag
         flushes = any(each.phase is Phase.FLUSHING for each in detail.phases)
         if not detail.phase.over or found is None or found.step in (None, "stopped") or not flushes:
             continue
+        if detail.phase is Phase.FAILED and found.pinned_checkpoint is not None:
+            return {"seq": detail.seq, "suffix": suffix, "offsets": {}, "failed": ""}
         failed = "" if found.step in ("flushed", "committed") else f"drain {detail.uuid} has {detail.phase.lower()}: {detail.reason}"
         offsets: dict[str, dict[str, int]] = {}
         for each in found.offsets:

@@ -30,6 +30,7 @@ from sluice.wire import agents as wire_agents
 
 if TYPE_CHECKING:
     from containers.attached.checkpoints.backups import ScriptBackups
+    from sluice.core.snapshots.snapshot import CommitId
 
 log = logging.getLogger("sluice")
 
@@ -69,7 +70,7 @@ class DriverLink:
     async def granted(self, claim: Claim) -> None:
         """Record that the command may run, and inform the driver. A drain in progress is read before, because the driver must pause its
         queries from their start."""
-        drains = self._drains = DrainLink(self._coordinator, claim.run, claim.generation, self._send)
+        drains = self._drains = DrainLink(self._coordinator, claim.run, claim.generation, self._send, self._backed_up)
         if claim.drain is not None:
             await drains.begin(claim.drain.uuid)
         self._claim = claim
@@ -194,6 +195,9 @@ class DriverLink:
     async def _answer_plan(self, number: int, stage: str, batch: int) -> None:
         failed = "" if self._backups is None else await self._backups.keep_plan(StageName(stage), batch)
         self._send("kept", number=number, failed=failed)
+
+    async def _backed_up(self, stage: StageName) -> CommitId | None:
+        return None if self._backups is None else await self._backups.durable(stage)
 
     async def adopt_stores(self) -> None:
         """The run has other blob stores."""

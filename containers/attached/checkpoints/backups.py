@@ -216,6 +216,12 @@ class ScriptBackups:
         found = self._checkpoints.get(stage)
         return "" if found is None else await found.keep_plan(batch)
 
+    async def durable(self, stage: StageName) -> CommitId | None:
+        """Make the last batch of a paused query durable. Returns its snapshot; None if its checkpoint is not backed up, or has no batch.
+        Raises what `commit` raises."""
+        found = self._checkpoints.get(stage)
+        return None if found is None else await found.durable()
+
     def shown(self, queries: Iterable[wire_agents.QueryBody]) -> tuple[wire_agents.QueryBody, ...]:
         """The driver's report of its queries, with what is wrong with their backups."""
         return tuple(self._shown(each) for each in queries)
@@ -328,6 +334,13 @@ class CheckpointBackup:
         if self._state.destinations.to:
             await self._commit()
         await self._commits.wait_for_cleanup()
+
+    async def durable(self) -> CommitId | None:
+        """See `ScriptBackups.durable`. A checkpoint whose flush was interrupted has been made durable before."""
+        if not self._state.destinations.to:
+            return None
+        await self._commit()
+        return self._commits.durable_commit
 
     # --- plans -------------------------------------------------------------------------------------------------------
 

@@ -17,13 +17,17 @@ import pytest
 
 from containers.attached.checkpoints.backups import Made, ScriptBackups, Wanted
 from containers.attached.claim import Claim, attached_request
+from containers.attached.drain_link import DrainLink, last_drain_of
 from containers.state.checkpoint import DRAIN_MARKER, inspect
 from sluice.blobs.locations import open_blob_store
+from sluice.client import OperatorClient
 from sluice.client.agents import AgentClient
 from sluice.clock import SystemClock
+from sluice.core.drain import Phase
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, RunId, StageName
 from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.wire import agents as wire_agents
+from sluice.wire import drains as wire_drains
 from tests.integration.agent.test_backups import rebuilt
 from tests.support.agents import Place, place
 from tests.support.backups import BACKED_UP
@@ -45,6 +49,8 @@ class Machine:
 
     state: Path
     backups: ScriptBackups
+    client: AgentClient
+    claim: Claim
     code: str = "code"
     adopts: bool = False
     folder: str = "drain-0"
@@ -112,7 +118,7 @@ async def script(there: Place, disk: Path, name: str, open_blobs: Any = None) ->
     claim = Claim(run, epoch, Generation(acquired.generation), ends, continuation=acquired.continuation)
     backups = ScriptBackups(JOB, claim, client, SystemClock(), open_blobs)
     try:
-        yield Machine(disk, backups)
+        yield Machine(disk, backups, client, claim)
     finally:
         await backups.close()
         ends.cancel()
@@ -291,6 +297,106 @@ async def test_a_checkpoint_that_a_drain_flushes_is_not_backed_up(there: Place, 
         machine.runs(1)
         await machine.backups.finish(SOON)
     assert [each["batchId"] for each in await there.snapshots(JOB)] == [0]
+
+
+@dataclass
+class Drain:
+    """A drain of a script with the query `counts`, whose driver is this test."""
+
+    link: DrainLink
+    client: OperatorClient
+    uuid: str
+
+    def take(self, step: str, batch: int) -> None:
+        """Report a step, as the driver does."""
+        message = {"kind": "step", "uuid": self.uuid, "stage": COUNTS, "step": step, "batch": batch}
+        self.link.take({**message, "offsets": [], "rows_left": None, "operators_left": []})
+
+    async def until(self, phase: Phase) -> None:
+        for _ in range(1_000):
+            if (await self.client.drain(self.uuid)).phase is phase:
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"the drain is not {phase}")
+
+
+@asynccontextmanager
+async def draining(there: Place, machine: Machine) -> AsyncIterator[Drain]:
+    run = machine.claim.run
+    query = wire_agents.QueryBody(stage=COUNTS, checkpoint=machine.directory.as_uri(), query_id=str(machine.made.lineage))
+    body = wire_agents.QueriesRequest(generation=machine.claim.generation, queries=(query,))
+    await machine.client.report_queries(run, ATTACHED_TASK, body)
+    operator = OperatorClient("http://c", there.app)
+    uuid = (await operator.request_drain(wire_drains.DrainRequest(run_id=run))).uuid
+    link = DrainLink(machine.client, run, machine.claim.generation, lambda *_, **__: None, machine.backups.durable)
+    await link.begin(uuid)
+    reporting = asyncio.create_task(link.run())
+    try:
+        yield Drain(link, operator, uuid)
+    finally:
+        reporting.cancel()
+        await operator.close()
+
+
+async def begins(machine: Machine) -> tuple[str, Any, str]:
+    """Where the checkpoint begins: the directory, the offsets, and why it cannot be used."""
+    found = await last_drain_of(machine.client, JOB, machine.claim.run, COUNTS)
+    return f"drain-{found['seq']}", found["offsets"], found["failed"]
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+async def test_after_a_drain_that_has_failed_in_its_flush_a_query_continues_at_the_snapshot_before_it(
+    there: Place, tmp_path: Path, flushed: bool
+) -> None:
+    """The batches of the flush have plans, which must not run again: they close all windows."""
+    async with script(there, tmp_path / "one", "c1") as first:
+        made = await first.checkpoint()
+        first.runs(0, 1, 2)
+        async with draining(there, first) as drain:
+            drain.take("stopped", 2)
+            await drain.until(Phase.FLUSHING)
+            drain.take("flushing", 2)
+            (first.directory / DRAIN_MARKER).write_text(json.dumps({"uuid": drain.uuid, "batch": 2}))
+            first.plans(3)
+            assert await first.backups.keep_plan(COUNTS, 3) == ""
+            first.commits(3)
+            if flushed:
+                drain.take("flushed", 3)
+                await drain.until(Phase.COMMITTING)
+            await drain.client.stop_run(first.claim.run, "the flush hangs")
+            await drain.until(Phase.FAILED)
+        await first.backups.finish(SOON)
+    for disk in (tmp_path / "one", tmp_path / "two"):
+        async with script(there, disk, f"c of {disk.name}".replace(" ", "-")) as later:
+            assert await begins(later) == ("drain-1", {}, "")
+            later.folder = "drain-1"
+            again = await later.checkpoint()
+            assert (again.restored, again.new_lineage, again.replay) == (2, True, {})
+            assert again.lineage != made.lineage
+            assert later.batches == (2, 2)
+
+
+async def test_a_drain_waits_until_the_last_batch_is_backed_up(there: Place, tmp_path: Path) -> None:
+    stores: list[FaultyBlobs] = []
+
+    def open_blobs(url: str) -> FaultyBlobs:
+        stores.append(FaultyBlobs(open_blob_store(url, SystemClock())))
+        return stores[-1]
+
+    async with script(there, tmp_path / "one", "c1", open_blobs) as machine:
+        await machine.checkpoint()
+        machine.runs(0)
+        await machine.backups.durable(COUNTS)
+        machine.runs(1)
+        stores[0].plan = every("put", Fault.FAIL)
+        async with draining(there, machine) as drain:
+            drain.take("stopped", 1)
+            await asyncio.sleep(0.3)
+            assert (await drain.client.drain(drain.uuid)).phase is Phase.STOPPING
+            stores[0].plan = healthy
+            await drain.until(Phase.FLUSHING)
+            (snapshot, *_) = await there.snapshots(JOB)
+            assert snapshot["batchId"] == 1
 
 
 async def test_a_blob_store_that_is_away_is_reported_and_does_not_stop_the_script(
