@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Images often set it. Without bytecode, every process of a test run compiles all modules and rewrites the assertions of all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka demo-late test test-s3a unit simulate matrix matrix-kafka check format bench screenshots docs docs-serve reference dist constraints clean java
+.PHONY: demo demo-kafka demo-late test test-long test-s3a unit simulate matrix matrix-kafka check format bench screenshots docs docs-serve reference dist constraints clean java
 
 # With KEEP=1 the coordinator is started again afterwards, so that its pages can be looked at, until Ctrl-C.
 demo: $(VENV)/demo.stamp java
@@ -21,6 +21,10 @@ test: check $(VENV)/classes.stamp
 # Fast tests only: no Spark, no processes.
 unit: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests/unit -q -n $(TESTERS) --dist loadfile --no-loadscope-reorder
+
+# Longer variants of other tests, which `make test` leaves out.
+test-long: $(VENV)/test.stamp $(VENV)/classes.stamp
+	$(BIN)/python -m pytest -m long -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 
 # Checkpoints of scripts on s3a://. Downloads jars of 660 MB, so CI does not run it.
 test-s3a: $(VENV)/test.stamp java
@@ -92,9 +96,10 @@ dist: $(VENV)/test.stamp
 	$(BIN)/python -m build --outdir .sluice/dist
 	$(BIN)/python -m twine check --strict .sluice/dist/*
 
-# An archive of Spark's classes, with which the containers of tests start with less CPU. Without it they start more slowly.
+# Archives of Spark's classes, with which the containers and scripts of tests start with less CPU. Without them they start more slowly.
 $(VENV)/classes.stamp: $(VENV)/test.stamp | java
 	-$(BIN)/sluice class-archive
+	-$(BIN)/python -m tests.support.script_archive 2>/dev/null
 	@touch $@
 
 java:
@@ -117,12 +122,12 @@ $(VENV)/test.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 # With another Python: make matrix PYTHON=python3.13 SPARKS=4.3.0. Versions before 4.2 run the tests of scripts only.
 SPARKS ?= 3.5.9 4.0.5 4.1.4 4.2.0 4.3.0
 MATRIX := .matrix/$(notdir $(PYTHON))
-OF_SCRIPTS := tests/attached tests/processes/test_attach.py
+OF_SCRIPTS := tests/attached tests/processes/test_attach.py tests/processes/test_script_backups.py tests/processes/test_script_drain.py
 OF_JOBS := tests/spark
 matrix: java $(SPARKS:%=$(MATRIX)-%/done)
 	for version in $(SPARKS); do \
 	    case $$version in 3.* | 4.[01].*) tests="$(OF_SCRIPTS)" ;; *) tests="$(OF_SCRIPTS) $(OF_JOBS)" ;; esac; \
-	    env -u SPARK_HOME $(MATRIX)-$$version/bin/python -m pytest -q -p no:cacheprovider $$tests || exit 1; \
+	    env -u SPARK_HOME $(MATRIX)-$$version/bin/python -m pytest -q -p no:cacheprovider -m 'long or not long' $$tests || exit 1; \
 	done
 
 # Tests of transactions with the oldest and the newest release of Kafka: make matrix-kafka KAFKAS=3.9.0

@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from containers.local.kafka import Process
 from sluice.core.errors import SluiceError
+from tests.support import script_archive
 from tests.support.api import Caller, calling
 from tests.support.fakes import FakeClock
 from tests.support.reports import SUMMARY
@@ -28,8 +29,8 @@ settings.register_profile("quick", deadline=None, max_examples=40)
 settings.register_profile("thorough", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-# JVMs of tests live for seconds: the optimising compiler would take a quarter of their CPU time.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+# JVMs of tests live for seconds: the optimising compiler would take a quarter of their CPU time, and loading classes two fifths.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 {script_archive.options()}")
 
 LONGEST_FIRST = ("processes", "spark", "attached", "crash", "histories", "simulation", "integration", "unit")
 
@@ -52,8 +53,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 terminalreporter.write_line(str(value))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the slowest tests first, so that no worker is left alone with them at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run the slowest tests first, so that no worker is left alone with them at the end. Leave out those of `make test-long`."""
+    if "long" not in config.getoption("markexpr"):
+        config.hook.pytest_deselected(items=[each for each in items if each.get_closest_marker("long")])
+        items[:] = [each for each in items if not each.get_closest_marker("long")]
     here = Path(__file__).parent
     items.sort(key=lambda item: LONGEST_FIRST.index(item.path.relative_to(here).parts[0]))
 

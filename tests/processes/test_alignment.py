@@ -94,6 +94,7 @@ def held(scene: Stage) -> wire_runs.StageAlignment | None:
     )
 
 
+@pytest.mark.long  # as tests/processes/test_weather.py and test_watermark_faults.py
 def test_no_row_is_late_when_one_container_starts_late_and_is_killed_once(scene: Stage) -> None:
     scene.start_coordinator()
     scene.deploy(containers=2, start="earliest")

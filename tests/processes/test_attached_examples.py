@@ -136,7 +136,7 @@ def lines() -> Iterator[Lines]:
     ("example", "arguments", "expected"),
     [
         ("structured_network_wordcount.py", (), r"(\|book\| +2\|)"),
-        ("structured_network_wordcount_windowed.py", ("86400",), r"(\|book *\|2 *\|)"),
+        pytest.param("structured_network_wordcount_windowed.py", ("86400",), r"(\|book *\|2 *\|)", marks=pytest.mark.long),
     ],
 )
 def test_an_example_of_spark_has_a_lease_makes_a_second_copy_wait_and_is_stopped(

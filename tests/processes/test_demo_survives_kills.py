@@ -59,6 +59,7 @@ def routed(log: Log) -> int:
         return 0
 
 
+@pytest.mark.long  # the next test has real topics
 def test_kill_9_of_a_container_and_of_the_coordinator_changes_no_total(tmp_path: Path) -> None:
     home = tmp_path / "demo"
     log = Log(home / "log")

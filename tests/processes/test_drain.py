@@ -143,7 +143,7 @@ def test_a_cancelled_drain_lets_the_queries_that_it_held_continue(tmp_path_facto
         assert said.count(" is running under generation ") == said.count(" resumes") == 2
 
 
-@pytest.mark.parametrize("job", [WINDOWS, TIMERS], ids=["held", "restarted"])
+@pytest.mark.parametrize("job", [pytest.param(WINDOWS, id="held"), pytest.param(TIMERS, id="restarted", marks=pytest.mark.long)])
 def test_a_container_killed_in_the_middle_of_a_drain_is_restarted_without_its_disk_and_completes_it(
     tmp_path_factory: pytest.TempPathFactory, job: str
 ) -> None:

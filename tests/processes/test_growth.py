@@ -217,6 +217,7 @@ def test_a_stateful_job_that_is_scaled_up_and_down_under_load_while_a_container_
         assert (zero.wait(120), one.wait(120)) == (0, 0)
 
 
+@pytest.mark.long  # as tests/processes/test_kafka_kills.py
 def test_a_container_that_is_suspended_until_its_tasks_have_moved_adds_nothing_and_exits_with_code_3(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

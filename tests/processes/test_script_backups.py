@@ -200,7 +200,7 @@ class Script:
             self.kill(process, log)
 
 
-@pytest.fixture(params=[(), ON_ROCKSDB], ids=["hdfs", "rocksdb"])
+@pytest.fixture(params=[pytest.param((), id="hdfs"), pytest.param(ON_ROCKSDB, id="rocksdb", marks=pytest.mark.long)])
 def orders(request: pytest.FixtureRequest, coordinator: Running, tmp_path: Path) -> Iterator[Script]:
     made = Script(coordinator, tmp_path, (*request.param, *MAINTAINED))
     try:
@@ -257,6 +257,7 @@ def on_s3(s3: S3Server, tmp_path: Path) -> Iterator[Script]:
             made.end()
 
 
+@pytest.mark.long
 def test_a_script_whose_machine_is_lost_continues_from_s3(on_s3: Script) -> None:
     on_s3.start(0)
     on_s3.feed("book", "pen")
@@ -270,7 +271,7 @@ def test_a_script_whose_machine_is_lost_continues_from_s3(on_s3: Script) -> None
     assert on_s3.await_counts()["batch"] > last["batch"]
 
 
-@pytest.mark.parametrize("under_exec", [True, False])
+@pytest.mark.parametrize("under_exec", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_script_that_was_stopped_continues_on_another_machine_without_a_batch_twice_and_is_exported(
     moved: Script, under_exec: bool
 ) -> None:

