@@ -7,7 +7,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from sluice.client import OperatorClient
 from sluice.client.agents import AgentClient
 from sluice.clock import SystemClock
 from sluice.core.drain import Phase
+from sluice.core.errors import LeaseLost
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, RunId, StageName
 from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.wire import agents as wire_agents
@@ -122,7 +123,8 @@ async def script(there: Place, disk: Path, name: str, open_blobs: Any = None) ->
     finally:
         await backups.close()
         ends.cancel()
-        await client.release(run, ATTACHED_TASK, claim.generation)
+        with suppress(LeaseLost):
+            await client.release(run, ATTACHED_TASK, claim.generation)
         await client.close()
 
 
@@ -397,6 +399,23 @@ async def test_a_drain_waits_until_the_last_batch_is_backed_up(there: Place, tmp
             await drain.until(Phase.FLUSHING)
             (snapshot, *_) = await there.snapshots(JOB)
             assert snapshot["batchId"] == 1
+
+
+async def test_a_supervisor_that_was_frozen_until_another_machine_has_the_script_backs_nothing_up(there: Place, tmp_path: Path) -> None:
+    async with script(there, tmp_path / "one", "c1") as first:
+        made = await first.checkpoint()
+        first.runs(0)
+        await first.backups.durable(COUNTS)
+        there.clock.advance(60)
+        async with script(there, tmp_path / "two", "c2") as second:
+            again = await second.checkpoint()
+            assert again.restored == 0
+            first.runs(1)
+            with pytest.raises(LeaseLost):
+                await first.backups.durable(COUNTS)
+            second.runs(1)
+            await second.backups.finish(SOON)
+    assert [(each["batchId"], each["lineage"]) for each in await there.snapshots(JOB)] == [(1, again.lineage), (0, made.lineage)]
 
 
 async def test_a_blob_store_that_is_away_is_reported_and_does_not_stop_the_script(
