@@ -16,7 +16,7 @@ from coordinator.store.access import EventRow
 from coordinator.store.drains import DrainRow
 from coordinator.store.fleet import ContainerRow, ContainerState
 from coordinator.store.jobmodels import ModelHead
-from coordinator.store.runs import RunRow
+from coordinator.store.runs import NoticeRow, RunRow
 from coordinator.store.sql import Store
 from sluice.core.drain import Phase
 from sluice.core.errors import UnknownJob
@@ -40,9 +40,10 @@ class Kind(StrEnum):
     DRAIN = "drain"
     CONTAINER = "container"
     REQUEST = "request"
+    LINEAGE = "lineage"
 
 
-_RANKS: Mapping[Kind, int] = {Kind.REQUEST: 1, Kind.CONTAINER: 2, Kind.DRAIN: 3, Kind.VERSION: 4, Kind.RUN: 5}
+_RANKS: Mapping[Kind, int] = {Kind.LINEAGE: 0, Kind.REQUEST: 1, Kind.CONTAINER: 2, Kind.DRAIN: 3, Kind.VERSION: 4, Kind.RUN: 5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,8 @@ class Timeline:
         self._store = store
 
     async def of_job(self, job: JobName, limit: int) -> Sequence[JobEvent]:
-        """The events of the newest `limit` runs, versions, drains and requests of the job each, and of the containers of its current run,
-        newest first. Of ended containers, only the newest ones of each slot. Raises UnknownJob, StoreUnavailable."""
+        """The events of the newest `limit` runs, versions, drains and requests of the job each, and of the containers and new lineages of
+        its current run, newest first. Of ended containers, only the newest ones of each slot. Raises UnknownJob, StoreUnavailable."""
         async with self._store.read() as tx:
             run = await tx.runs.current(job)
             if run is None:
@@ -90,6 +91,7 @@ class Timeline:
                 of_drains(await tx.drains.page(job, None, limit)),
                 of_containers(await tx.fleet.containers(run.run_id, newest=SHOWN_INCARNATIONS)),
                 of_requests(await tx.access.events(None, limit, job)),
+                of_lineages(await tx.runs.lineages(run.run_id, limit)),
             )
         found = []
         for number, event in enumerate(lazily):
@@ -135,6 +137,14 @@ def of_containers(containers: Iterable[ContainerRow]) -> Iterator[JobEvent]:
             what = f"container {each.execution_id} {code}"
             tone = "bad" if bad else "quiet"
             yield JobEvent(each.ended_at, Kind.CONTAINER, each.execution_id, what, each.reason, tone=tone, ends=True)
+
+
+def of_lineages(begun: Iterable[NoticeRow]) -> Iterator[JobEvent]:
+    for each in begun:
+        task, stage, lineage, batch, why = (each.detail[name] for name in ("task", "stage", "lineage", "batch", "why"))
+        after = "with empty state" if batch is None else f"after batch {batch}"
+        what = f"stage {stage} of task {task} began again {after}, under a new lineage"
+        yield JobEvent(each.at, Kind.LINEAGE, lineage, what, why, tone="busy", number=each.seq)
 
 
 REQUESTS: Mapping[str, str] = {

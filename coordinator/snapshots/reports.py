@@ -13,7 +13,7 @@ from coordinator.fleet.notices import Notices
 from coordinator.fleet.report_checks import ReportChecks
 from coordinator.fleet.strangers import Strangers
 from coordinator.store.fleet import StageStateRow
-from coordinator.store.runs import RunRow
+from coordinator.store.runs import LINEAGE, RunRow
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import check_owner, get_run, keeping, retirement
@@ -25,6 +25,9 @@ from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Kind
 from sluice.core.waits import age
 
 log = logging.getLogger(__name__)
+
+LONGEST_WHY = 1_000
+"""Characters of the reason of a new lineage that are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +222,8 @@ class Snapshots:
                 reported_at=self._clock.now(),
             )
             await tx.fleet.put_stage_state(begun)
+            told = {"task": task, "stage": stage, "lineage": begun.lineage, "batch": begun.batch_id, "why": why[:LONGEST_WHY]}
+            await tx.runs.add_notice(run_id, LINEAGE, self._clock.now(), told)
         log.warning("stage %s of task %s of job %s begins lineage %s: %s", stage, task, run.job, begun.lineage, why)
         return begun.lineage
 

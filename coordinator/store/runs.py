@@ -53,6 +53,10 @@ class JobRow:
     runs: int
 
 
+LINEAGE = "LINEAGE"
+"""The kind of a notice that a stage has begun a new lineage. It is for people (`coordinator.runs.timeline`), not for containers."""
+
+
 @dataclass(frozen=True, slots=True)
 class NoticeRow:
     """A message to the containers of a run. `seq` counts from 1 within the run."""
@@ -127,9 +131,15 @@ class RunReads(Reads):
         return int(await self._connection.scalar(newest) or 0)
 
     async def notices(self, run_id: RunId, after: int, limit: int = 1_000) -> Sequence[NoticeRow]:
-        """Up to `limit` of the run's notices with a greater `seq`, in order."""
+        """Up to `limit` of the run's notices for containers with a greater `seq`, in order."""
         table = tables.notices
-        query = select(table).where(table.c.run_id == run_id, table.c.seq > after).order_by(table.c.seq).limit(limit)
+        newer = select(table).where(table.c.run_id == run_id, table.c.seq > after, table.c.kind != LINEAGE)
+        return [NoticeRow(**found._asdict()) for found in await self._connection.execute(newer.order_by(table.c.seq).limit(limit))]
+
+    async def lineages(self, run_id: RunId, limit: int) -> Sequence[NoticeRow]:
+        """The newest `limit` notices of lineages that have begun in the run, newest first."""
+        table = tables.notices
+        query = select(table).where(table.c.run_id == run_id, table.c.kind == LINEAGE).order_by(table.c.seq.desc()).limit(limit)
         return [NoticeRow(**found._asdict()) for found in await self._connection.execute(query)]
 
 

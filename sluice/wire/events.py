@@ -8,9 +8,10 @@ from sluice.wire.body import Reply
 
 
 class JobEventReply(Reply):
-    """`id`: never changes; events sort by it, oldest first. `kind`: "run", "version", "drain", "container" or "request". `subject`: the
-    id of the run, drain or container, the version of the job model, or the number of the request in the audit log. `what`: a sentence;
-    `detail`: a reason or a number, "" if none. `actor`: who caused the event, "" if unknown. `tone`: "good", "busy", "bad" or "quiet"."""
+    """`id`: never changes; events sort by it, oldest first. `kind`: "run", "version", "drain", "container", "request" or "lineage".
+    `subject`: the id of the run, drain, container or lineage, the version of the job model, or the number of the request in the audit log.
+    `what`: a sentence; `detail`: a reason or a number, "" if none. `actor`: who caused the event, "" if unknown. `tone`: "good", "busy",
+    "bad" or "quiet"."""
 
     id: str
     at: datetime

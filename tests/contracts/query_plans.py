@@ -298,6 +298,7 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
     ],
     "runs.last_notice": [lambda tx: tx.runs.last_notice(RUN)],
     "runs.notices": [lambda tx: tx.runs.notices(RUN, 7)],
+    "runs.lineages": [lambda tx: tx.runs.lineages(RUN, 300)],
 }
 
 

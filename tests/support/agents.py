@@ -138,6 +138,14 @@ class Place:
             found: list[dict[str, Any]] = answer.json()["snapshots"]
             return found
 
+    async def events(self, job: str) -> list[dict[str, Any]]:
+        """What has happened to the job, newest first."""
+        async with httpx.AsyncClient(transport=self.app, base_url="http://c") as http:
+            answer = await http.get(f"/jobs/{job}/events")
+            assert answer.status_code == 200, answer.text
+            found: list[dict[str, Any]] = answer.json()["events"]
+            return found
+
     async def deploy(
         self, containers: int = 1, job: Job | None = None, start: str = "checkpoint", config: dict[str, str] | None = None
     ) -> RunId:

@@ -157,6 +157,9 @@ async def test_a_script_on_an_empty_disk_continues_at_the_last_snapshot_under_an
         again = await second.checkpoint()
         assert (again.restored, again.new_lineage, again.replay) == (2, True, {})
         assert again.lineage != made.lineage
+        (event,) = [each for each in await there.events(JOB) if each["kind"] == "lineage"]
+        assert event["what"] == "stage counts of task Driver began again after batch 2, under a new lineage"
+        assert (event["subject"], "may have been written" in event["detail"]) == (again.lineage, True)
         assert second.batches == (2, 2)
         assert (second.directory / "state/0/0/3.delta").read_text() == "state after 2"
         moved = (second.directory / "state/0/_metadata/v2/0").read_text()
