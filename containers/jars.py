@@ -86,7 +86,7 @@ class JarSet:
         return f"{self.name}-{sha256(self.ivy_xml().encode()).hexdigest()[:12]}"
 
 
-EARLIER_CONNECTOR = {(4, 3): "4.2.0"}
+EARLIER_CONNECTOR = {(3, 5): "3.5.7", (4, 0): "4.0.4", (4, 1): "4.1.3", (4, 3): "4.2.0"}
 """By version of Spark: the earlier connector that also works with it (`make matrix`), for mirrors that lack the one of the same version."""
 
 
@@ -98,7 +98,7 @@ def connectors(version: str, scala: str = "2.13") -> Sequence[JarSet]:
     earlier = EARLIER_CONNECTOR.get(release_of(version))
     exact = _connector("connector", revision, scala)
     # Under a name of its own, so that it is used only where the other one was not found.
-    return (exact,) if earlier is None else (exact, _connector(f"connector-for-{revision}", earlier, scala))
+    return (exact,) if earlier in (None, revision) else (exact, _connector(f"connector-for-{revision}", earlier, scala))
 
 
 def _connector(name: str, revision: str, scala: str) -> JarSet:

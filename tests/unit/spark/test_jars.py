@@ -77,7 +77,7 @@ def test_the_connector_of_the_version_is_requested_with_a_token_provider_that_mi
 
 
 def test_scripts_on_spark_3_get_a_connector_of_its_version_of_scala() -> None:
-    assert [(name, each.attrib["rev"]) for name, each in dependencies(*connectors("3.5.9", "2.12")).items()] == [
+    assert [(name, each.attrib["rev"]) for name, each in dependencies(connectors("3.5.9", "2.12")[0]).items()] == [
         ("spark-sql-kafka-0-10_2.12", "3.5.9"),
         ("spark-token-provider-kafka-0-10_2.12", "3.5.9"),
     ]
