@@ -51,6 +51,21 @@ print("the script ends.", flush=True)
 """
 
 
+HELD = """
+import time
+from pathlib import Path
+
+
+def write(rows, batch):
+    while Path("hold").exists():
+        time.sleep(0.05)
+    rows.write.format("kafka").option("kafka.bootstrap.servers", brokers).option("topic", out).save()
+
+
+"""
+"""A sink that waits in a batch while a file exists."""
+
+
 class Script:
     """A script that counts the records of a topic by ten seconds, as a job of its own."""
 
@@ -173,3 +188,31 @@ def test_an_upgrade_replaces_the_command_or_gives_the_job_back_to_the_former_one
     orders.sluice("drain", orders.job, "--wait")
     assert third.wait(BUSY_SECONDS) == 0, tail(said)
     assert orders.counts() == [2, 5, 10]
+
+
+@pytest.mark.long
+def test_after_a_drain_that_fails_in_its_flush_the_script_continues_with_the_state_from_before(orders: Script) -> None:
+    sink = SCRIPT[SCRIPT.index("writer = values") : SCRIPT.index("writer.option(")]
+    held = SCRIPT.replace(sink, f"{HELD}writer = values.writeStream.foreachBatch(write)\n")
+    (orders.root / "counts.py").write_text(held)
+    orders.feed(range(12))
+    first, log = orders.start()
+    orders.await_read(first, log, 12)
+    commits = orders.root / ".sluice/state" / orders.job / "drain-0/counts/commits"
+    wait_for("the batch without data", (commits / "1").exists, BUSY_SECONDS)
+    (orders.root / "hold").touch()
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        orders.sluice("drain", orders.job, "--hard-seconds", "15", "--wait", "--json")
+    assert json.loads(failed.value.stdout)["phase"] == "FAILED"
+    (orders.root / "hold").unlink()
+    assert first.wait(BUSY_SECONDS) == 0, tail(log)
+    written = orders.counts()
+    assert written in ([], [2, 10])
+
+    orders.feed(range(12, 17))
+    orders.sluice("start", orders.job)
+    second, log = orders.start()
+    orders.await_read(second, log, 17)
+    orders.sluice("drain", orders.job, "--wait")
+    assert second.wait(BUSY_SECONDS) == 0, tail(log)
+    assert orders.counts() == sorted([*written, 7, 10])
