@@ -3,7 +3,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -68,21 +68,21 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     (`make matrix`), it has the settings of a script."""
     from pyspark import __version__
 
-    from containers.spark.jvm import parse_version
-
-    if parse_version(__version__) < (4, 2):
-        session = script_session()
-        yield session
-        session.stop()
-        return
     from containers.jars import connector_jars
-    from containers.spark.session import start_session
-    from containers.spark.start.cds import find_archive
+    from containers.spark.jvm import parse_version
 
     try:
         jars = {"spark.jars": ",".join(map(str, connector_jars()))}
     except SluiceError:  # the tests of Kafka then report what is missing
         jars = {}
+    if parse_version(__version__) < (4, 2):
+        session = script_session(jars)
+        yield session
+        session.stop()
+        return
+    from containers.spark.session import start_session
+    from containers.spark.start.cds import find_archive
+
     with TemporaryDirectory(prefix="sluice-") as sockets:
         scratch = tmp_path_factory.mktemp("spark")
         session = start_session("tests", "local[2]", scratch, jars, Path(sockets), find_archive(os.environ))
@@ -90,11 +90,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session.stop()
 
 
-def script_session() -> SparkSession:
+def script_session(settings: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # `python3` may lack pyarrow
-    named = SparkSession.builder.master("local[2]").config("spark.driver.host", "127.0.0.1")
+    named = SparkSession.builder.master("local[2]").config("spark.driver.host", "127.0.0.1").config(map=dict(settings))
     return named.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2").getOrCreate()
 
 

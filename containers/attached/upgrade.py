@@ -67,7 +67,14 @@ def upgrade_script(url: str, upgrade: ScriptUpgrade) -> int:
     """Upgrade, then run the command until it ends. Returns the exit code. Before anything is changed, raises NotAttached, StaleRun,
     AttachedJob, QueriesNotDrainable, NotEmptied, and the errors of `OperatorClient`."""
     check_deploy_mode(upgrade.command)
-    return asyncio.run(_upgrade(url, upgrade))
+    try:
+        return asyncio.run(_upgrade(url, upgrade))
+    except KeyboardInterrupt:
+        _say(
+            "interrupted: a drain that was requested continues; run the same command again to continue the upgrade, or cancel the drain "
+            f"with `sluice drain {upgrade.job} --cancel`"
+        )
+        raise
 
 
 async def _upgrade(url: str, upgrade: ScriptUpgrade) -> int:

@@ -210,7 +210,7 @@ def test_a_script_reports_how_its_queries_write_to_kafka_and_their_transactions(
         query.processAllAvailable()
         wait_for("its batch", lambda rows=2 * round: len(orders.values()) == rows, 60)  # type: ignore[misc]
     reports = iter(lambda: orders.supervisors[-1].reported.get(timeout=60), None)
-    (found,) = next(queries for queries in reports if any(each["writes"] and each["writes"][0]["commits"] == 2 for each in queries))
+    (found,) = next(each for each in reports if each and each[0]["metrics"] and each[0]["writes"] and each[0]["writes"][0]["commits"] == 2)
     (written,) = found["writes"]
     assert found["metrics"]["delivery"] == {orders.topic: "exactly-once"}
     assert (written["topic"], written["aborted"], written["fenced"]) == (orders.topic, 0, 0)

@@ -12,10 +12,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bench.checkpoint_s3a import settings
 from containers.attached.checkpoints.adoption import adopt_checkpoint
 from containers.spark.scripts.checkpoint import ScriptCheckpoint
-from containers.spark.session import start_session
 from tests.support.s3servers import S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.skipif(not os.environ.get("SLUICE_TEST_S3A"), reason="run `make test-s3a`")]
@@ -23,6 +21,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.skipif(not os.environ.get("SLUICE_T
 
 @pytest.fixture(scope="module")
 def session(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from bench.checkpoint_s3a import settings  # not on a Spark on which only scripts run
+    from containers.spark.session import start_session
+
     home = tmp_path_factory.mktemp("s3a")
     made = start_session("s3a", "local[2]", home, settings(s3_server.endpoint.removeprefix("http://")), home)
     yield made
