@@ -52,7 +52,7 @@ REMEDIES: Mapping[str, str] = {
     "AttachedJob": "Stop the job with `sluice stop`: with `sluice.attach` its queries end between two batches.",
     "QueriesNotDrainable": "Stop the job with `sluice stop`, which keeps the state, or change the queries that are named.",
     "NotAttached": "Use the request that fits the kind of the job: `sluice status JOB` shows it.",
-    "NotEmptied": "Drain without `--require-empty` (upgrade with `--allow-leftover-state`) or with `--keep-state`, or change the operators.",
+    "NotEmptied": "Drain without `--require-empty` (upgrade with `--allow-leftover-state`), with `--keep-state`, or change the operators.",
     "OtherDrainMode": "Wait for the drain, or cancel it and request the other mode.",
     "OutdatedContainers": "Update the containers first.",
     "IncompatibleState": "Deploy the version that was drained, and drain it without `--keep-state`.",
