@@ -160,7 +160,7 @@ def test_a_checkpoint_begins_where_the_drain_has_ended_whatever_the_starting_off
     query = chain.tens("next")
     query.processAllAvailable()
     assert sum(progress["numInputRows"] for progress in query.recentProgress) == 6
-    assert json.loads(query.recentProgress[0]["sources"][0]["endOffset"]) == {chain.topic("orders"): {"0": 13, "1": 13}}
+    assert json.loads(query._jsq.recentProgress()[0].json())["sources"][0]["endOffset"] == {chain.topic("orders"): {"0": 13, "1": 13}}
 
 
 def test_a_cancelled_drain_lets_the_queries_continue(supervisor: Supervisor, chain: Chain) -> None:
