@@ -404,6 +404,34 @@ async def test_a_drain_waits_until_the_last_batch_is_backed_up(there: Place, tmp
             assert snapshot["batchId"] == 1
 
 
+async def test_a_script_waits_for_a_blob_store_that_has_a_batch_of_another_machine(there: Place, tmp_path: Path) -> None:
+    plans = [every("open", Fault.FAIL)]
+    opened: list[FaultyBlobs] = []
+
+    def open_blobs(url: str) -> FaultyBlobs:
+        opened.append(FaultyBlobs(open_blob_store(url, SystemClock()), plans[-1]))
+        return opened[-1]
+
+    async with script(there, tmp_path / "one", "c1") as first:
+        made = await first.checkpoint()
+        first.plans(0)
+        assert await first.backups.keep_plan(COUNTS, 0) == ""
+        first.commits(0)
+        await first.backups.finish(SOON)
+    async with script(there, tmp_path / "two", "c2") as second:
+        assert (await second.checkpoint()).lineage == made.lineage
+        (second.directory / "offsets/1").write_text(plan(17))
+        assert await second.backups.keep_plan(COUNTS, 1) == ""
+    async with script(there, tmp_path / "one", "c3", open_blobs) as third:
+        waiting = asyncio.create_task(third.checkpoint())
+        await until(lambda: len(opened) == 2)
+        assert not waiting.done()
+        plans.append(healthy)
+        await waiting
+        assert third.batches == (0, 1)
+        assert (third.directory / "offsets/1").read_text() == plan(17)
+
+
 async def test_a_supervisor_that_was_frozen_until_another_machine_has_the_script_backs_nothing_up(there: Place, tmp_path: Path) -> None:
     async with script(there, tmp_path / "one", "c1") as first:
         made = await first.checkpoint()
