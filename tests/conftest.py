@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +32,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # JVMs of tests live for seconds: the optimising compiler would take a quarter of their CPU time, and loading classes two fifths.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 {script_archive.options()}")
+
+# A shell that starts the tests in the background ignores Ctrl-C, and so would the commands of tests that are interrupted.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONGEST_FIRST = ("processes", "spark", "attached", "crash", "histories", "simulation", "integration", "unit")
 
