@@ -122,14 +122,22 @@ async def drained_run(client: OperatorClient, upgrade: ScriptUpgrade) -> wire_ru
     )
     ended = await follow(client, requested, quiet=False)
     if ended.phase is not Phase.DRAINED:
-        _say(f"the drain is {ended.phase}: {ended.reason}; the former command keeps the job")
+        _say(f"the drain is {ended.phase}: {ended.reason}; {_after_failure(await client.run(RunId(run.run_id)))}")
         return None
     return await client.run(RunId(run.run_id))
 
 
+def _after_failure(run: wire_runs.RunDetail) -> str:
+    """What happens to the former command after a drain that has not succeeded. In its flush the run is stopped."""
+    if run.state.ended or run.stop_requested_at is not None:
+        return f"the run is stopped: `sluice start {run.job}` lets the former command start again"
+    return "the former command keeps the job"
+
+
 async def _is_unused(client: OperatorClient, run: wire_runs.RunDetail) -> bool:
-    """Whether the run waits for its first start, and no run of the job has started since the last drain."""
-    if run.state is not RunState.CREATED or run.started_at is not None or run.stop_requested_at is not None:
+    """Whether the run has never started, and no run of the job has since the last drain. It may be stopped: an upgrade to another command
+    stops it first."""
+    if run.state is RunState.DRAINING or run.started_at is not None:
         return False
     former = (each for each in (await client.runs(run.job)).runs if each.started_at is not None)
     last = next(former, None)
@@ -140,7 +148,7 @@ async def run_for(client: OperatorClient, former: wire_runs.RunDetail, command: 
     """A run that only this command may start. It is made, unless an interrupted upgrade has made it. Raises the errors of
     `OperatorClient`."""
     if not former.state.ended:
-        if former.config.get(COMMAND) == command_digest(command):
+        if former.stop_requested_at is None and former.config.get(COMMAND) == command_digest(command):
             _say(f"run {former.run_id} was made for this command before")
             return RunId(former.run_id)
         await client.stop_run(RunId(former.run_id), "it has not started, and the job is upgraded")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -72,6 +73,16 @@ async def test_an_interrupted_upgrade_can_be_replaced_by_one_to_another_command(
     assert (await caller.run(third))["config"] == {COMMAND: command_digest(NEW)}
 
 
+async def test_an_upgrade_to_another_command_that_was_interrupted_after_it_stopped_the_run_can_be_repeated(
+    caller: Caller, client: OperatorClient
+) -> None:
+    await drained(caller)
+    first = await made_for(caller, client, NEW)
+    await caller.stop(first)
+    second = await made_for(caller, client, OTHER)
+    assert (await caller.run(second))["config"] == {COMMAND: command_digest(OTHER)}
+
+
 async def test_an_upgrade_after_one_that_was_rolled_back_begins_where_that_drain_has_ended(caller: Caller, client: OperatorClient) -> None:
     await drained(caller)
     failed = await made_for(caller, client, NEW)
@@ -102,6 +113,19 @@ async def test_a_run_that_was_made_after_a_stop_is_not_taken_for_drained(caller:
     await client.deploy(request)
     with pytest.raises(Refused):
         await drained_run(client, upgrade())
+
+
+async def test_after_a_drain_that_fails_in_its_flush_the_upgrade_says_how_the_former_command_starts(
+    caller: Caller, client: OperatorClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, generation = await started(caller, "orders")
+    await report(caller, run, generation, query("counts"))
+    drain = (await caller.http.post("/drain", json={"runId": run})).json()["uuid"]
+    await step(caller, run, generation, drain, "counts", "stopped")
+    upgrading = asyncio.create_task(drained_run(client, upgrade(allow_leftover_state=True)))
+    await caller.stop(run)
+    assert await asyncio.wait_for(upgrading, 60) is None
+    assert "the run is stopped: `sluice start orders` lets the former command start again" in capsys.readouterr().err
 
 
 async def test_a_dry_run_changes_nothing(caller: Caller, client: OperatorClient, capsys: pytest.CaptureFixture[str]) -> None:
