@@ -146,9 +146,7 @@ class Flusher:
 
     @cached_property
     def operators(self) -> Sequence[Operator]:
-        if self._operators is not None:
-            return self._operators
-        return operators_of(self._writer) if self._paused is None else self._paused.operators()
+        return operators_of(self._writer) if self._operators is None else self._operators
 
     def empty(self, drain: str, ends: Mapping[Ssp, int]) -> Emptied:
         """Run all steps of a drain, in order. The checkpoint is marked first, so that after a crash no query starts on it. May be run

@@ -38,7 +38,6 @@ from containers.spark.jvm import (
     watermark_propagator,
 )
 from containers.spark.listener import OperatorState, operator_states
-from containers.spark.operators import Operator, operators_in
 from containers.spark.query import await_initialised, stop_between_batches, terminate
 from containers.state.offsets.offsetlog import NOTHING_YET, OffsetSeq, millis
 
@@ -101,10 +100,6 @@ class PausedQuery:
         self._sources = self._execution.uniqueSources()
         self._trigger_millis = self._interval(None)
         self.gate = Gate(self._sources)
-
-    def operators(self) -> tuple[Operator, ...]:
-        """The stateful operators of the query."""
-        return operators_in(self._execution.logicalPlan(), str(self._execution.outputMode().toString()))
 
     def sources(self) -> Sequence[Any]:
         """The sources of the query, in the order of its offsets."""
