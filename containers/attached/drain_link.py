@@ -136,6 +136,9 @@ class DrainLink:
                     log.warning("the drain waits until %s is backed up: %s", message["stage"], error)
                 last = str(error)
                 await asyncio.sleep(RETRY.total_seconds())
+            except Exception:  # the steps of the other queries must be reported
+                log.exception("the drain waits until %s is backed up", message["stage"])
+                await asyncio.sleep(RETRY.total_seconds())
             else:
                 await self._report_step(message, checkpoint)
                 return
