@@ -222,8 +222,8 @@ class Snapshots:
                 reported_at=self._clock.now(),
             )
             await tx.fleet.put_stage_state(begun)
-            told = {"task": task, "stage": stage, "lineage": begun.lineage, "batch": begun.batch_id, "why": why[:LONGEST_WHY]}
-            await tx.runs.add_notice(run_id, LINEAGE, self._clock.now(), told)
+            detail = {"task": task, "stage": stage, "lineage": begun.lineage, "batch": begun.batch_id, "why": why[:LONGEST_WHY]}
+            await tx.runs.add_notice(run_id, LINEAGE, self._clock.now(), detail)
         log.warning("stage %s of task %s of job %s begins lineage %s: %s", stage, task, run.job, begun.lineage, why)
         return begun.lineage
 
