@@ -106,10 +106,10 @@ class _Held(DatabaseInUse):
         self.expires_at = expires_at
 
 
-class _Ending(StoreUnavailable):
+class _Changing(StoreUnavailable):
     """The coordinator's database cannot be read or written.
 
-    The sessions of a holder whose claim has expired are being terminated."""
+    The claim is about to be free, or another coordinator is taking it."""
 
     slug = StoreUnavailable.slug
 
@@ -323,8 +323,8 @@ class SessionClaim:
                 expires_at = held.expires_at
                 if look == _READS_UNTIL_WARNING:
                     log.warning("%s Its claim is not renewed and expires at %s: waiting until then", held, expires_at)
-            except _Ending as ending:
-                log.warning("%s", ending)
+            except _Changing as changing:
+                log.warning("%s", changing)
             await asyncio.sleep(LOOK_SECONDS)
         raise AssertionError("unreachable")
 
@@ -357,7 +357,7 @@ class SessionClaim:
         raises StoreUnavailable or DatabaseInUse."""
         other: Row[Any] | None = (await connection.execute(_HOLDER, {"lock": _LOCK})).first()
         if other is None:
-            raise StoreUnavailable(f"{self._where}: another coordinator is taking or releasing the claim")
+            raise _Changing(f"{self._where}: another coordinator is taking or releasing the claim")
         if (other.pid, other.backend_start) == self._former:
             await connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": other.pid})
             raise StoreUnavailable(f"{self._where}: the former session of this coordinator is ending")
@@ -366,7 +366,7 @@ class SessionClaim:
         leased = row is not None and other.application_name == _session_name(row.holder)
         if row is not None and leased and row.over and not self._term:
             await connection.execute(_END_SESSIONS, {"name": other.application_name})
-            raise _Ending(f"{self._where} was in use by another coordinator ({who}), whose claim has expired: terminating its sessions")
+            raise _Changing(f"{self._where} was in use by another coordinator ({who}), whose claim has expired: terminating its sessions")
         raise _Held(
             f"{self._where} is in use by another coordinator ({who}): stop it, or choose another database.",
             row.expires_at if row is not None and leased else None,

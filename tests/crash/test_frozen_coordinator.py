@@ -87,6 +87,21 @@ async def test_the_claim_of_a_coordinator_that_does_nothing_expires_and_is_taken
     assert await runs_of(other) == ["r2"]
 
 
+async def test_a_claim_that_is_released_between_two_statements_of_a_starting_coordinator_is_taken(url: str, new_store: Claimants) -> None:
+    async with postgres_proxy(url) as proxy:
+        first, other = await claimed(new_store(url)), new_store(proxy.url)
+        proxy.hold_statement = "pg_locks"
+        waiting = asyncio.create_task(other.claim())
+        await proxy.held.wait()
+        await first.close()
+        async with another_client(url) as client:
+            while await client.holder() is not None:
+                pass
+        proxy.release.set()
+        await waiting
+        await write(other, "r1")
+
+
 async def test_a_claim_that_is_renewed_is_not_taken(url: str, new_store: Claimants) -> None:
     first = await claimed(new_store(url))
     waiting = asyncio.create_task(new_store(url).claim())

@@ -47,7 +47,7 @@ class _Statements:
 class PostgresProxy:
     """`cut_commit_of`: the name of a table. The next COMMIT of a transaction that writes to it is executed, and the connection is closed
     instead of answered. `cut` counts such commits. `hold_commit_of`: the same, but the answer is delayed until `release` is set, and `held`
-    is set meanwhile. `hold_transaction_of`: the COMMIT itself is delayed.
+    is set meanwhile. `hold_transaction_of`: the COMMIT itself is delayed. `hold_statement`: the next statement with this text is delayed.
     """
 
     def __init__(self, port: int) -> None:
@@ -56,9 +56,21 @@ class PostgresProxy:
         self.cut = 0
         self.hold_commit_of = ""
         self.hold_transaction_of = ""
+        self.hold_statement = ""
         self.held = asyncio.Event()
         self.release = asyncio.Event()
         self.url = ""
+
+    async def _hold(self, data: bytes, written: bytes | None) -> None:
+        """Wait before these bytes are sent to the server, if they are to be delayed."""
+        if written is not None and self.hold_transaction_of and f"INTO {self.hold_transaction_of} ".encode() in written:
+            self.hold_transaction_of = ""
+        elif self.hold_statement and self.hold_statement.encode() in data:
+            self.hold_statement = ""
+        else:
+            return
+        self.held.set()
+        await self.release.wait()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -73,10 +85,7 @@ class PostgresProxy:
                         cutting, self.cut_commit_of = True, ""
                     if written is not None and self.hold_commit_of and f"INTO {self.hold_commit_of} ".encode() in written:
                         holding, self.hold_commit_of = True, ""
-                    if written is not None and self.hold_transaction_of and f"INTO {self.hold_transaction_of} ".encode() in written:
-                        self.hold_transaction_of = ""
-                        self.held.set()
-                        await self.release.wait()
+                    await self._hold(data, written)
                     server_writer.write(data)
                     await server_writer.drain()
             server_writer.close()
