@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from containers.errors import ClassArchiveUnavailable
 from containers.spark.start.cds import ClassArchive, ensure_archive
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -110,6 +111,12 @@ def test_an_archive_is_used_in_a_directory_of_any_name_and_with_other_modificati
     seen = seen_with(archive, tmp_path)
     assert seen.archived > 5000
     assert seen.command_line < SHORT
+
+
+def test_the_error_of_an_archive_that_cannot_be_made_has_the_message_of_the_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:MaxHeapFreeRatio=500")
+    with pytest.raises(ClassArchiveUnavailable, match="MaxHeapFreeRatio=500 is outside the allowed range"):
+        ensure_archive({**os.environ, "SLUICE_JARS_DIR": str(tmp_path)})
 
 
 def test_a_session_starts_without_an_archive_that_cannot_be_read(archive: ClassArchive, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ classes without an archive.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 """Optimised compilation would take half of the CPU time, and an archive has no compiled code."""
+
+_SUBMIT_OPTIONS = "SPARK_SUBMIT_OPTS"
+_ARCHIVE_OPTION = "-XX:SharedArchiveFile="
 
 JVM_ENDS_WITHIN = timedelta(minutes=5)
 
@@ -41,16 +45,29 @@ def _settings(archive: ClassArchive) -> Mapping[str, str]:
     return {DEFAULT_JAVA_OPTIONS: f"{archive.make} {SHORT_LIVED}", CLASS_PATH: archive.class_path}
 
 
+def _without_archive(options: str) -> str:
+    """A JVM that starts with an archive cannot write one."""
+    return " ".join(each for each in options.split(" ") if not each.startswith(_ARCHIVE_OPTION))
+
+
 def main(archive: ClassArchive) -> int:
     """The exit code of the JVM, which writes the archive when it ends."""
     find_pyspark(os.environ)  # before the imports, so that they find that of SPARK_HOME
+    if _SUBMIT_OPTIONS in os.environ:
+        os.environ[_SUBMIT_OPTIONS] = _without_archive(os.environ[_SUBMIT_OPTIONS])
+    from containers.errors import SparkNotStarted
     from containers.spark.listener import Listener
     from containers.spark.session import start_session
     from containers.spark.start.small_job import run_small_job
 
+    logging.disable(logging.WARNING)  # the traceback that Spark did not start would follow the message of the JVM
     with TemporaryDirectory(prefix="sluice-") as made:
         root = Path(made)
-        spark = start_session("class training", "local[2]", root / "spark", _settings(archive), root)
+        try:
+            spark = start_session("class training", "local[2]", root / "spark", _settings(archive), root)
+        except SparkNotStarted as error:
+            print(error, file=sys.stderr)
+            return 1
         gateway = spark.sparkContext._gateway
         spark.streams.addListener(Listener(_ignore_batch, _ignore_end, _ignore_idle))
         run_small_job(spark, root)
