@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import struct
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 SHOW_CURSOR = "\x1b[?25h"
+SILENCE_SECONDS = 120
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -31,9 +33,11 @@ class Terminal:
         return _CONTROL.sub("", self.seen)
 
     def until(self, text: str) -> str:
-        """Read until this text arrives. Returns the output since the last call. Fails if the process ends first."""
+        """Read until this text arrives. Returns the output since the last call. Fails if the process ends first, or writes nothing."""
         start = len(self.seen)
         while text not in self.seen[start:]:
+            if not select.select([self._screen], [], [], SILENCE_SECONDS)[0]:
+                raise AssertionError(f"no {text!r} in {self.seen[start:]!r}, and no output for {SILENCE_SECONDS} s")
             try:
                 self.seen += os.read(self._screen, 65536).decode(errors="replace")
             except OSError as error:  # the last writer has closed it

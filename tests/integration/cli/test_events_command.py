@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -118,8 +119,10 @@ def test_following_continues_while_the_coordinator_cannot_be_reached(tmp_path: P
             terminal = until_the_end.enter_context(at_terminal(command(coordinator.url, "--follow"), columns=200))
             terminal.until(f"container {run_id}-c registered")
         terminal.until("retrying")
+        shutil.copytree(tmp_path / "former", tmp_path / "later")  # the former home is locked until this process ends
         with coordinating(tmp_path / "later", port) as coordinator:
-            terminal.until(f"run {coordinator.working()} was deployed")
+            coordinator.post(f"/runs/{run_id}/stop", {})
+            terminal.until("requested a stop")
             terminal.press_ctrl_c()
             assert terminal.process.wait(GENEROUS) == 0
 
