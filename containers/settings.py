@@ -47,6 +47,7 @@ class ContainerSettings(BaseSettings):
         None, description="directory of the sockets between Spark and its Python workers; `sluice container` creates and deletes it"
     )
     class_archive: bool = Field(True, description="start with the AppCDS archive that `sluice class-archive` created, if there is one")
+    fork_python: bool = Field(True, description="fork Python processes of Spark with modules imported; with false each imports them itself")
     java_permissions: bool = Field(True, description="set permissions of checkpoint files without a process (chmod) for each file")
     kafka_bootstrap: str = Field(
         "", max_length=2000, description="bootstrap servers of Kafka as seen from this container; default: those of the coordinator"

@@ -16,7 +16,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,7 +36,7 @@ done
 export PYTHONPATH="$kept"
 unset IFS
 if [ "$1" = -m ]; then
-    set -- {run}"$@"
+    exec {forked}{python} -P {run}"$@"
 fi
 exec {python} -P "$@"
 """
@@ -60,15 +60,17 @@ def plain_environment(job_directory: Path | None) -> Mapping[str, str]:
     return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(job_directory)]))}
 
 
-def worker_python(directory: Path, job_directory: Path | None = None) -> str:
+def worker_python(directory: Path, job_directory: Path | None = None, forked_by: Sequence[str] = ()) -> str:
     """Write the program into `directory`, and return its path. If files may not be executed there, return plain Python. `job_directory`:
-    the directory of the job file, from which helper modules are imported."""
+    the directory of the job file, from which helper modules are imported. `forked_by`: arguments before those of Python, if a client of the
+    fork server is to be started."""
     run = "".join(f"{shlex.quote(each)} " for each in last_on_path(job_directory)) if job_directory is not None else ""
+    forked = "".join(f"{shlex.quote(each)} " for each in forked_by)
     spark = find_spec("pyspark")
     for home in (spark.submodule_search_locations or ()) if spark else ():
         program = directory / "python"
         library = Path(home) / "python" / "lib"
-        text = _SCRIPT.format(library=shlex.quote(str(library)), python=shlex.quote(sys.executable), run=run)
+        text = _SCRIPT.format(library=shlex.quote(str(library)), python=shlex.quote(sys.executable), run=run, forked=forked)
         program.write_bytes(os.fsencode(text))
         program.chmod(0o700)
         if os.access(program, os.X_OK):

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import timedelta
@@ -19,6 +19,7 @@ from subprocess import TimeoutExpired
 from types import ModuleType
 from typing import Any
 
+import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext, cloudpickle
 from pyspark.errors import PySparkException
@@ -35,7 +36,9 @@ from containers.spark import local_files
 from containers.spark.executors import SharedPath, SharedPaths
 from containers.spark.jvm import JvmBeans
 from containers.spark.masters import executors_requested, is_local, is_loopback
+from containers.spark.start import fork_server
 from containers.spark.start.cds import CLASS_PATH, ClassArchive, find_archive
+from containers.spark.start.fork_server import ForkServer
 from containers.spark.start.java_properties import property_text
 from containers.spark.start.jvm_log import configuration, is_configured
 from containers.spark.systems.registry import Connections, jars_for
@@ -81,6 +84,7 @@ class Session:
             log_place=settings.log_place,
             jvm_log=settings.jvm_log,
             java_permissions=settings.java_permissions,
+            fork_python=settings.fork_python,
             secret=config.secret | own.secret,
         )
         check_version(str(spark.version))  # a JVM that spark-submit has started may be of another installation
@@ -172,18 +176,20 @@ def start_session(
     log_place: str = "",
     jvm_log: Path | None = None,
     java_permissions: bool = True,
+    fork_python: bool = True,
     secret: Collection[str] = (),
 ) -> SparkSession:
     """Start the driver's session; see `session_settings`. `job_directory`: that of the job file, from which the Python processes of a
     local master can import. `log_place`: where the container's log is, for error messages. `jvm_log`: see `containers.spark.start.jvm_log`.
-    `java_permissions`: see `containers.spark.local_files`. `secret`: names of settings that the JVM gets in a file, because PySpark passes
-    settings as arguments, which every user of the machine can read. Blocks for some seconds while the JVM starts, and for a minute if no
-    master answers. Raises SparkNotStarted, BadSettings."""
+    `java_permissions`: see `containers.spark.local_files`. `fork_python`: see `containers.spark.start.fork_server`. `secret`: names of
+    settings that the JVM gets in a file, because PySpark passes settings as arguments, which every user of the machine can read. Blocks for
+    some seconds while the JVM starts, and for a minute if no master answers. Raises SparkNotStarted, BadSettings."""
     submitted = submitted_conf()
     master = submitted.get("spark.master", master)
     temporary = local_dir / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
-    os.environ["PYSPARK_DRIVER_PYTHON"] = here = worker_python(local_dir.absolute(), job_directory)
+    client = _fork_server(sockets, job_directory) if fork_python and is_local(master) else ()
+    os.environ["PYSPARK_DRIVER_PYTHON"] = here = worker_python(local_dir.absolute(), job_directory, client)
     if is_local(master):
         os.environ["PYSPARK_PYTHON"] = here
         of_jvm = plain_environment(job_directory) if here == sys.executable else {}
@@ -214,6 +220,21 @@ def start_session(
         why = f"{_start_error(error)}; Spark's messages are in {logs}"
         raise SparkNotStarted(f"there is no session under the master {master}: {why}") from error
     return spark
+
+
+_fork_servers: list[ForkServer] = []
+"""That of the present session: a process has one session at a time."""
+
+
+def _fork_server(sockets: Path | None, job_directory: Path | None) -> Sequence[str]:
+    """Start a fork server instead of the present one. Returns how to start a client; nothing if there is no server."""
+    while _fork_servers:
+        _fork_servers.pop().close()
+    started = None if sockets is None else fork_server.start(sockets.absolute(), Path(pyspark.__file__).parent, job_directory)
+    if started is None:
+        return ()
+    _fork_servers.append(started)
+    return started.client
 
 
 @contextmanager

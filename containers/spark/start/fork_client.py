@@ -1,0 +1,96 @@
+"""A Python process that Spark has started: `python -I -S fork_client.py SOCKET PYTHON ARG… -m MODULE ARG…`.
+
+It asks the fork server at the socket to run the module, and stays as long as that process: it forwards signals, and ends as the process
+does. If the server does not answer, it becomes PYTHON with these arguments.
+
+It starts in 10 ms, because it imports neither `site` nor a module written in Python except `os`. So it uses the C modules `_socket` and
+`_signal`.
+"""
+
+import _signal  # type: ignore[import-not-found]
+import _socket
+import array
+import os
+import resource
+import sys
+
+ACCEPTED_SECONDS = 15.0
+"""How long to wait until the server accepts the connection. While it imports modules, it does so after each of them."""
+
+FORWARDED = (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT)
+
+
+def request(words: list[str]) -> bytes:
+    """What the server needs, except the file descriptors: see `containers.spark.start.fork_server.Request`."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    ignores_interrupts = _signal.getsignal(_signal.SIGINT) == _signal.SIG_IGN
+    head = [str(soft), str(int(ignores_interrupts)), str(len(words)), os.getcwd()]  # noqa: PTH109 - pathlib takes 15 ms
+    environment = [name + b"=" + value for name, value in os.environb.items()]
+    body = b"\0".join([*map(os.fsencode, [*head, *words]), *environment])
+    return len(body).to_bytes(4, "big") + body
+
+
+def line(connection: _socket.socket) -> list[bytes]:
+    """The words of a line of the server. Empty at the end of the connection."""
+    found = b""
+    while not found.endswith(b"\n"):
+        data = connection.recv(1)
+        if not data:
+            return []
+        found += data
+    return found.split()
+
+
+def accepted(address: str, seconds: float) -> _socket.socket | None:
+    """A connection to the server. None if it has ended, or does not accept the connection within this time."""
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    connection.settimeout(seconds)
+    try:
+        connection.connect(address)
+        greeted = line(connection) == [b"accepted"]
+    except OSError:
+        greeted = False
+    if not greeted:
+        connection.close()
+        return None
+    connection.settimeout(None)
+    return connection
+
+
+def started(connection: _socket.socket, words: list[str]) -> int | None:
+    """The id of the process. None if the server refused to fork. If its answer is lost this process must fail, because another one may
+    already be connected to the JVM in its place."""
+    data = request(words)
+    descriptors = array.array("i", [0, 1, 2])
+    sent = connection.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptors.tobytes())])
+    while sent < len(data):
+        sent += connection.send(data[sent:])
+    answer = line(connection)
+    if not answer:
+        sys.exit("the fork server ended while it started a process")
+    return int(answer[1]) if answer[0] == b"started" else None
+
+
+def main(address: str, command: list[str]) -> None:
+    connection = accepted(address, ACCEPTED_SECONDS)
+    process = None if connection is None else started(connection, command[command.index("-m") + 1 :])
+    if connection is None or process is None:
+        os.execv(command[0], command)  # noqa: S606 - as Spark would have started it
+
+    def forward(number: int, _frame: object) -> None:
+        os.kill(process, number)
+
+    for each in FORWARDED:
+        if _signal.getsignal(each) != _signal.SIG_IGN:
+            _signal.signal(each, forward)
+    ended = line(connection)
+    code = int(ended[1]) if ended else 1
+    if code < 0:
+        if -code in FORWARDED:
+            _signal.signal(-code, _signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
