@@ -31,16 +31,7 @@ from containers.spark.input_gate import ASKED_EVERY, InputGates, InputWatcher, W
 from containers.spark.installation import GatedStarts
 from containers.spark.listener import BatchDone, Listener, QueryEnded
 from containers.spark.masters import is_local
-from containers.spark.operators import (
-    Empties,
-    Operator,
-    check_stateless,
-    operators_of,
-    sources_of,
-    stateful,
-    unflushable,
-    watermarks_of,
-)
+from containers.spark.operators import Empties, LogicalPlan, Operator, check_stateless, stateful, unflushable
 from containers.spark.query import RowLimit, Triggers, await_initialised, start_query, stop_between_batches
 from containers.spark.replay import Replay
 from containers.spark.session import Session, pickle_by_value
@@ -241,10 +232,11 @@ class SparkEngine:
         natural = natural_watermark(directory)
         self._replay(start, directory)
         known = self._query(start)
-        known.operators = operators_of(writer)
+        plan = LogicalPlan.of(writer)
+        known.operators = plan.operators
         check_stateless(stage, known.operators)
         _check_kept(start, known.operators)
-        caps = known.caps = self._caps(start, task, writer, directory)
+        caps = known.caps = self._caps(start, task, plan, directory)
         known.task = task
 
         interval = self._triggers.of(start.query)
@@ -254,7 +246,7 @@ class SparkEngine:
             return start_query(self._opened.spark, writer, start.query, directory, trigger)
 
         first, last = [], []
-        own = {stream.stream for stream in known.reads}.issuperset(sources_of(writer))  # no sources of the user's
+        own = {stream.stream for stream in known.reads}.issuperset(plan.sources)  # no sources of the user's
         sizes = BatchSizes(self._settings.max_rows, self._settings.batch_target)
         if (gates := self._input) is not None:
             timed = any(each.empties is Empties.PROCESSING_TIME for each in known.operators)
@@ -274,11 +266,11 @@ class SparkEngine:
         await_initialised(query, SOURCES_WITHIN)
         return str(query.runId), query
 
-    def _caps(self, start: StageStart, task: StageTask, writer: DataStreamWriter, directory: Path) -> StageCaps:
+    def _caps(self, start: StageStart, task: StageTask, plan: LogicalPlan, directory: Path) -> StageCaps:
         known, bound = self._query(start), [self._streams[name] for name in start.declared.stage.reads]
         return StageCaps(
             directory,
-            watermarks_of(writer),
+            plan.watermarks,
             reads=[each.stream for each in bound],
             intermediate=[each.stream for each in bound if each.intermediate],
             starts=start.starts,

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from containers.engine import Emptied
 from containers.spark.gate import PausedQuery
 from containers.spark.listener import OperatorState
-from containers.spark.operators import Empties, Operator, operators_of, sources_of
+from containers.spark.operators import Empties, LogicalPlan, Operator
 from containers.spark.query import offset_metadata, run_planned_batch
 from containers.state.checkpoint import CheckpointInfo, inspect, mark_emptied, read_offset_log, write_offset_log
 from containers.state.offsets import offsetlog
@@ -146,7 +146,7 @@ class Flusher:
 
     @cached_property
     def operators(self) -> Sequence[Operator]:
-        return operators_of(self._writer) if self._operators is None else self._operators
+        return LogicalPlan.of(self._writer).operators if self._operators is None else self._operators
 
     def empty(self, drain: str, ends: Mapping[Ssp, int]) -> Emptied:
         """Run all steps of a drain, in order. The checkpoint is marked first, so that after a crash no query starts on it. May be run
@@ -218,7 +218,7 @@ class Flusher:
             return self._first_plan()
         metadata = offset_metadata(self._spark, self._clock.now())
         named = {stream.stream: stream for stream in self._reads}
-        sources = [named.get(name) if name else None for name in sources_of(self._writer)]
+        sources = [named.get(name) if name else None for name in LogicalPlan.of(self._writer).sources]
         return offsetlog.first_entry(metadata, sources, self._starts)
 
     def _plan(self, batch: int) -> OffsetSeq:

@@ -63,20 +63,52 @@ class Operator:
         return f"{self.kind}: {self.why}" if self.why else self.kind
 
 
-def operators_of(writer: DataStreamWriter) -> tuple[Operator, ...]:
-    """The stateful operators of the writer's query, from the sink to the sources."""
-    plan = writer._df._jdf.queryExecution().analyzed()
-    return operators_in(plan, _output_mode(writer._jwrite))
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """The calls of `withWatermark` in a query. `delay`: the largest delay, None without a call. `above`: the largest delay above each
+    stream that the query reads, by the stream's name. `stateful`: whether the query has stateful operators. `emits_state`: whether one of
+    them appends rows from its state when the watermark rises, as windows do; a deduplication does not."""
+
+    delay: timedelta | None
+    above: Mapping[str, timedelta]
+    stateful: bool
+    emits_state: bool
 
 
-def operators_in(plan: Any, mode: str) -> tuple[Operator, ...]:
-    """The stateful operators of a logical plan in the JVM; `mode` is Spark's name of the output mode."""
-    found = []
-    for node in _streaming_nodes(plan):
-        operator = _operator(node, mode)
-        if operator is not None:
-            found.append(replace(operator, identity=_short(f"{operator.kind} {_identity(node, mode)}")))
-    return tuple(found)
+_EMITTING = (Effect.EMITS, Effect.UNMATCHED, Effect.FIRES)
+
+
+class LogicalPlan:
+    """The analyzed logical plan of a streaming query. It is read once, because each member of an object in the JVM costs a round trip."""
+
+    def __init__(self, plan: Any, mode: str) -> None:
+        """`plan`: the JVM's object. `mode`: Spark's name of the output mode."""
+        self._nodes = tuple((node, str(node.getClass().getSimpleName())) for node in _streaming_nodes(plan))
+        self._mode = mode
+        found = [(each, operator) for each in self._nodes if (operator := _operator(*each, mode)) is not None]
+        self.operators = tuple(replace(operator, identity=_short(f"{operator.kind} {_identity(*each, mode)}")) for each, operator in found)
+        """The stateful operators, from the sink to the sources."""
+
+    @classmethod
+    def of(cls, writer: DataStreamWriter) -> LogicalPlan:
+        return cls(writer._df._jdf.queryExecution().analyzed(), _output_mode(writer._jwrite))
+
+    @property
+    def sources(self) -> tuple[str | None, ...]:
+        """The streams of the query's sources, in the order of Spark's offset log; None for a source that is not Sluice's."""
+        return tuple(_stream_of(node) for node, _ in self._nodes if node.children().isEmpty())
+
+    @property
+    def watermarks(self) -> Watermarks:
+        above: dict[str, timedelta] = {}
+        delays = []
+        for node, kind in self._nodes:
+            if kind == _WITH_WATERMARK:
+                delays.append(timedelta(milliseconds=int(node.getDelayMs(node.delay()))))
+                for name in filter(None, map(_stream_of, _each(node.collectLeaves()))):
+                    above[name] = max(delays[-1], above.get(name, delays[-1]))
+        emits = any(each.effect in _EMITTING for each in self.operators)
+        return Watermarks(max(delays, default=None), above, bool(self.operators), emits)
 
 
 def unflushable(operators: Sequence[Operator]) -> tuple[str, ...]:
@@ -94,42 +126,6 @@ def check_stateless(stage: Stage, operators: Sequence[Operator]) -> None:
     if operators and not stage.stateful:
         kinds = ", ".join(each.kind for each in operators)
         raise BadJobFile(f"stage {stage.name} is declared with stateful=False, but its query keeps state ({kinds}): remove stateful=False")
-
-
-def sources_of(writer: DataStreamWriter) -> tuple[str | None, ...]:
-    """The streams of the query's sources, in the order of Spark's offset log; None for a source that is not Sluice's."""
-    leaves = writer._df._jdf.queryExecution().analyzed().collectLeaves()
-    return tuple(_stream_of(leaf) for leaf in _each(leaves) if leaf.isStreaming())
-
-
-@dataclass(frozen=True, slots=True)
-class Watermarks:
-    """The calls of `withWatermark` in a query. `delay`: the largest delay, None without a call. `above`: the largest delay above each
-    stream that the query reads, by the stream's name. `stateful`: whether the query has stateful operators. `emits_state`: whether one of
-    them appends rows from its state when the watermark rises, as windows do; a deduplication does not."""
-
-    delay: timedelta | None
-    above: Mapping[str, timedelta]
-    stateful: bool
-    emits_state: bool
-
-
-_EMITTING = (Effect.EMITS, Effect.UNMATCHED, Effect.FIRES)
-
-
-def watermarks_of(writer: DataStreamWriter) -> Watermarks:
-    """The watermark operators of the writer's query."""
-    nodes = list(_streaming_nodes(writer._df._jdf.queryExecution().analyzed()))
-    above: dict[str, timedelta] = {}
-    delays = []
-    for node in nodes:
-        if node.getClass().getSimpleName() == _WITH_WATERMARK:
-            delays.append(timedelta(milliseconds=int(node.getDelayMs(node.delay()))))
-            for name in filter(None, map(_stream_of, _each(node.collectLeaves()))):
-                above[name] = max(delays[-1], above.get(name, delays[-1]))
-    mode = _output_mode(writer._jwrite)
-    operators = [operator for node in nodes if (operator := _operator(node, mode)) is not None]
-    return Watermarks(max(delays, default=None), above, bool(operators), any(each.effect in _EMITTING for each in operators))
 
 
 def _stream_of(leaf: Any) -> str | None:
@@ -161,8 +157,8 @@ def _each(scala: Any) -> Iterator[Any]:
     return (scala.apply(place) for place in range(scala.size()))
 
 
-def _operator(node: Any, mode: str) -> Operator | None:
-    match node.getClass().getSimpleName():
+def _operator(node: Any, kind: str, mode: str) -> Operator | None:
+    match kind:
         case "Aggregate":
             return _aggregation(node, mode)
         case "Distinct":
@@ -235,11 +231,11 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}… {sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _identity(node: Any, mode: str) -> str:
+def _identity(node: Any, kind: str, mode: str) -> str:
     """What must not change if the operator continues with its state: what Spark documents ("Recovery Semantics after Changes in a Streaming
     Query"), and the length of windows and the aggregates, which Spark does not compare. The code of user functions is not part of it, nor
     are projections, filters and watermark delays before the operator."""
-    match node.getClass().getSimpleName():
+    match kind:
         case "Aggregate":
             by = [_key(each, node) for each in _each(node.groupingExpressions())]
             functions = [_sql(found) for each in _each(node.aggregateExpressions()) for found in _aggregates(each)]
@@ -253,7 +249,7 @@ def _identity(node: Any, mode: str) -> str:
             return f"{node.joinType().toString()} on {_sql(condition.get()) if condition.isDefined() else 'nothing'}"
         case "FlatMapGroupsWithState" | "FlatMapGroupsInPandasWithState":
             return f"by {_columns(node.groupingAttributes())}, timeout {node.timeout().toString()}, mode {mode}"
-        case "TransformWithState" | "TransformWithStateInPySpark" as kind:
+        case "TransformWithState" | "TransformWithStateInPySpark":
             keys = node.groupingAttributes() if kind == "TransformWithState" else node.leftAttributes()
             return f"by {_columns(keys)}, time mode {node.timeMode().toString()}, mode {mode}"
         case _:

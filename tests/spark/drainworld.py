@@ -15,7 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.spark.flush import ROUNDS, Flusher
 from containers.spark.gate import PausedQuery, pause
-from containers.spark.operators import operators_of
+from containers.spark.operators import LogicalPlan, Operator
 from containers.spark.systems.port import Grant
 from containers.spark.task import StageTask
 from containers.state.checkpoint import inspect, read_offset_log
@@ -89,8 +89,12 @@ class Drained:
             FakeClock(datetime.now(UTC) + after),
             rounds,
             paused,
-            operators=None if paused is None else operators_of(self.stage(self.bench.task(self.grant))),  # known since the query's start
+            operators=self._operators() if paused is not None else None,
         )
+
+    def _operators(self) -> tuple[Operator, ...]:
+        """As the engine knows them since the query's start."""
+        return LogicalPlan.of(self.stage(self.bench.task(self.grant))).operators
 
     def _writer(self) -> DataStreamWriter:
         self.writers += 1

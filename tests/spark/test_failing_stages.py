@@ -16,7 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from containers.agent.failures import check_state_fits, headline, similar
 from containers.errors import StateIncompatible
 from containers.spark.listener import Listener, QueryEnded
-from containers.spark.operators import check_stateless, operators_of
+from containers.spark.operators import LogicalPlan, check_stateless
 from containers.spark.task import StageTask
 from sluice.core.errors import BadJobFile
 from sluice.core.ids import StageName
@@ -123,7 +123,7 @@ def test_the_error_for_state_with_another_schema_names_sluice_upgrade(bench: Ben
 
 def test_a_stage_that_is_declared_stateless_and_keeps_state_is_refused(bench: Bench) -> None:
     task = bench.task(bench.grant("in"))
-    counts, plain = operators_of(counting("partition")(task)), operators_of(task.read(IN).writeStream)
+    counts, plain = LogicalPlan.of(counting("partition")(task)).operators, LogicalPlan.of(task.read(IN).writeStream).operators
     declared = Stage(StageName("count"), ("in",), stateful=False)
     check_stateless(declared, plain)
     check_stateless(Stage(StageName("count"), ("in",)), counts)

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from containers.spark.operators import operators_of, unflushable
+from containers.spark.operators import LogicalPlan, unflushable
 from containers.spark.task import StageTask
 from tests.spark.conftest import Bench
 from tests.spark.drainworld import OUT, Drained, Stage, events
@@ -107,7 +107,7 @@ def test_a_flush_of_a_kind_of_operator(log_first: Bench, name: str) -> None:
         assert counts_of(tuple(row.values()) for row in full(drained.output())) == case.output
     assert flushed.rows_left == case.rows_left
     assert bool(flushed.operators_left) == bool(case.unflushable)
-    assert unflushable(operators_of(case.stage(log_first.task(drained.grant)))) == case.unflushable
+    assert unflushable(LogicalPlan.of(case.stage(log_first.task(drained.grant))).operators) == case.unflushable
 
 
 def full(rows: list[dict[str, object]]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from containers.spark.operators import Operator, operators_of
+from containers.spark.operators import LogicalPlan, Operator
 from containers.spark.task import StageTask
 from sluice.core.drain import Effect
 from tests.spark.conftest import SOON, Bench
@@ -93,7 +93,7 @@ class Plans:
         return rows.writeStream
 
     def of(self, stage: Stage) -> tuple[Operator, ...]:
-        return operators_of(stage(cast(StageTask, self)))
+        return LogicalPlan.of(stage(cast(StageTask, self))).operators
 
 
 def identities(spark: SparkSession, stage: Stage) -> list[str]:

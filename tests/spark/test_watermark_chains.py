@@ -19,7 +19,7 @@ from containers.spark.caps import CommittedBatch, StageCaps, natural_watermark
 from containers.spark.flush import Flusher
 from containers.spark.installation import GatedStarts
 from containers.spark.listener import BatchDone, Listener
-from containers.spark.operators import watermarks_of
+from containers.spark.operators import LogicalPlan
 from containers.spark.query import start_query
 from containers.spark.systems.port import Grant
 from containers.spark.task import StageTask
@@ -103,7 +103,7 @@ class Capped:
         stream, writer = self.bench.stream_id(self.reads), self.stage(self.bench.task(self.grant))
         self.caps = StageCaps(
             self.directory,
-            watermarks_of(writer),
+            LogicalPlan.of(writer).watermarks,
             [stream],
             [stream],
             self.grant.starts,

@@ -18,7 +18,7 @@ from containers.spark.caps import CommittedBatch, StageCaps, natural_watermark
 from containers.spark.flush import Flusher
 from containers.spark.installation import GatedStarts
 from containers.spark.listener import BatchDone, Listener
-from containers.spark.operators import watermarks_of
+from containers.spark.operators import LogicalPlan
 from containers.spark.query import start_query
 from containers.spark.task import StageTask, event_time_of
 from containers.spark.watermark import Capping, WatermarkGate
@@ -72,7 +72,7 @@ class Running:
         writer = self.stage(task)
         caps = StageCaps(
             self.directory,
-            watermarks_of(writer),
+            LogicalPlan.of(writer).watermarks,
             READS,
             [],
             self.grant.starts,

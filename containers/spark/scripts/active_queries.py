@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from containers.engine import Batch, StatefulOperator, StateSize
 from containers.spark.gate import RAN, PausedQuery, pause
 from containers.spark.jvm import MICRO_BATCH, TRIGGER, WRAPPER, each_of, java, runtime_class
-from containers.spark.operators import Operator, operators_in, stateful, unflushable
+from containers.spark.operators import LogicalPlan, Operator, stateful, unflushable
 from containers.spark.query import stop_between_batches, terminate
 from containers.state.offsets.offsetlog import from_millis
 from sluice.core.ids import Ssp
@@ -137,7 +137,7 @@ class ActiveQuery:
         """The stateful operators, from the sink to the sources."""
         if self._operators is None:
             mode = str(self._execution.outputMode().toString())
-            self._operators = operators_in(self._execution.analyzedPlan(), mode) if self.is_micro_batch else ()
+            self._operators = LogicalPlan(self._execution.analyzedPlan(), mode).operators if self.is_micro_batch else ()
         return self._operators
 
     def sources(self) -> tuple[StreamSource, ...]:

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -134,7 +133,9 @@ def test_a_signal_to_the_client_ends_the_process(server: ForkServer, place: Path
     assert probed(programs(server, place)[1], place)["parent"] == server.pid
 
 
-@pytest.mark.parametrize("changes", [{"PYTHONHASHSEED": "5"}, {"OMP_NUM_THREADS": "4"}, {"LC_ALL": "C"}, {"PYTHONPATH": "@/installed:/other"}])
+@pytest.mark.parametrize(
+    "changes", [{"PYTHONHASHSEED": "5"}, {"OMP_NUM_THREADS": "4"}, {"LC_ALL": "C"}, {"PYTHONPATH": "@/installed:/other"}]
+)
 def test_a_process_is_started_plainly_if_a_variable_that_is_read_at_the_start_is_another(
     server: ForkServer, place: Path, changes: dict[str, str]
 ) -> None:
@@ -207,7 +208,7 @@ SPARK = Path("/spark")
 
 def test_variables_that_are_not_read_at_the_start_may_differ() -> None:
     wanted = {"SPARK_HOME": "/a", "PYTHON_UDF_BATCH_SIZE": "100", "PYTHONPATH": "/spark/jars/a.jar:/x:/x", "PYTHONSAFEPATH": "1"}
-    assert refusal(wanted, {"HOME": "/b", "PYTHONPATH": "/x"} | SET_BY_SPARK, SPARK) is None
+    assert refusal(wanted, {"HOME": "/b", "PYTHONPATH": "/x", **SET_BY_SPARK}, SPARK) is None
 
 
 @pytest.mark.parametrize("name", ["PYTHONMALLOC", "LD_PRELOAD", "TZ", "LANG", "MKL_NUM_THREADS", "PYTHONHASHSEED"])
