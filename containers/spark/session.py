@@ -84,7 +84,7 @@ class Session:
             log_place=settings.log_place,
             jvm_log=settings.jvm_log,
             java_permissions=settings.java_permissions,
-            fork_python=settings.fork_python,
+            forked=_forked(connections) if settings.fork_python else None,
             secret=config.secret | own.secret,
         )
         check_version(str(spark.version))  # a JVM that spark-submit has started may be of another installation
@@ -176,19 +176,20 @@ def start_session(
     log_place: str = "",
     jvm_log: Path | None = None,
     java_permissions: bool = True,
-    fork_python: bool = True,
+    forked: Sequence[str] | None = fork_server.MODULES_OF_LOG,
     secret: Collection[str] = (),
 ) -> SparkSession:
     """Start the driver's session; see `session_settings`. `job_directory`: that of the job file, from which the Python processes of a
     local master can import. `log_place`: where the container's log is, for error messages. `jvm_log`: see `containers.spark.start.jvm_log`.
-    `java_permissions`: see `containers.spark.local_files`. `fork_python`: see `containers.spark.start.fork_server`. `secret`: names of
-    settings that the JVM gets in a file, because PySpark passes settings as arguments, which every user of the machine can read. Blocks for
-    some seconds while the JVM starts, and for a minute if no master answers. Raises SparkNotStarted, BadSettings."""
+    `java_permissions`: see `containers.spark.local_files`. `forked`: the modules that the fork server imports while the JVM starts, with a
+    local master; None: no fork server. `secret`: names of settings that the JVM gets in a file, because PySpark passes settings as
+    arguments, which every user of the machine can read. Blocks for some seconds while the JVM starts, and for a minute if no master
+    answers. Raises SparkNotStarted, BadSettings."""
     submitted = submitted_conf()
     master = submitted.get("spark.master", master)
     temporary = local_dir / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
-    client = _fork_server(sockets, job_directory) if fork_python and is_local(master) else ()
+    client = _fork_server(sockets, job_directory, forked) if forked is not None and is_local(master) else ()
     os.environ["PYSPARK_DRIVER_PYTHON"] = here = worker_python(local_dir.absolute(), job_directory, client)
     if is_local(master):
         os.environ["PYSPARK_PYTHON"] = here
@@ -226,11 +227,16 @@ _fork_servers: list[ForkServer] = []
 """That of the present session: a process has one session at a time."""
 
 
-def _fork_server(sockets: Path | None, job_directory: Path | None) -> Sequence[str]:
+def _forked(connections: Connections) -> Sequence[str]:
+    reads_log = any(each.get("type") == "log" for each in connections.values())
+    return fork_server.MODULES_OF_LOG if reads_log else fork_server.MODULES
+
+
+def _fork_server(sockets: Path | None, job_directory: Path | None, modules: Sequence[str]) -> Sequence[str]:
     """Start a fork server instead of the present one. Returns how to start a client; nothing if there is no server."""
     while _fork_servers:
         _fork_servers.pop().close()
-    started = None if sockets is None else fork_server.start(sockets.absolute(), Path(pyspark.__file__).parent, job_directory)
+    started = None if sockets is None else fork_server.start(sockets.absolute(), Path(pyspark.__file__).parent, job_directory, modules)
     if started is None:
         return ()
     _fork_servers.append(started)

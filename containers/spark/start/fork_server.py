@@ -3,7 +3,7 @@
 Spark starts a Python process for each source of each query, and one for each kind of function, which forks its workers. Each imports
 PySpark, PyArrow and numpy again: half a second of CPU time, in 12 processes for a container of eight tasks on the embedded log. The server
 imports the modules once, while the JVM starts. Spark then starts `fork_client`, and the server forks for it. The processes share the memory
-of these modules.
+of these modules. A module of PySpark that it has not imported is imported for the first process that needs it.
 
 A forked process differs from one that was started only in its parent, and in its name in lists of processes. It has the client's
 arguments, environment, working directory, standard streams and limit of open files. The server refuses requests that it cannot fulfil so,
@@ -28,24 +28,25 @@ import signal
 import socket
 import subprocess
 import sys
-import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-MODULES = (
-    "pyspark.daemon",
-    "pyspark.sql.worker.lookup_data_sources",
+MODULES = ("pyspark.daemon", "pyspark.sql.worker.lookup_data_sources")
+"""What the first Python process of each session runs."""
+
+MODULES_OF_LOG = (
+    *MODULES,
     "pyspark.sql.worker.create_data_source",
     "pyspark.sql.streaming.python_streaming_source_runner",
     "containers.spark.systems.log_source",
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.worker",
 )
-"""In the order in which Spark starts them."""
+"""What a session runs that reads the embedded log, in order."""
 
 OPTIONAL_MODULES = ("pandas",)
 """Imported if the driver has imported them, as job files that use them do."""
@@ -56,6 +57,7 @@ SET_BY_SPARK: Mapping[str, str] = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "Y
 _OF_EACH_PROCESS = ("PYTHONPATH", "PYTHONSAFEPATH")
 _READ_AT_START = ("LD_", "DYLD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ARROW_", "TZ")
 _REQUEST_SECONDS = 5.0
+_ENDS_WITHIN = 5.0
 _LONGEST_REQUEST = 4 << 20
 
 
@@ -120,13 +122,18 @@ class ForkServer:
         """End the server. Processes that it has forked continue."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(_ENDS_WITHIN)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._address.unlink(missing_ok=True)
 
 
-def start(sockets: Path, spark: Path, job_directory: Path | None, modules: Sequence[str] = MODULES) -> ForkServer | None:
+def start(sockets: Path, spark: Path, job_directory: Path | None, modules: Sequence[str]) -> ForkServer | None:
     """Start a server with a socket in the directory `sockets`, which other users cannot access. `spark`: PySpark's directory.
-    `job_directory`: last on the path of each process. None if it cannot be started; Spark's processes then start plainly."""
+    `job_directory`: last on the path of each process. `modules`: what it imports first. None if it cannot be started; Spark's processes
+    then start plainly."""
     address = sockets / f"fork-{os.getpid()}"
     wanted = [each for each in OPTIONAL_MODULES if each in sys.modules]
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -150,6 +157,12 @@ def start(sockets: Path, spark: Path, job_directory: Path | None, modules: Seque
 
 
 # --- the server ------------------------------------------------------------------------------------------------------
+
+
+def import_modules(modules: Iterable[str]) -> None:
+    for each in modules:
+        with suppress(Exception):  # a process that needs it fails by itself
+            importlib.import_module(each)
 
 
 class _Server:
@@ -208,6 +221,7 @@ class _Server:
             request = _received(connection)
             why = refusal({os.fsdecode(name): os.fsdecode(value) for name, value in request.environment.items()}, self._own, self._spark)
             if why is None:
+                import_modules(each for each in (request.module, *request.arguments[:1]) if each.startswith("pyspark."))
                 return self._fork(connection, request)
             self._tell(connection, "refused")
         except (OSError, ValueError):  # a client that has ended, or has waited for too long and starts the process itself
@@ -218,7 +232,11 @@ class _Server:
         return None
 
     def _fork(self, connection: socket.socket, request: Request) -> Request | None:
-        process = os.fork()
+        try:
+            process = os.fork()
+        except OSError:  # too many processes, or too little memory: the client needs no fork to become plain Python
+            self._tell(connection, "refused")
+            raise
         if process == 0:
             signal.set_wakeup_fd(-1)
             for each in (self._listening, connection, *self._clients.values()):
@@ -286,10 +304,7 @@ def main(listening: str, spark: str, job_directory: str, *modules: str) -> None:
     server = _Server(socket.socket(fileno=int(listening)), Path(spark))
     request = None
     for each in modules:
-        try:
-            importlib.import_module(each)
-        except Exception:  # a process that needs it fails by itself
-            log.debug("%s is not imported:\n%s", each, traceback.format_exc())
+        import_modules([each])
         if (request := server.look(0)) is not None:
             break
     if request is None:
