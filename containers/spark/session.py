@@ -46,7 +46,7 @@ from containers.state.checkpoint import check_writable
 from containers.worker_python import plain_environment, worker_python
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings
-from sluice.installed_spark import check_version
+from sluice.installed_spark import check_version, installed_spark
 from sluice.job import Job
 
 log = logging.getLogger(__name__)
@@ -236,7 +236,11 @@ def _fork_server(sockets: Path | None, job_directory: Path | None, modules: Sequ
     """Start a fork server instead of the present one. Returns how to start a client; nothing if there is no server."""
     while _fork_servers:
         _fork_servers.pop().close()
-    started = None if sockets is None else fork_server.start(sockets.absolute(), Path(pyspark.__file__).parent, job_directory, modules)
+    package, spark = Path(pyspark.__file__).parent, installed_spark(os.environ)
+    if sockets is None or spark is None:
+        return ()
+    home = spark.home if package.is_relative_to(spark.home) else package
+    started = fork_server.start(sockets.absolute(), home, job_directory, modules)
     if started is None:
         return ()
     _fork_servers.append(started)

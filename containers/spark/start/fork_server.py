@@ -33,6 +33,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from sluice.installed_spark import find_pyspark
+
 log = logging.getLogger(__name__)
 
 MODULES = ("pyspark.daemon", "pyspark.sql.worker.lookup_data_sources")
@@ -131,7 +133,7 @@ class ForkServer:
 
 
 def start(sockets: Path, spark: Path, job_directory: Path | None, modules: Sequence[str]) -> ForkServer | None:
-    """Start a server with a socket in the directory `sockets`, which other users cannot access. `spark`: PySpark's directory.
+    """Start a server with a socket in the directory `sockets`, which other users cannot access. `spark`: the installation of PySpark.
     `job_directory`: last on the path of each process. `modules`: what it imports first. None if it cannot be started; Spark's processes
     then start plainly."""
     address = sockets / f"fork-{os.getpid()}"
@@ -301,6 +303,7 @@ def _become(request: Request, base: Sequence[str], job_directory: str) -> None:
 def main(listening: str, spark: str, job_directory: str, *modules: str) -> None:
     added = {str(Path(each).absolute()) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each}
     base = [each for each in sys.path if each not in added]
+    find_pyspark(os.environ)
     server = _Server(socket.socket(fileno=int(listening)), Path(spark))
     request = None
     for each in modules:
