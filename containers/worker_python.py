@@ -29,7 +29,7 @@ IFS=:
 kept=
 for each in $PYTHONPATH; do
     case $each in
-        {library}/*.zip) ;;
+        {libraries}) ;;
         *) kept=$kept${{kept:+:}}$each ;;
     esac
 done
@@ -69,8 +69,9 @@ def worker_python(directory: Path, job_directory: Path | None = None, forked_by:
     spark = find_spec("pyspark")
     for home in (spark.submodule_search_locations or ()) if spark else ():
         program = directory / "python"
-        library = Path(home) / "python" / "lib"
-        text = _SCRIPT.format(library=shlex.quote(str(library)), python=shlex.quote(sys.executable), run=run, forked=forked)
+        places = dict.fromkeys([home, os.path.realpath(home)])  # Spark follows links when it names them
+        libraries = "|".join(f"{shlex.quote(f'{place}/python/lib')}/*.zip" for place in places)
+        text = _SCRIPT.format(libraries=libraries, python=shlex.quote(sys.executable), run=run, forked=forked)
         program.write_bytes(os.fsencode(text))
         program.chmod(0o700)
         if os.access(program, os.X_OK):

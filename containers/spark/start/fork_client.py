@@ -14,8 +14,9 @@ import os
 import resource
 import sys
 
-ACCEPTED_SECONDS = 15.0
-"""How long to wait until the server accepts the connection. While it imports modules, it does so after each of them."""
+ACCEPTED_SECONDS = 5.0
+"""How long to wait until the server accepts the connection. While it imports modules, it does so after each of them. Spark waits for 10 s
+for a process to connect."""
 
 FORWARDED = (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT)
 

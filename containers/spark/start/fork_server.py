@@ -88,8 +88,9 @@ def parsed(body: bytes, streams: Sequence[int]) -> Request:
 
 
 def path_entries(path: str, spark: Path) -> list[str]:
-    """The entries of a PYTHONPATH that are not Spark's own, which its launcher adds. It also repeats entries."""
-    return [each for each in dict.fromkeys(path.split(os.pathsep)) if each and not Path(each).is_relative_to(spark)]
+    """The entries of a PYTHONPATH that are not Spark's own, which its launcher adds. It also repeats entries, and follows links."""
+    own = (spark, spark.resolve())
+    return [each for each in dict.fromkeys(path.split(os.pathsep)) if each and not any(map(Path(each).is_relative_to, own))]
 
 
 def refusal(wanted: Mapping[str, str], own: Mapping[str, str], spark: Path) -> str | None:

@@ -211,6 +211,13 @@ def test_variables_that_are_not_read_at_the_start_may_differ() -> None:
     assert refusal(wanted, {"HOME": "/b", "PYTHONPATH": "/x", **SET_BY_SPARK}, SPARK) is None
 
 
+def test_entries_of_spark_are_known_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    wanted = {"PYTHONPATH": f"{tmp_path}/real/jars/a.jar:{tmp_path}/link/python/lib/pyspark.zip:/x"}
+    assert refusal(wanted, {"PYTHONPATH": "/x"}, tmp_path / "link") is None
+
+
 @pytest.mark.parametrize("name", ["PYTHONMALLOC", "LD_PRELOAD", "TZ", "LANG", "MKL_NUM_THREADS", "PYTHONHASHSEED"])
 def test_a_variable_that_is_read_at_the_start_is_named(name: str) -> None:
     assert (refusal({name: "x"}, {}, SPARK) or "").startswith(name)

@@ -30,6 +30,15 @@ def test_spark_s_own_zip_files_are_removed_from_the_path_and_nothing_else(tmp_pa
     assert found == ["/of the/user:/other/pyspark.zip:*", pyspark.__file__, sys.executable, "['a b', '*']"]
 
 
+def test_spark_s_zip_files_are_removed_also_in_an_environment_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "current").symlink_to(Path(pyspark.__file__).parents[1])
+    text = f"import sys; sys.path.insert(0, {str(tmp_path / 'current')!r}); from containers.worker_python import worker_python; "
+    text += f"from pathlib import Path; print(worker_python(Path({str(tmp_path)!r})))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True)
+    path = f"{tmp_path}/current/pyspark/python/lib/pyspark.zip:{LIBRARY.resolve()}/pyspark.zip:/x"
+    assert printed_by(done.stdout.strip(), path)[0] == "/x"
+
+
 def test_without_pythonpath_the_worker_has_none(tmp_path: Path) -> None:
     assert printed_by(worker_python(tmp_path), None)[0] == ""
 
