@@ -8,6 +8,8 @@ beside them.
 Spark puts its zip of PySpark first on the path of each such process. Python does not cache compiled modules of a zip: it compiles them, 0.4
 s of CPU time, in each of about six processes before a container's first batch, and in one for each source of each query that starts. The
 driver runs on the same PySpark, installed and compiled once. So the script removes the zip from the path.
+
+With a fork server (`containers.spark.start.fork_server`) the script starts a client of it.
 """
 
 from __future__ import annotations

@@ -179,18 +179,20 @@ def start_session(
     forked: Sequence[str] | None = fork_server.MODULES_OF_LOG,
     secret: Collection[str] = (),
 ) -> SparkSession:
-    """Start the driver's session; see `session_settings`. `job_directory`: that of the job file, from which the Python processes of a
-    local master can import. `log_place`: where the container's log is, for error messages. `jvm_log`: see `containers.spark.start.jvm_log`.
+    """Start the driver's session; see `session_settings`. `job_directory`: that of the job file, from which the Python processes of a local
+    master can import. `log_place`: where the container's log is, for error messages. `jvm_log`: see `containers.spark.start.jvm_log`.
     `java_permissions`: see `containers.spark.local_files`. `forked`: the modules that the fork server imports while the JVM starts, with a
-    local master; None: no fork server. `secret`: names of settings that the JVM gets in a file, because PySpark passes settings as
-    arguments, which every user of the machine can read. Blocks for some seconds while the JVM starts, and for a minute if no master
-    answers. Raises SparkNotStarted, BadSettings."""
+    local master and `sockets`; None: no fork server. `secret`: names of settings that the JVM gets in a file, because PySpark passes
+    settings as arguments, which every user of the machine can read. Blocks for some seconds while the JVM starts, and for a minute if no
+    master answers. Raises SparkNotStarted, BadSettings."""
     submitted = submitted_conf()
     master = submitted.get("spark.master", master)
     temporary = local_dir / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     client = _fork_server(sockets, job_directory, forked) if forked is not None and is_local(master) else ()
     os.environ["PYSPARK_DRIVER_PYTHON"] = here = worker_python(local_dir.absolute(), job_directory, client)
+    if here == sys.executable:
+        _close_fork_server()
     if is_local(master):
         os.environ["PYSPARK_PYTHON"] = here
         of_jvm = plain_environment(job_directory) if here == sys.executable else {}
@@ -227,6 +229,11 @@ _fork_servers: list[ForkServer] = []
 """That of the present session: a process has one session at a time."""
 
 
+def _close_fork_server() -> None:
+    while _fork_servers:
+        _fork_servers.pop().close()
+
+
 def _forked(connections: Connections) -> Sequence[str]:
     reads_log = any(each.get("type") == "log" for each in connections.values())
     return fork_server.MODULES_OF_LOG if reads_log else fork_server.MODULES
@@ -234,8 +241,7 @@ def _forked(connections: Connections) -> Sequence[str]:
 
 def _fork_server(sockets: Path | None, job_directory: Path | None, modules: Sequence[str]) -> Sequence[str]:
     """Start a fork server instead of the present one. Returns how to start a client; nothing if there is no server."""
-    while _fork_servers:
-        _fork_servers.pop().close()
+    _close_fork_server()
     package, spark = Path(pyspark.__file__).parent, installed_spark(os.environ)
     if sockets is None or spark is None:
         return ()

@@ -26,7 +26,6 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import count
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -312,21 +311,26 @@ class SessionClaim:
         await session.drop()
 
     async def _open_when_free(self) -> _Session:
-        """Wait until the claim is free or has expired. Raises DatabaseInUse if its holder renews it."""
+        """Wait until the claim is free or has expired. Raises DatabaseInUse if its holder renews it, StoreUnavailable if the database does
+        not say for CLAIM_SECONDS who holds it."""
         expires_at: datetime | None = None
-        for look in count():
+        reads = changes = 0
+        while True:
             try:
                 return await self._open()
             except _Held as held:
                 if held.expires_at is None or expires_at not in (None, held.expires_at):
                     raise
-                expires_at = held.expires_at
-                if look == _READS_UNTIL_WARNING:
+                expires_at, reads, changes = held.expires_at, reads + 1, 0
+                if reads == _READS_UNTIL_WARNING:
                     log.warning("%s Its claim is not renewed and expires at %s: waiting until then", held, expires_at)
             except _Changing as changing:
-                log.warning("%s", changing)
+                if changes == 0:
+                    log.warning("%s", changing)
+                changes += 1
+                if changes * LOOK_SECONDS > CLAIM_SECONDS:
+                    raise
             await asyncio.sleep(LOOK_SECONDS)
-        raise AssertionError("unreachable")
 
     async def _open(self) -> _Session:
         connection = await self._engine.connect()

@@ -1,7 +1,7 @@
 """A Python process that Spark has started: `python -I -S fork_client.py SOCKET PYTHON ARG… -m MODULE ARG…`.
 
 It asks the fork server at the socket to run the module, and stays as long as that process: it forwards signals, and ends as the process
-does. If the server does not answer, it becomes PYTHON with these arguments.
+does. If the server does not accept the connection, or refuses, it becomes PYTHON with these arguments.
 
 It starts in 10 ms, because it imports neither `site` nor a module written in Python except `os`. So it uses the C modules `_socket` and
 `_signal`.
@@ -12,20 +12,25 @@ import _socket
 import array
 import os
 import resource
+import select
 import sys
 
-ACCEPTED_SECONDS = 5.0
-"""How long to wait until the server accepts the connection. While it imports modules, it does so after each of them. Spark waits for 10 s
-for a process to connect."""
+ACCEPTED_SECONDS = 2.0
+"""How long to wait until the server accepts the connection. While it imports modules, it does so after each of them. Spark waits 10 s until
+a process connects."""
 
 FORWARDED = (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT)
 
 
 def request(words: list[str]) -> bytes:
-    """What the server needs, except the file descriptors: see `containers.spark.start.fork_server.Request`."""
+    """What the server needs, except the file descriptors: see `containers.spark.start.fork_server.parsed`."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     ignores_interrupts = _signal.getsignal(_signal.SIGINT) == _signal.SIG_IGN
-    head = [str(soft), str(int(ignores_interrupts)), str(len(words)), os.getcwd()]  # noqa: PTH109 - pathlib takes 15 ms
+    try:
+        directory = os.getcwd()  # noqa: PTH109 - pathlib takes 15 ms
+    except OSError:  # it was deleted
+        directory = ""
+    head = [str(soft), str(int(ignores_interrupts)), str(len(words)), directory]
     environment = [name + b"=" + value for name, value in os.environb.items()]
     body = b"\0".join([*map(os.fsencode, [*head, *words]), *environment])
     return len(body).to_bytes(4, "big") + body
@@ -59,17 +64,44 @@ def accepted(address: str, seconds: float) -> _socket.socket | None:
 
 
 def started(connection: _socket.socket, words: list[str]) -> int | None:
-    """The id of the process. None if the server refused to fork. If its answer is lost this process must fail, because another one may
-    already be connected to the JVM in its place."""
+    """The id of the process. None if the server did not get the whole request, or refused it. If its answer is lost this process must fail,
+    because another one may already be connected to the JVM in its place."""
     data = request(words)
     descriptors = array.array("i", [0, 1, 2])
-    sent = connection.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptors.tobytes())])
-    while sent < len(data):
-        sent += connection.send(data[sent:])
+    try:
+        sent = connection.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptors.tobytes())])
+        while sent < len(data):
+            sent += connection.send(data[sent:])
+    except OSError:
+        return None
     answer = line(connection)
     if not answer:
         sys.exit("the fork server ended while it started a process")
     return int(answer[1]) if answer[0] == b"started" else None
+
+
+def handle(process: int) -> int | None:
+    """A file descriptor that is readable when the process has ended. None where the system has none."""
+    try:
+        return os.pidfd_open(process)
+    except (AttributeError, OSError):
+        return None
+
+
+def await_end(process: int, descriptor: int | None) -> None:
+    """Wait for a process whose server has ended. Spark takes the end of this process for the end of that one, so without a descriptor that
+    one is killed, and Spark starts another."""
+    if descriptor is None:
+        signal_to(process, _signal.SIGKILL)
+    else:
+        select.select([descriptor], [], [])
+
+
+def signal_to(process: int, number: int) -> None:
+    try:  # noqa: SIM105 - contextlib takes too long
+        os.kill(process, number)
+    except ProcessLookupError:
+        pass  # it has ended, and the server is about to say how
 
 
 def main(address: str, command: list[str]) -> None:
@@ -78,13 +110,17 @@ def main(address: str, command: list[str]) -> None:
     if connection is None or process is None:
         os.execv(command[0], command)  # noqa: S606 - as Spark would have started it
 
+    descriptor = handle(process)
+
     def forward(number: int, _frame: object) -> None:
-        os.kill(process, number)
+        signal_to(process, number)
 
     for each in FORWARDED:
         if _signal.getsignal(each) != _signal.SIG_IGN:
             _signal.signal(each, forward)
     ended = line(connection)
+    if not ended:
+        await_end(process, descriptor)
     code = int(ended[1]) if ended else 1
     if code < 0:
         if -code in FORWARDED:

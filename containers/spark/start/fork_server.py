@@ -6,11 +6,12 @@ imports the modules once, while the JVM starts. Spark then starts `fork_client`,
 of these modules. A module of PySpark that it has not imported is imported for the first process that needs it.
 
 A forked process differs from one that was started only in its parent, and in its name in lists of processes. It has the client's
-arguments, environment, working directory, standard streams and limit of open files. The server refuses requests that it cannot fulfil so,
-because variables that Python or a native library reads when it starts are others; the client then becomes plain Python. The same happens if
-the server has ended or does not answer.
+arguments, environment, working directory, standard streams and limit of open files. The server refuses a request if variables that Python
+or a native library reads at its start differ from its own. The client then becomes plain Python. It does so too if the server does not
+accept its connection.
 
-The server ends with the container's driver, at the end of its standard input. A process whose client was killed is killed.
+The server ends with the container's driver, at the end of its standard input. A process whose client was killed is killed. Processes that
+were forked continue when the server ends, and so do their clients.
 
 Python's own `multiprocessing.forkserver` forks only for its parent.
 """
@@ -28,6 +29,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -56,9 +59,28 @@ OPTIONAL_MODULES = ("pandas",)
 SET_BY_SPARK: Mapping[str, str] = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", "OMP_NUM_THREADS": "1"}
 """Variables of Spark's Python processes, unless they are set otherwise. Some of these processes do not have all of them."""
 
-_OF_EACH_PROCESS = ("PYTHONPATH", "PYTHONSAFEPATH")
-_READ_AT_START = ("LD_", "DYLD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ARROW_", "TZ")
+_OF_EACH_PROCESS = (
+    *("PYTHONPATH", "PYTHONSAFEPATH"),
+    *(
+        "PYTHON_DAEMON_",
+        "PYTHON_DATA_SOURCE_",
+        "PYTHON_FAULTHANDLER_",
+        "PYTHON_TRACEBACK_",
+        "PYTHON_UDF_",
+        "PYTHON_UNIX_",
+        "PYTHON_WORKER_",
+    ),
+)
+"""Variables, or their beginnings, that PySpark reads when a process runs."""
+
+_READ_AT_START = (
+    *("PYTHON", "PYSPARK_ENABLE_NAMEDTUPLE_PATCH", "LD_", "DYLD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_", "ARROW_", "NPY_", "NUMPY_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "NUMEXPR_"),
+)
+"""Beginnings of variables that Python, PySpark, or a native library reads when it is loaded."""
+
 _REQUEST_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1
 _ENDS_WITHIN = 5.0
 _LONGEST_REQUEST = 4 << 20
 
@@ -96,8 +118,8 @@ def path_entries(path: str, spark: Path) -> list[str]:
 def refusal(wanted: Mapping[str, str], own: Mapping[str, str], spark: Path) -> str | None:
     """Why a process with the environment `wanted` cannot be forked from one with the environment `own`; None if it can."""
     for name in sorted(wanted.keys() | own.keys()):
-        read = name.startswith(_READ_AT_START) or (name.startswith("PYTHON") and not name.startswith("PYTHON_"))
-        if not read or name in _OF_EACH_PROCESS or wanted.get(name) == own.get(name):
+        read = name.startswith(_READ_AT_START) and not name.startswith(_OF_EACH_PROCESS)
+        if not read or wanted.get(name) == own.get(name):
             continue
         if name in wanted or name not in SET_BY_SPARK:
             return f"{name} is {wanted.get(name)!r}, and {own.get(name)!r} in the server"
@@ -164,7 +186,7 @@ def start(sockets: Path, spark: Path, job_directory: Path | None, modules: Seque
 
 def import_modules(modules: Iterable[str]) -> None:
     for each in modules:
-        with suppress(Exception):  # a process that needs it fails by itself
+        with suppress(Exception, SystemExit):  # a process that needs it fails by itself
             importlib.import_module(each)
 
 
@@ -216,7 +238,11 @@ class _Server:
                 self._tell(self._clients.pop(ended[0], None), f"ended {os.waitstatus_to_exitcode(ended[1])}")
 
     def _accept(self) -> Request | None:
-        connection, _ = self._listening.accept()
+        try:
+            connection, _ = self._listening.accept()
+        except OSError:  # too many open files: some of the processes will end
+            time.sleep(_PAUSE_SECONDS)
+            return None
         connection.settimeout(_REQUEST_SECONDS)
         request = None
         try:
@@ -226,20 +252,21 @@ class _Server:
             if why is None:
                 import_modules(each for each in (request.module, *request.arguments[:1]) if each.startswith("pyspark."))
                 return self._fork(connection, request)
-            self._tell(connection, "refused")
-        except (OSError, ValueError):  # a client that has ended, or has waited for too long and starts the process itself
-            connection.close()
+        except (OSError, ValueError):
+            pass  # a client that has ended, an incomplete request, or too many processes
+        self._tell(connection, "refused")
         if request is not None:
             for each in request.streams:
                 os.close(each)
         return None
 
     def _fork(self, connection: socket.socket, request: Request) -> Request | None:
-        try:
+        """Raises OSError if the system refuses."""
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # Python 3.12 warns of threads, also of those of a library that allows forks
             process = os.fork()
-        except OSError:  # too many processes, or too little memory: the client needs no fork to become plain Python
-            self._tell(connection, "refused")
-            raise
         if process == 0:
             signal.set_wakeup_fd(-1)
             for each in (self._listening, connection, *self._clients.values()):
@@ -290,15 +317,32 @@ def _become(request: Request, base: Sequence[str], job_directory: str) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (request.files, hard))
-    os.chdir(request.directory)
+    if request.directory:
+        os.chdir(request.directory)
     os.environ.clear()
     os.environb.update(request.environment)
     entries = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     sys.path[:] = dict.fromkeys([*(str(Path(each).absolute()) for each in entries), *base, *filter(None, [job_directory])])
     sys.argv = [request.module, *request.arguments]
-    if (numpy_random := sys.modules.get("numpy.random")) is not None:
-        numpy_random.seed()  # as after an import; Python's own generator does this itself
+    _seed_numpy(of_workers=request.module == "pyspark.daemon")
+    sys.modules.pop(request.module, None)  # as in a process that was started with -m
     runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+
+
+def _seed_numpy(*, of_workers: bool) -> None:
+    """Seed numpy's global generator, as its import would in this process, and with `of_workers` in each process that this one forks.
+    Python's own generator is seeded in each forked process."""
+    if (numpy_random := sys.modules.get("numpy.random")) is None:
+        return
+    numpy_random.seed()
+    daemon = os.getpid()
+
+    def seed_worker() -> None:
+        if os.getppid() == daemon:  # not in the forks of a worker, which has imported numpy itself
+            numpy_random.seed()
+
+    if of_workers:
+        os.register_at_fork(after_in_child=seed_worker)
 
 
 def main(listening: str, spark: str, job_directory: str, *modules: str) -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from typing import Any
 import psutil
 import pytest
 
-from containers.spark.start import fork_server
+from containers.spark.start import fork_client, fork_server
 from containers.spark.start.fork_client import accepted
 from containers.spark.start.fork_server import SET_BY_SPARK, ForkServer, refusal
 from containers.worker_python import worker_python
 from tests.support.processes import wait_for
+
+CLIENT = Path(fork_client.__file__)
 
 PROBE = """
 import faulthandler, json, os, random, resource, signal, sys
@@ -151,6 +154,83 @@ def test_a_process_is_started_plainly_after_the_server_was_killed(server: ForkSe
     assert probed(programs(server, place)[1], place)["parent"] != server.pid
 
 
+def test_a_process_and_its_client_continue_when_the_server_ends(server: ForkServer, place: Path) -> None:
+    """Spark would close the streams of a process whose client has ended."""
+    (place / "installed" / "waits.py").write_text(
+        "import os, sys\nprint(os.getpid(), flush=True)\nsys.stdin.read()\nprint('read', flush=True)\n"
+    )
+    words = [programs(server, place)[1], "-m", "waits"]
+    with subprocess.Popen(words, env=environment(place), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        process = psutil.Process(int(client.stdout.readline()))
+        os.kill(server.pid, signal.SIGKILL)
+        wait_for("a new parent", lambda: process.ppid() != server.pid, 30)
+        with pytest.raises(subprocess.TimeoutExpired):
+            client.wait(0.3)
+        client.stdin.close()
+        assert client.stdout.read() == b"read\n"
+        assert client.wait(30) == 1
+
+
+def test_a_process_is_started_plainly_if_the_server_ends_before_the_request(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(place / "installed"))
+    (place / "installed" / "says.py").write_text("print('plainly')")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(str(place / "socket"))
+        listening.listen()
+        program = worker_python(place, place / "a job's", [sys.executable, "-I", "-S", str(CLIENT), str(place / "socket")])
+        with subprocess.Popen([program, "-m", "says"], stdout=subprocess.PIPE) as client:
+            connection, _ = listening.accept()
+            client.send_signal(signal.SIGSTOP)
+            connection.sendall(b"accepted\n")
+            connection.close()
+            client.send_signal(signal.SIGCONT)
+            assert client.communicate(timeout=30)[0] == b"plainly\n"
+
+
+def test_a_process_can_be_forked_in_a_directory_that_was_deleted(server: ForkServer, place: Path) -> None:
+    (place / "installed" / "says.py").write_text("import os\nprint(os.getppid())")
+    gone = place / "gone"
+    gone.mkdir()
+    leave = f"cd {gone} && rmdir {gone} && exec {programs(server, place)[1]} -m says"
+    done = subprocess.run(["sh", "-c", leave], env=environment(place), capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"{server.pid}\n"
+
+
+DAEMON = """
+import os, sys
+import numpy
+
+for _ in range(2):
+    if os.fork() == 0:
+        first = numpy.random.rand()
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            os.write(writer, repr(numpy.random.rand()).encode())
+            os._exit(0)
+        print(first, os.read(reader, 100).decode() == repr(numpy.random.rand()), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_workers_that_the_daemon_forks_draw_different_numbers_and_nothing_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of a worker's own draw the same ones, as in a process that was started. `pyspark` is a package of this test's."""
+    (place / "installed" / "pyspark").mkdir()
+    (place / "installed" / "pyspark" / "__init__.py").touch()
+    (place / "installed" / "pyspark" / "daemon.py").write_text(f"if __name__ == '__main__':\n{textwrap.indent(DAEMON, '    ')}")
+    monkeypatch.setenv("PYTHONPATH", f"{place / 'installed'}:{Path(__file__).parents[3]}")
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    server = fork_server.start(place, place / "spark", place / "a job's", ("numpy.random", "pyspark.daemon"))
+    assert server is not None
+    done = run(programs(server, place)[1], place, "-m", "pyspark.daemon")
+    server.close()
+    assert (done.returncode, done.stderr) == (0, "")
+    drawn, repeated = zip(*(each.split() for each in done.stdout.splitlines()), strict=True)
+    assert (len(set(drawn)), repeated) == (2, ("True", "True"))
+
+
 def test_a_client_does_not_wait_forever_for_a_server_that_hangs(server: ForkServer, place: Path) -> None:
     probed(programs(server, place)[1], place)
     os.kill(server.pid, signal.SIGSTOP)
@@ -171,7 +251,7 @@ def test_a_request_that_is_no_request_does_not_end_the_server(server: ForkServer
         if data:
             socket.send_fds(connection, [data], [0, 1, 2])
         connection.shutdown(socket.SHUT_WR)
-        assert connection.recv(100) == b""
+        assert connection.recv(100) == b"refused\n"
     assert probed(programs(server, place)[1], place)["parent"] == server.pid
 
 
@@ -179,7 +259,7 @@ def test_the_server_ends_with_the_driver(place: Path) -> None:
     text = f"""
 import os, time
 from pathlib import Path
-from containers.spark.start import fork_server
+from containers.spark.start import fork_client, fork_server
 started = fork_server.start(Path({str(place)!r}), Path("/"), None, ())
 print(started.pid, flush=True)
 time.sleep(1000)
@@ -199,7 +279,9 @@ def test_many_processes_can_be_forked_at_once(server: ForkServer, place: Path) -
     (place / "installed" / "soon.py").write_text("import os, time\ntime.sleep(0.2)\nprint(os.getppid())\n")
     program, env = programs(server, place)[1], environment(place)
     began = [subprocess.Popen([program, "-m", "soon"], env=env, stdout=subprocess.PIPE, text=True) for _ in range(40)]
-    assert {each.communicate(timeout=60)[0] for each in began} == {f"{server.pid}\n"}
+    parents = {each.communicate(timeout=60)[0] for each in began}
+    assert f"{server.pid}\n" in parents
+    assert parents <= {f"{server.pid}\n", f"{os.getpid()}\n"}  # plainly, where the machine is so busy that a client waits for too long
     assert {each.returncode for each in began} == {0}
 
 
@@ -218,7 +300,7 @@ def test_entries_of_spark_are_known_behind_a_link(tmp_path: Path) -> None:
     assert refusal(wanted, {"PYTHONPATH": "/x"}, tmp_path / "link") is None
 
 
-@pytest.mark.parametrize("name", ["PYTHONMALLOC", "LD_PRELOAD", "TZ", "LANG", "MKL_NUM_THREADS", "PYTHONHASHSEED"])
+@pytest.mark.parametrize("name", ["PYTHONMALLOC", "PYTHON_GIL", "LD_PRELOAD", "TZ", "MKL_NUM_THREADS", "NPY_X", "PYTHONHASHSEED"])
 def test_a_variable_that_is_read_at_the_start_is_named(name: str) -> None:
     assert (refusal({name: "x"}, {}, SPARK) or "").startswith(name)
     assert (refusal({name: "x"}, {name: "y"}, SPARK) or "").startswith(name)
