@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from select import PIPE_BUF
 from types import FrameType
@@ -77,6 +79,32 @@ def _pipe_to_watchdog() -> WatchdogPipe:
     return WatchdogPipe(int(os.environ[WATCHDOG_FD]) if WATCHDOG_FD in os.environ else None)
 
 
+def run_in_thread(name: str, work: Callable[[], None]) -> None:
+    """Run `work` on a thread of its own, and signal handlers on this one, the main thread. To wait for a lock, as `Thread.join` does, would
+    miss a signal that arrives just before the wait: Python's part of the handler would not run."""
+    reader, writer = os.pipe()
+    for each in (reader, writer):
+        os.set_blocking(each, False)
+
+    def work_and_wake() -> None:
+        try:
+            work()
+        finally:
+            os.write(writer, b"\0")
+
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    thread = threading.Thread(target=work_and_wake, name=name)
+    thread.start()
+    while thread.is_alive():
+        select.select([reader], [], [])
+        with suppress(BlockingIOError):
+            if b"\0" in os.read(reader, 512):
+                thread.join()
+    signal.set_wakeup_fd(before)
+    os.close(reader)
+    os.close(writer)
+
+
 class Driver:
     """Runs the agent on a thread of its own, and passes signals to it."""
 
@@ -93,11 +121,9 @@ class Driver:
         self._watchdog.job(job.name)
 
     def run(self) -> ExitReason:
-        thread = threading.Thread(target=self._agent_thread, name="sluice-agent")
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
-        thread.start()
-        thread.join()
+        run_in_thread("sluice-agent", self._agent_thread)
         self._watchdog.exiting(self._exit_reason)
         return self._exit_reason
 

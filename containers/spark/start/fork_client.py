@@ -88,13 +88,25 @@ def handle(process: int) -> int | None:
         return None
 
 
-def await_end(process: int, descriptor: int | None) -> None:
-    """Wait for a process whose server has ended. Spark takes the end of this process for the end of that one, so without a descriptor that
-    one is killed, and Spark starts another."""
-    if descriptor is None:
-        signal_to(process, _signal.SIGKILL)
-    else:
-        select.select([descriptor], [], [])
+def wait(connection: _socket.socket, signals: int, process: int, descriptor: int | None) -> list[bytes]:
+    """Forward signals until the server says how the process has ended. Empty if the server has ended: Spark takes the end of this process
+    for the end of that one, so this one waits for it. Without a descriptor it kills that one, and Spark starts another."""
+    awaited = [signals, connection.fileno()]
+    while True:
+        ready, _, _ = select.select(awaited, [], [])
+        if signals in ready:
+            for number in os.read(signals, 64):
+                signal_to(process, number)
+        if connection.fileno() in ready:
+            ended = line(connection)
+            if ended:
+                return ended
+            if descriptor is None:
+                signal_to(process, _signal.SIGKILL)
+                return []
+            awaited = [signals, descriptor]
+        if descriptor in ready:
+            return []
 
 
 def signal_to(process: int, number: int) -> None:
@@ -104,23 +116,23 @@ def signal_to(process: int, number: int) -> None:
         pass  # it has ended, and the server is about to say how
 
 
+def ignored(_number: int, _frame: object) -> None:
+    """The signal is in the pipe."""
+
+
 def main(address: str, command: list[str]) -> None:
     connection = accepted(address, ACCEPTED_SECONDS)
     process = None if connection is None else started(connection, command[command.index("-m") + 1 :])
     if connection is None or process is None:
         os.execv(command[0], command)  # noqa: S606 - as Spark would have started it
 
-    descriptor = handle(process)
-
-    def forward(number: int, _frame: object) -> None:
-        signal_to(process, number)
-
+    signals, written = os.pipe()
+    os.set_blocking(written, False)
+    _signal.set_wakeup_fd(written)  # a handler in Python would not run for a signal that arrives just before a system call that blocks
     for each in FORWARDED:
         if _signal.getsignal(each) != _signal.SIG_IGN:
-            _signal.signal(each, forward)
-    ended = line(connection)
-    if not ended:
-        await_end(process, descriptor)
+            _signal.signal(each, ignored)
+    ended = wait(connection, signals, process, handle(process))
     code = int(ended[1]) if ended else 1
     if code < 0:
         if -code in FORWARDED:

@@ -203,7 +203,7 @@ class _Server:
         os.set_blocking(self._wakes, False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the container ends the server
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends with the driver
 
     def look(self, timeout: float | None) -> Request | None:
         """Do what there is to do. Waits for it at most `timeout` seconds; None: until the server is to end, by SystemExit. In a forked
