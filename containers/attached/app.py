@@ -428,18 +428,19 @@ class App:
             self._kafka.renew({each.id for each in active})
         self._check_executors()
         refused = self._report.update(active)
-        new = [each for each in active if each.run_id not in self._reported]
-        self._reported = {each.run_id for each in active}
         for query, why in refused:
             log.error("query %s is stopped: %s", query.name or query.checkpoint, why)
+        due = self._report.due()
+        if due is not None:
+            self._send("queries", queries=due)
+        new = [each for each in active if each.run_id not in self._reported]
+        self._reported = {each.run_id for each in active}  # last: a query that waits for this ends, and with it perhaps the script
+        for query, _ in refused:
             query.stop(timedelta(0), self._forced)
         for query in new:
             self._check_sink(query)
         if self._stopped.is_set():
             self._stop_all([each for each in active if not self.drains.holds(each)], self._stop_timeout)
-        due = self._report.due()
-        if due is not None:
-            self._send("queries", queries=due)
 
     def _on_start(self, query: ActiveQuery) -> None:
         """Called on the thread of a query that starts, before it reads its checkpoint."""
