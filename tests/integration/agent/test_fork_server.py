@@ -124,7 +124,7 @@ def test_a_client_ends_as_its_process_does(server: ForkServer, place: Path, endi
     assert forked.stderr.splitlines()[-1:] == plain.stderr.splitlines()[-1:]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_to_the_client_ends_the_process(server: ForkServer, place: Path, number: signal.Signals) -> None:
     (place / "installed" / "waits.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(1000)\n")
     with subprocess.Popen([programs(server, place)[1], "-m", "waits"], env=environment(place), stdout=subprocess.PIPE) as client:
