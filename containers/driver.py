@@ -82,27 +82,27 @@ def _pipe_to_watchdog() -> WatchdogPipe:
 def run_in_thread(name: str, work: Callable[[], None]) -> None:
     """Run `work` on a thread of its own, and signal handlers on this one, the main thread. To wait for a lock, as `Thread.join` does, would
     miss a signal that arrives just before the wait: Python's part of the handler would not run."""
-    reader, writer = os.pipe()
-    for each in (reader, writer):
-        os.set_blocking(each, False)
+    signals, written = os.pipe()
+    os.set_blocking(signals, False)
+    os.set_blocking(written, False)
+    ended, ends = os.pipe()
 
-    def work_and_wake() -> None:
+    def work_and_close() -> None:
         try:
             work()
         finally:
-            os.write(writer, b"\0")
+            os.close(ends)
 
-    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    thread = threading.Thread(target=work_and_wake, name=name)
+    before = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+    thread = threading.Thread(target=work_and_close, name=name)
     thread.start()
-    while thread.is_alive():
-        select.select([reader], [], [])
+    while ended not in select.select([signals, ended], [], [])[0]:
         with suppress(BlockingIOError):
-            if b"\0" in os.read(reader, 512):
-                thread.join()
+            os.read(signals, 512)
+    thread.join()
     signal.set_wakeup_fd(before)
-    os.close(reader)
-    os.close(writer)
+    for each in (signals, written, ended):
+        os.close(each)
 
 
 class Driver:
