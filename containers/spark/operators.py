@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, unique
+from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -85,13 +86,16 @@ class LogicalPlan:
         """`plan`: the JVM's object. `mode`: Spark's name of the output mode."""
         self._nodes = tuple((node, str(node.getClass().getSimpleName())) for node in _streaming_nodes(plan))
         self._mode = mode
-        found = [(each, operator) for each in self._nodes if (operator := _operator(*each, mode)) is not None]
-        self.operators = tuple(replace(operator, identity=_short(f"{operator.kind} {_identity(*each, mode)}")) for each, operator in found)
-        """The stateful operators, from the sink to the sources."""
 
     @classmethod
     def of(cls, writer: DataStreamWriter) -> LogicalPlan:
         return cls(writer._df._jdf.queryExecution().analyzed(), _output_mode(writer._jwrite))
+
+    @cached_property
+    def operators(self) -> tuple[Operator, ...]:
+        """The stateful operators, from the sink to the sources."""
+        found = [(each, operator) for each in self._nodes if (operator := _operator(*each, self._mode)) is not None]
+        return tuple(replace(operator, identity=_short(f"{operator.kind} {_identity(*each, self._mode)}")) for each, operator in found)
 
     @property
     def sources(self) -> tuple[str | None, ...]:
