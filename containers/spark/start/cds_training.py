@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 """Optimised compilation would take half of the CPU time, and an archive has no compiled code."""
 
-_SUBMIT_OPTIONS = "SPARK_SUBMIT_OPTS"
-_ARCHIVE_OPTION = "-XX:SharedArchiveFile="
+OPTIONS_OF_JVM = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
+"""Variables with options that each JVM of Spark gets."""
+
+_ARCHIVE = re.compile(r'"-XX:SharedArchiveFile=[^"]*"|-XX:SharedArchiveFile=(?:"[^"]*"|\S)*')
 
 JVM_ENDS_WITHIN = timedelta(minutes=5)
 
@@ -45,16 +48,15 @@ def _settings(archive: ClassArchive) -> Mapping[str, str]:
     return {DEFAULT_JAVA_OPTIONS: f"{archive.make} {SHORT_LIVED}", CLASS_PATH: archive.class_path}
 
 
-def _without_archive(options: str) -> str:
-    """A JVM that starts with an archive cannot write one."""
-    return " ".join(each for each in options.split(" ") if not each.startswith(_ARCHIVE_OPTION))
+def without_archive(options: str) -> str:
+    """The options without an archive of classes: a JVM that starts with one cannot write another."""
+    return _ARCHIVE.sub("", options)
 
 
 def main(archive: ClassArchive) -> int:
     """The exit code of the JVM, which writes the archive when it ends."""
     find_pyspark(os.environ)  # before the imports, so that they find that of SPARK_HOME
-    if _SUBMIT_OPTIONS in os.environ:
-        os.environ[_SUBMIT_OPTIONS] = _without_archive(os.environ[_SUBMIT_OPTIONS])
+    os.environ.update({name: without_archive(os.environ[name]) for name in OPTIONS_OF_JVM if name in os.environ})
     from containers.errors import SparkNotStarted
     from containers.spark.listener import Listener
     from containers.spark.session import start_session
