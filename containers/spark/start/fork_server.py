@@ -60,16 +60,8 @@ SET_BY_SPARK: Mapping[str, str] = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "Y
 """Variables of Spark's Python processes, unless they are set otherwise. Some of these processes do not have all of them."""
 
 _OF_EACH_PROCESS = (
-    *("PYTHONPATH", "PYTHONSAFEPATH"),
-    *(
-        "PYTHON_DAEMON_",
-        "PYTHON_DATA_SOURCE_",
-        "PYTHON_FAULTHANDLER_",
-        "PYTHON_TRACEBACK_",
-        "PYTHON_UDF_",
-        "PYTHON_UNIX_",
-        "PYTHON_WORKER_",
-    ),
+    *("PYTHONPATH", "PYTHONSAFEPATH", "PYTHON_DAEMON_", "PYTHON_DATA_SOURCE_", "PYTHON_FAULTHANDLER_"),
+    *("PYTHON_TRACEBACK_", "PYTHON_UDF_", "PYTHON_UNIX_", "PYTHON_WORKER_"),
 )
 """Variables, or their beginnings, that PySpark reads when a process runs."""
 
@@ -124,7 +116,7 @@ def refusal(wanted: Mapping[str, str], own: Mapping[str, str], spark: Path) -> s
         if name in wanted or name not in SET_BY_SPARK:
             return f"{name} is {wanted.get(name)!r}, and {own.get(name)!r} in the server"
     if path_entries(wanted.get("PYTHONPATH", ""), spark) != path_entries(own.get("PYTHONPATH", ""), spark):
-        return "PYTHONPATH is another"
+        return "PYTHONPATH differs"
     return None
 
 
@@ -198,6 +190,7 @@ class _Server:
         self._spark = spark
         self._own = dict(os.environ)
         self._clients: dict[int, socket.socket] = {}
+        self._said: set[str] = set()
         self._woken, self._wakes = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wakes, False)
@@ -210,7 +203,7 @@ class _Server:
         process: returns what this process is to be."""
         while True:
             connections = {each.fileno(): process for process, each in self._clients.items()}
-            ready, _, _ = select.select([0, self._woken, self._listening.fileno(), *connections], [], [], timeout)
+            ready = _readable([0, self._woken, self._listening.fileno(), *connections], timeout)
             if 0 in ready and not os.read(0, 1):
                 raise SystemExit(0)
             if self._woken in ready:
@@ -252,6 +245,7 @@ class _Server:
             if why is None:
                 import_modules(each for each in (request.module, *request.arguments[:1]) if each.startswith("pyspark."))
                 return self._fork(connection, request)
+            self._say(f"Python processes of Spark start more slowly: {why}")
         except (OSError, ValueError):
             pass  # a client that has ended, an incomplete request, or too many processes
         self._tell(connection, "refused")
@@ -263,9 +257,8 @@ class _Server:
     def _fork(self, connection: socket.socket, request: Request) -> Request | None:
         """Raises OSError if the system refuses."""
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # Python 3.12 warns of threads, also of those of a library that allows forks
+            # Python 3.12 warns of threads, also of those of a library that supports forks.
+            warnings.simplefilter("ignore", DeprecationWarning)
             process = os.fork()
         if process == 0:
             signal.set_wakeup_fd(-1)
@@ -281,12 +274,26 @@ class _Server:
             connection.sendall(f"started {process}\n".encode())
         return None
 
+    def _say(self, line: str) -> None:
+        """Write a line into the container's log, once."""
+        if line not in self._said:
+            self._said.add(line)
+            with suppress(OSError):
+                print(line, file=sys.stderr, flush=True)
+
     @staticmethod
     def _tell(connection: socket.socket | None, line: str) -> None:
         if connection is not None:
             with suppress(OSError):
                 connection.sendall(f"{line}\n".encode())
             connection.close()
+
+
+def _readable(descriptors: Sequence[int], timeout: float | None) -> Sequence[int]:
+    poll = select.poll()  # `select` has a limit of 1,024
+    for each in descriptors:
+        poll.register(each, select.POLLIN)
+    return [each for each, _ in poll.poll(None if timeout is None else timeout * 1000)]
 
 
 def _received(connection: socket.socket) -> Request:
@@ -324,7 +331,7 @@ def _become(request: Request, base: Sequence[str], job_directory: str) -> None:
     entries = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     sys.path[:] = dict.fromkeys([*(str(Path(each).absolute()) for each in entries), *base, *filter(None, [job_directory])])
     sys.argv = [request.module, *request.arguments]
-    _seed_numpy(of_workers=request.module == "pyspark.daemon")
+    _seed_numpy(of_workers=bool(request.arguments))  # a daemon, also a user's own, is started with the module of its workers
     sys.modules.pop(request.module, None)  # as in a process that was started with -m
     runpy.run_module(request.module, run_name="__main__", alter_sys=True)
 

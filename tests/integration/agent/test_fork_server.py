@@ -140,13 +140,17 @@ def test_a_signal_to_the_client_ends_the_process(server: ForkServer, place: Path
     "changes", [{"PYTHONHASHSEED": "5"}, {"OMP_NUM_THREADS": "4"}, {"LC_ALL": "C"}, {"PYTHONPATH": "@/installed:/other"}]
 )
 def test_a_process_is_started_plainly_if_a_variable_that_is_read_at_the_start_is_another(
-    server: ForkServer, place: Path, changes: dict[str, str]
+    capfd: pytest.CaptureFixture[str], server: ForkServer, place: Path, changes: dict[str, str]
 ) -> None:
     changes = {name: value.replace("@", str(place)) for name, value in changes.items()}
     plain, forked = programs(server, place)
     made = probed(forked, place, **changes)
     assert made["parent"] != server.pid
     assert made["seen"] == probed(plain, place, **changes)["seen"]
+    probed(forked, place, **changes)
+    said = capfd.readouterr().err
+    assert said.count("Python processes of Spark start more slowly") == 1
+    assert next(iter(changes)) in said
 
 
 def test_a_process_is_started_plainly_after_the_server_was_killed(server: ForkServer, place: Path) -> None:
@@ -224,7 +228,7 @@ def test_workers_that_the_daemon_forks_draw_different_numbers_and_nothing_is_sai
     monkeypatch.setenv("PYTHONWARNINGS", "error")
     server = fork_server.start(place, place / "spark", place / "a job's", ("numpy.random", "pyspark.daemon"))
     assert server is not None
-    done = run(programs(server, place)[1], place, "-m", "pyspark.daemon")
+    done = run(programs(server, place)[1], place, "-m", "pyspark.daemon", "pyspark.worker")
     server.close()
     assert (done.returncode, done.stderr) == (0, "")
     drawn, repeated = zip(*(each.split() for each in done.stdout.splitlines()), strict=True)
