@@ -140,8 +140,9 @@ def test_a_signal_to_the_client_ends_the_process(server: ForkServer, place: Path
     "changes", [{"PYTHONHASHSEED": "5"}, {"OMP_NUM_THREADS": "4"}, {"LC_ALL": "C"}, {"PYTHONPATH": "@/installed:/other"}]
 )
 def test_a_process_is_started_plainly_if_a_variable_that_is_read_at_the_start_is_another(
-    capfd: pytest.CaptureFixture[str], server: ForkServer, place: Path, changes: dict[str, str]
+    request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str], place: Path, changes: dict[str, str]
 ) -> None:
+    server = request.getfixturevalue("server")  # after `capfd`, so that its output is captured
     changes = {name: value.replace("@", str(place)) for name, value in changes.items()}
     plain, forked = programs(server, place)
     made = probed(forked, place, **changes)
