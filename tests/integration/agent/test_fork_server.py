@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -60,12 +61,18 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
+def sockets() -> Iterator[Path]:
+    """A directory with a short path: that of a socket has at most 107 bytes."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def server(place: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(place / "installed"), os.environ.get("PYTHONPATH")])))
     for name in SET_BY_SPARK:
         monkeypatch.delenv(name, raising=False)
-    sockets = Path(os.path.relpath(place))
-    started = fork_server.start(sockets.absolute(), place / "spark", place / "a job's", ("numpy", "no_such_module"))
+    started = fork_server.start(sockets, place / "spark", place / "a job's", ("numpy", "no_such_module"))
     assert started is not None
     yield started
     started.close()
@@ -178,13 +185,15 @@ def test_a_process_and_its_client_continue_when_the_server_ends(server: ForkServ
         assert client.wait(30) == 1
 
 
-def test_a_process_is_started_plainly_if_the_server_ends_before_the_request(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_started_plainly_if_the_server_ends_before_the_request(
+    place: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(place / "installed"))
     (place / "installed" / "says.py").write_text("print('plainly')")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
-        listening.bind(str(place / "socket"))
+        listening.bind(str(sockets / "socket"))
         listening.listen()
-        program = worker_python(place, place / "a job's", [sys.executable, "-I", "-S", str(CLIENT), str(place / "socket")])
+        program = worker_python(place, place / "a job's", [sys.executable, "-I", "-S", str(CLIENT), str(sockets / "socket")])
         with subprocess.Popen([program, "-m", "says"], stdout=subprocess.PIPE) as client:
             connection, _ = listening.accept()
             client.send_signal(signal.SIGSTOP)
@@ -220,14 +229,16 @@ for _ in range(2):
 """
 
 
-def test_workers_that_the_daemon_forks_draw_different_numbers_and_nothing_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_the_daemon_forks_draw_different_numbers_and_nothing_is_said(
+    place: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The processes of a worker's own draw the same ones, as in a process that was started. `pyspark` is a package of this test's."""
     (place / "installed" / "pyspark").mkdir()
     (place / "installed" / "pyspark" / "__init__.py").touch()
     (place / "installed" / "pyspark" / "daemon.py").write_text(f"if __name__ == '__main__':\n{textwrap.indent(DAEMON, '    ')}")
     monkeypatch.setenv("PYTHONPATH", f"{place / 'installed'}:{Path(__file__).parents[3]}")
     monkeypatch.setenv("PYTHONWARNINGS", "error")
-    server = fork_server.start(place, place / "spark", place / "a job's", ("numpy.random", "pyspark.daemon"))
+    server = fork_server.start(sockets, place / "spark", place / "a job's", ("numpy.random", "pyspark.daemon"))
     assert server is not None
     done = run(programs(server, place)[1], place, "-m", "pyspark.daemon", "pyspark.worker")
     server.close()
@@ -260,12 +271,12 @@ def test_a_request_that_is_no_request_does_not_end_the_server(server: ForkServer
     assert probed(programs(server, place)[1], place)["parent"] == server.pid
 
 
-def test_the_server_ends_with_the_driver(place: Path) -> None:
+def test_the_server_ends_with_the_driver(sockets: Path) -> None:
     text = f"""
 import os, time
 from pathlib import Path
 from containers.spark.start import fork_client, fork_server
-started = fork_server.start(Path({str(place)!r}), Path("/"), None, ())
+started = fork_server.start(Path({str(sockets)!r}), Path("/"), None, ())
 print(started.pid, flush=True)
 time.sleep(1000)
 """
