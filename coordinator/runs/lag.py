@@ -112,6 +112,9 @@ class LagMonitor:
         self._clock = clock
         self._model_of = model_of
         self._positions: dict[RunId, _Positions] = {}
+        self._forgotten: set[RunId] = set()
+        self._all_forgotten = False
+        """Runs whose stored offsets have changed since the chore began to read them."""
         self._computed: Mapping[RunId, _Computed] = {}
         self._jobs: Sequence[JobStatus] = ()
         self._ends: Mapping[StreamId, Offsets] = {}
@@ -140,21 +143,26 @@ class LagMonitor:
     def forget(self, run_id: RunId) -> None:
         """Drop the cached offsets of a run whose stored offsets have changed without reports."""
         self._positions.pop(run_id, None)
+        self._forgotten.add(run_id)
 
     def forget_all(self) -> None:
         """Drop all cached offsets, because those of any run may have changed."""
         self._positions.clear()
+        self._all_forgotten = True
 
     # --- the chore -------------------------------------------------------------------------------------------------
 
     async def run_once(self) -> Mapping[str, int]:
+        self._forgotten.clear()
+        self._all_forgotten = False
         async with self._store.read() as tx:
             jobs = await tx.runs.jobs()
             runs = {run.run_id: run for run in await tx.runs.active()}
             models = {run_id: await self._model_of(tx, run) for run_id, run in runs.items()}
             counts = {run_id: await tx.fleet.counts(run_id, run.job) for run_id, run in runs.items()}
-            await self._find_positions(tx, runs, models)
-        positions = dict(self._positions)  # `forget` may remove one of them meanwhile
+            positions = await self._find_positions(tx, runs, models)
+        kept = {} if self._all_forgotten else {run_id: found for run_id, found in positions.items() if run_id not in self._forgotten}
+        self._positions = kept
         self._stage_metrics.keep_only(runs.keys())
         reports = {run_id: dict(self._stage_metrics.of_run(run_id)) for run_id in runs}
         looked_at = self._clock.now()
@@ -193,7 +201,9 @@ class LagMonitor:
         self._jobs, self._lag, self._made_at = [status(job) for job in jobs], lag, self._clock.elapsed()
         return {}
 
-    async def _find_positions(self, tx: ReadTransaction, runs: Mapping[RunId, RunRow], models: Mapping[RunId, JobModel]) -> None:
+    async def _find_positions(
+        self, tx: ReadTransaction, runs: Mapping[RunId, RunRow], models: Mapping[RunId, JobModel]
+    ) -> Mapping[RunId, _Positions]:
         of_job = Counter(run.job for run in runs.values())
         known = {run_id: found for run_id, found in self._positions.items() if run_id in runs}
         for run_id, run in runs.items():
@@ -202,7 +212,7 @@ class LagMonitor:
                 for (task, stage), row in rows.items():
                     self._stage_metrics.restore(run_id, task, stage, row.late_rows)
                 known[run_id] = await _positions(tx, run, models[run_id], rows, alone=of_job[run.job] == 1)
-        self._positions = known
+        return known
 
     async def _look_up_ends(self, streams: Iterable[StreamId]) -> Mapping[StreamId, Offsets]:
         """The ends of the streams, without those whose system does not answer."""

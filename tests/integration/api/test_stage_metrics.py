@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
 from coordinator.runs.lag import LagMonitor
+from coordinator.store.sql import ReadTransaction
 from sluice.core.errors import StreamUnavailable
 from sluice.core.ids import Generation, Lineage, RunId
 from sluice.streams.log import LogSystem, Record, Writer
@@ -326,6 +329,21 @@ async def test_lag_is_not_shown_when_it_was_measured_more_than_a_minute_ago(call
     assert set(made.of_run(RunId(run_id)).values()) == {0}
     clock.advance(1)
     assert (made.jobs, made.of_run(RunId(run_id))) == ((), {})
+
+
+async def test_lag_is_measured_although_stored_offsets_change_meanwhile(caller: Caller, clock: FakeClock, run_id: str) -> None:
+    parts = caller.coordinator.api.state.parts
+
+    class Store:
+        @asynccontextmanager
+        async def read(self) -> AsyncIterator[ReadTransaction]:
+            async with parts.health.store.read() as tx:
+                yield tx
+            made.forget(RunId(run_id))
+
+    made = LagMonitor(cast("Any", Store()), parts.systems, parts.stage_metrics, clock, parts.models.decoded)
+    await made.run_once()
+    assert set(made.of_run(RunId(run_id)).values()) == {0}
 
 
 # --- the coordinator's metrics ---------------------------------------------------------------------------------------
