@@ -31,7 +31,7 @@ test-s3a: $(VENV)/test.stamp java
 	SLUICE_TEST_S3A=1 $(BIN)/python -m pytest -q tests/attached/test_s3a_checkpoints.py
 
 # The whole system in virtual time, with faults: make simulate SEEDS=1000 FROM=0, or one seed with what happened: make simulate SEED=7 TRACE=1
-# See docs/simulation.md for ONLY, SHRINK, COVERAGE, YEAR and FAULTS.
+# See docs/simulation.md for ONLY, NO_SHRINK, COVERAGE, YEAR and FAULTS.
 SEEDS ?= 100
 FROM ?= 0
 VERBS := coordinator/drains,coordinator/fleet,coordinator/jobmodels,coordinator/runs,coordinator/snapshots,containers/agent,containers/state
@@ -47,7 +47,7 @@ else ifdef YEAR
 	$(BIN)/python -m tests.simulation.year $(if $(filter-out 1,$(YEAR)),--days $(YEAR))
 else
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --from $(FROM)) $(if $(ONLY),--only $(ONLY)) \
-	    $(if $(TRACE),--trace) $(if $(SHRINK),--shrink)
+	    $(if $(TRACE),--trace) $(if $(NO_SHRINK),--no-shrink)
 endif
 
 check: $(VENV)/test.stamp java

@@ -182,7 +182,13 @@ def identity_providers(settings: Settings) -> Sequence[ProviderSettings]:
     ]
 
 
-def stores_of_blobs(settings: Settings, clock: Clock, requests: dict[str, Requests], on_open: OnOpen | None = None) -> BlobStores:
+def stores_of_blobs(
+    settings: Settings,
+    clock: Clock,
+    requests: dict[str, Requests],
+    on_open: OnOpen | None = None,
+    open_one: Callable[[str, Clock], BlobStore] = open_blob_store,
+) -> BlobStores:
     """The configured blob stores, not opened yet. Raises BadSettings for a URL with an unknown scheme."""
     names = tuple(map(BlobStoreName, settings.blob_places))
     to, back = (
@@ -190,7 +196,7 @@ def stores_of_blobs(settings: Settings, clock: Clock, requests: dict[str, Reques
     )
 
     def make(name: str, url: str) -> BlobStore:
-        return wrapped(open_blob_store(url, clock), requests.setdefault(name, Requests()), clock=clock)
+        return wrapped(open_one(url, clock), requests.setdefault(name, Requests()), clock=clock)
 
     for name, url in settings.blob_places.items():
         make(name, url)
@@ -218,10 +224,12 @@ def build(
     store: Store | None = None,
     pace: float = 1.0,
     systems: Mapping[str, StreamSystem] | None = None,
+    open_one: Callable[[str, Clock], BlobStore] = open_blob_store,
 ) -> Coordinator:
     """Create and connect all objects. Nothing is opened before the application's lifespan begins. `on_claim_lost` is called when another
     coordinator has taken over the database: this one must stop, because its memory is out of date. `store`, `systems`: by default
-    those of the settings. `pace`: what the intervals of chores are multiplied by. Raises BadSettings."""
+    those of the settings. `pace`: what the intervals of chores are multiplied by. `open_one`: opens the blob store at a URL. Raises
+    BadSettings."""
     clock = clock or SystemClock()
     connections = Connections(connection_limit(settings.max_connections, file_limit()), settings.max_connections_per_peer, clock)
     store = store or open_store(settings.database)
@@ -245,7 +253,7 @@ def build(
     lag = LagMonitor(store, systems, stage_metrics, clock, models.decoded)
     reports, regrouping = ReportChecks(models.decoded, lag.ends_after), Regrouping(leases, clock, new_lineage, lag.forget)
     requests: dict[str, Requests] = {}
-    blob_stores = stores_of_blobs(settings, clock, requests, partial(owns_blob_store, store))
+    blob_stores = stores_of_blobs(settings, clock, requests, partial(owns_blob_store, store), open_one)
     blob_credentials = BlobCredentials(blob_stores, store_roles(settings), clock)
     strangers = Strangers(clock.elapsed)
     issued = IssuedNumbers(

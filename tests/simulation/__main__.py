@@ -19,6 +19,9 @@ from tests.simulation.runs import FAULTS_OF_A_SEED, Outcome, fewest_faults, run_
 LEAST_SHARE = 0.01
 """The least share of the seeds in which each kind of fault should happen."""
 
+ENOUGH = 1000
+"""From so many seeds on a share that is too low is a failure."""
+
 
 def outcomes(seeds: Iterable[int], kinds: Sequence[str], count: int, workers: int, seconds: float | None) -> Iterator[Outcome]:
     """In the order in which they end. Seeds that have begun within the time are finished."""
@@ -39,12 +42,14 @@ def outcomes(seeds: Iterable[int], kinds: Sequence[str], count: int, workers: in
                 running |= {pool.submit(run, seed) for seed in islice(left, len(ended))}
 
 
-def show_shares(faults: Sequence[Counter[str]], kinds: Collection[str]) -> None:
-    """Print in how many of the seeds each kind of fault happened. A fault that found nothing to act on does not count."""
+def show_shares(faults: Sequence[Counter[str]], kinds: Collection[str]) -> Sequence[str]:
+    """Print in how many of the seeds each kind of fault happened. A fault that found nothing to act on does not count. Returns the kinds
+    that happened too rarely."""
     shares = {name: sum(name in each for each in faults) / len(faults) for name in sorted(kinds)}
     print("seeds with each fault: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items()))
     rare = [name for name, share in shares.items() if share < LEAST_SHARE]
     print(f"in less than {LEAST_SHARE:.0%} of the seeds: {', '.join(rare) or 'none'}")
+    return rare
 
 
 def show_fewest(seed: int, kinds: Sequence[str], count: int) -> None:
@@ -67,7 +72,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="how many processes")
     parser.add_argument("--trace", action="store_true", help="print what happened")
     parser.add_argument("--until-broken", action="store_true", help="end with the first seed that fails")
-    parser.add_argument("--shrink", action="store_true", help="find the fewest faults that break the first seed that fails")
+    parser.add_argument("--no-shrink", action="store_true", help="do not look for the fewest faults that break the first seed that fails")
     options = parser.parse_args()
     began, failed, run = time.monotonic(), [], 0
     kinds = [kind for kind in options.kinds.split(",") if kind]
@@ -78,7 +83,7 @@ def main() -> int:
         outcome = run_seed(options.seed, options.faults, only, kinds)
         print("\n".join([*(outcome.trace if options.trace else ()), *(f"seed {options.seed}: {each}" for each in outcome.broken)]))
         print(f"{time.monotonic() - began:.0f} s, {outcome.virtual_seconds:.0f} s of virtual time, {outcome.requests} requests")
-        if outcome.broken and options.shrink:
+        if outcome.broken and not options.trace and not options.no_shrink:
             show_fewest(options.seed, kinds, options.faults)
         return 1 if outcome.broken else 0
     faults: list[Counter[str]] = []
@@ -91,10 +96,10 @@ def main() -> int:
             if options.until_broken:
                 break
     print(f"{run} seeds from {options.first} in {time.monotonic() - began:.0f} s, {len(failed)} failed: {sorted(failed)}")
-    show_shares(faults, kinds or FAULTS.keys())
-    if failed and options.shrink:
+    rare = show_shares(faults, kinds or FAULTS.keys())
+    if failed and not options.no_shrink:
         show_fewest(min(failed), kinds, options.faults)
-    return 1 if failed else 0
+    return 1 if failed or (rare and run >= ENOUGH) else 0
 
 
 if __name__ == "__main__":

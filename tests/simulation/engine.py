@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import greenlet
 import pyarrow as pa
 
 from containers.engine import StageStart
@@ -31,6 +32,18 @@ from tests.support.engines import FakeQuery
 PAUSES = (0.5, 5)
 """Seconds between two batches of a query, at least and at most. Shorter intervals cost time and hardly find more faults."""
 
+SHORT_PAUSES = (0.1, 0.5)
+"""The same, when no more faults happen."""
+
+RECORDS = (3, 10, 30)
+"""How many records a batch reads at most."""
+
+INTERRUPTED = 0.02
+"""How likely it is that a batch is interrupted between two of its steps."""
+
+INTERRUPTIONS = (0.01, 0.5, 3.0)
+"""Seconds."""
+
 COMPACTED_EVERY = 6
 """After this many batches the sums are written to one file, and older files are deleted."""
 
@@ -44,9 +57,11 @@ class SimulatedEngine(CountingEngine):
     chance: Random
     kill_after: int | None = None
     on_kill: Callable[[], None] = lambda: None
-    on_started: Callable[[StageStart], None] = lambda start: None
-    """A query runs from now on."""
+    on_works: Callable[[StageStart], None] = lambda start: None
+    """A query starts, or a batch of it."""
     steps: int = 0
+    records: int | None = None
+    """How many records each batch reads at most; None: drawn from `RECORDS`."""
     brokers: Brokers | None = None
     """Of Kafka, if its streams are there."""
     _writers: dict[str, TransactionalWriter] = field(default_factory=dict)
@@ -56,7 +71,7 @@ class SimulatedEngine(CountingEngine):
 
     def start(self, start: StageStart) -> tuple[str, Any]:
         token, query = super().start(start)
-        self.on_started(start)
+        self.on_works(start)
         self.loop.call_soon(self._reads, query)
         return token, query
 
@@ -66,11 +81,11 @@ class SimulatedEngine(CountingEngine):
     async def _run_query(self, query: FakeQuery) -> None:
         """Run batch after batch, as Spark does. A batch that fails ends the query."""
         while not query.stopped:
-            await asyncio.sleep(self.chance.uniform(*PAUSES))
+            await asyncio.sleep(self.chance.uniform(*(PAUSES if self.records is None else SHORT_PAUSES)))
             if self.brokers is not None and self.brokers.away:
                 continue  # a reader waits for the brokers
             try:
-                await self.reads_on(query, self.chance.choice((3, 10, 30)))
+                await self.reads_on(query, self.records or self.chance.choice(RECORDS))
             except Exception as error:
                 if not isinstance(error, SluiceError):
                     self.ledger.faults.append(f"{query.start.query}: {error!r}")
@@ -79,6 +94,7 @@ class SimulatedEngine(CountingEngine):
                     query.callbacks.on_end(query.token, f"{type(error).__name__}: {error}")
 
     def _run(self, start: StageStart, batch: int, text: str | None) -> None:
+        self.on_works(start)
         super()._run(start, batch, text)
         if batch % COMPACTED_EVERY == COMPACTED_EVERY - 1:
             self._step()
@@ -203,8 +219,16 @@ class SimulatedEngine(CountingEngine):
         return super()._counts(start, before)
 
     def _step(self) -> None:
+        """Other processes may act between two steps, also for so long that a lease ends."""
         if self.process.dead:
             raise Killed
+        if greenlet.getcurrent().parent is not None and self.chance.random() < INTERRUPTED:
+            seconds = self.chance.choice(INTERRUPTIONS)
+
+            def until(wake: Callable[[], None]) -> None:
+                self.loop.call_later(seconds, wake)
+
+            self.loop.wait_in_thread(until)
         self.steps += 1
         if self.kill_after is not None:
             self.kill_after -= 1

@@ -13,6 +13,9 @@ from tests.simulation.impostors import impostor
 from tests.simulation.world import BLOB_STORES, Container, World
 from tests.support.faults import Fault
 
+RECORDS_AFTERWARDS = 100
+"""How many records a batch reads at most when all faults are over."""
+
 
 def _running(world: World) -> list[Container]:
     return [slot.container for _, slot in sorted(world.slots.items()) if slot.container is not None and slot.container.running]
@@ -257,9 +260,21 @@ async def blob_store_fails(world: World) -> None:
     world.later(world.dice.choice((5, 30, 70)), lambda: setattr(world, "blobs_fail", None))
 
 
+async def blob_store_of_coordinator_fails(world: World) -> None:
+    """The same for operations of the coordinator. One that starts meanwhile may have to wait."""
+    world.coordinator_blobs_fail = world.dice.choice((Fault.FAIL, Fault.LOST, Fault.PART, Fault.HANG)), world.dice.choice((0.2, 1.0))
+    seconds = world.dice.choice((5, 30, 70))
+    world.say(f"the blob store fails for the coordinator: {world.coordinator_blobs_fail}")
+    world.disturb(seconds)
+    world.later(seconds, lambda: setattr(world, "coordinator_blobs_fail", None))
+
+
 async def database_away(world: World) -> None:
+    seconds = world.dice.choice((1, 10, 19, 150))
+    world.say(f"the database is away for {seconds} s")
+    world.disturb(seconds)
     world.database.away = True
-    world.later(world.dice.choice((1, 10, 19)), lambda: setattr(world.database, "away", False))
+    world.later(seconds, lambda: setattr(world.database, "away", False))
 
 
 async def commit_without_answer(world: World) -> None:
@@ -495,6 +510,7 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[bool | None]]] = {
         jump_clock,
         put_clock_ahead,
         blob_store_fails,
+        blob_store_of_coordinator_fails,
         database_away,
         commit_without_answer,
         change_without_answer,
@@ -528,13 +544,15 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[bool | None]]] = {
 
 
 async def heal(world: World) -> None:
-    """End all faults."""
+    """End all faults. Batches are large from now on, so that everything is soon read."""
+    world.records = RECORDS_AFTERWARDS
     for container in world.containers:
         for engine in container.engines:
-            engine.kill_after = None
+            engine.kill_after, engine.records = None, RECORDS_AFTERWARDS
         if container.process.frozen:
             _resume(world, container)
-    world.blobs_fail, world.database.away = None, False
+    world.blobs_fail = world.coordinator_blobs_fail = None
+    world.database.away = False
     world.network.ways.clear()
     if world.brokers is not None:
         world.brokers.away, world.brokers.lose_commits = False, 0

@@ -160,7 +160,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def discard(self) -> None:
         """Drop everything that has not ended; see `collect_quietly`."""
         self._discarded = True
-        with _silent():
+        with silent():
             self._kept.clear()
 
     def _check_closed(self) -> None:
@@ -275,8 +275,8 @@ def simulated(chance: Random) -> Iterator[SimulatedLoop]:
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
-    """Ignore warnings and errors of the `finally` blocks of dropped coroutines, which run now, without effect."""
+def silent() -> Iterator[None]:
+    """Ignore warnings and errors of the `finally` blocks of dropped coroutines, which run without effect when they are collected."""
     former, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         with warnings.catch_warnings():
@@ -288,7 +288,7 @@ def _silent() -> Iterator[None]:
 
 def collect_quietly() -> None:
     """Collect the garbage of a loop that has ended."""
-    with _silent():
+    with silent():
         gc.collect()
 
 

@@ -1,7 +1,7 @@
 """`python -m tests.simulation.removed_fixes [NAME...]`: whether the simulation detects that a fix was removed; `make simulate FAULTS=1`.
 
 Each file faults/NAME.diff removes one fix. The lines before the diff name the fix, the seeds to run, how many faults a seed has and of
-which kinds, and the seed that detected the removal. The kinds are limited because a combination of certain faults out of 40 kinds is rare:
+which kinds, and the seed that detected the removal. The kinds are limited because a combination of certain faults out of all kinds is rare:
 
     Fix: a shorter lease waits for the longer ones that were granted before
     Seeds: 20 from 0
@@ -81,6 +81,7 @@ def _first_broken(tree: Path, removed: RemovedFix, first: int, count: int) -> st
         "--faults",
         str(removed.faults),
         "--until-broken",
+        "--no-shrink",
     ]
     if count == 1:
         seeds += ["--workers", "1"]

@@ -8,18 +8,20 @@ import logging
 import shutil
 import tempfile
 import time
-import warnings
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
+from sluice.core.errors import SluiceError
 from sluice.randomness import drawn_from
 from tests.simulation.fault_injection import FAULTS, KAFKA_FAULTS, POSTGRESQL_FAULTS, heal, lose_markers
 from tests.simulation.impostors import impostor
-from tests.simulation.loop import collect_quietly, main_process, simulated
+from tests.simulation.loop import Killed, collect_quietly, main_process, silent, simulated
 from tests.simulation.world import World
+from tests.support.databases import create_migrated
 
 FAULTS_OF_A_SEED = 20
 
@@ -32,6 +34,18 @@ PAUSES = (2, 4, 8)
 
 NO_ADDRESS = "192.0.2.1"
 """An address of no machine (RFC 5737): a container that cannot serve its metrics runs without the server, whose threads would be real."""
+
+OTHERS = 3
+"""How many other faults are tried, one after another, if one finds nothing to act on."""
+
+OURS = ("containers", "coordinator", "sluice")
+"""Packages whose log is looked at."""
+
+EARLY = {"gc_grace_seconds": 60, "gc_every_seconds": 10}
+"""Settings of the coordinator where garbage is collected within a seed."""
+
+SHORT_COMMITS = {"commit_max_delay_seconds": 5, "commit_timeout_seconds": 20}
+"""Settings of the containers there: a backup that takes longer than the grace period might lose its blobs."""
 
 SETTLES_WITHIN = 900
 """Virtual seconds in which, after the last fault, everything is read and drained."""
@@ -55,24 +69,27 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """`after`: seconds after the previous fault. `number`: determines, with the seed, the random choices of this fault."""
+    """`after`: seconds after the previous fault. `number`: determines, with the seed, the random choices of this fault. `instead`: the
+    faults that are tried if it finds nothing to act on."""
 
     number: int
     after: float
     name: str
+    instead: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """What a seed runs on. `kafka`: its streams are in Kafka, otherwise in the embedded log. `postgresql`: its database is PostgreSQL,
     otherwise SQLite. `pace`: the factor for the intervals of the coordinator's chores; None: drawn by the seed. `standby`: slots keep
-    copies of the state of others. `removal`: the job is removed at the end."""
+    copies of the state of others. `removal`: the job is removed at the end. `early`: garbage collection deletes blobs after a minute."""
 
     kafka: bool
     postgresql: bool
     pace: float | None
     standby: bool = False
     removal: bool = False
+    early: bool = False
 
 
 def place_of(seed: int, kinds: Collection[str]) -> Place:
@@ -80,7 +97,8 @@ def place_of(seed: int, kinds: Collection[str]) -> Place:
     if kinds:
         return Place(not KAFKA_FAULTS.isdisjoint(kinds), not POSTGRESQL_FAULTS.isdisjoint(kinds), None)
     chance = Random(f"place of {seed}")
-    return Place(chance.random() < 0.35, chance.random() < 0.35, chance.choice(PACES), chance.random() < 0.3, chance.random() < 0.3)
+    kafka, postgresql, pace = chance.random() < 0.35, chance.random() < 0.35, chance.choice(PACES)
+    return Place(kafka, postgresql, pace, chance.random() < 0.3, chance.random() < 0.3, chance.random() < 0.3)
 
 
 def plan_faults(seed: int, count: int, kinds: Collection[str] = ()) -> Sequence[PlannedFault]:
@@ -89,7 +107,15 @@ def plan_faults(seed: int, count: int, kinds: Collection[str] = ()) -> Sequence[
     chance, place = Random(f"faults of {seed}"), place_of(seed, kinds)
     elsewhere = (frozenset() if place.kafka else KAFKA_FAULTS) | (frozenset() if place.postgresql else POSTGRESQL_FAULTS)
     pause, names = chance.choice(PAUSES), sorted(kinds or FAULTS.keys() - elsewhere)
-    return [PlannedFault(number, chance.expovariate(1 / pause), chance.choice(names)) for number in range(count)]
+    return [
+        PlannedFault(number, chance.expovariate(1 / pause), chance.choice(names), chance.choices(names, k=OTHERS))
+        for number in range(count)
+    ]
+
+
+def kinds_of(plan: Sequence[PlannedFault]) -> Collection[str]:
+    """The kinds of faults that may happen."""
+    return {name for each in plan if each.name for name in (each.name, *each.instead)}
 
 
 def run_seed(seed: int, faults: int = FAULTS_OF_A_SEED, only: Collection[int] | None = None, kinds: Collection[str] = ()) -> Outcome:
@@ -100,12 +126,12 @@ def run_seed(seed: int, faults: int = FAULTS_OF_A_SEED, only: Collection[int] | 
     chance, outcome = Random(seed), Outcome(seed, plan=plan)
     shared_memory = Path("/dev/shm")
     directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=shared_memory if shared_memory.is_dir() else None))
-    logging.disable(logging.CRITICAL)
     if not gc.get_freeze_count():
         gc.freeze()  # modules and classes stay; collections would look at all of them again and again
     try:
-        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # coroutines of dead processes that were never awaited
+        with silent():  # also what was left of earlier seeds
             _run_seed(chance, directory, outcome, kinds)
+            logging.disable(logging.CRITICAL)
             collect_quietly()
     finally:
         logging.disable(logging.NOTSET)
@@ -113,10 +139,38 @@ def run_seed(seed: int, faults: int = FAULTS_OF_A_SEED, only: Collection[int] | 
     return outcome
 
 
+class _Unexpected(logging.Handler):
+    """Collects what the code under test logs with an error that is none of its own: it has met something that nobody has thought of."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        ours = record.name.partition(".")[0] in OURS
+        if ours and error is not None and not isinstance(error, (SluiceError, Killed)):
+            self.found.append(f"{record.name} logs {record.getMessage()!r}: {error!r}")
+
+
+@contextmanager
+def unexpected_errors() -> Iterator[list[str]]:
+    """What was logged in the block; nothing is printed."""
+    handler, root = _Unexpected(), logging.getLogger()
+    former, level = root.handlers, root.level
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)
+    try:
+        yield handler.found
+    finally:
+        root.handlers = former
+        root.setLevel(level)
+
+
 def _run_seed(chance: Random, directory: Path, outcome: Outcome, kinds: Collection[str]) -> None:
     """Run the seed in a function of its own, so that no reference to the world is left."""
     place = place_of(outcome.seed, kinds)
-    with drawn_from(chance), simulated(chance) as loop:
+    with drawn_from(chance), unexpected_errors() as unexpected, simulated(chance) as loop:
         settings = {
             "commit_interval_seconds": chance.choice((0, 1, 5, 3600)),
             "max_replay": chance.choice((3, 8)),
@@ -128,41 +182,49 @@ def _run_seed(chance: Random, directory: Path, outcome: Outcome, kinds: Collecti
             loop,
             chance,
             directory,
-            settings,
-            authentication=any(each.name == impostor.__name__ for each in outcome.plan),
+            settings | (SHORT_COMMITS if place.early else {}),
+            authentication=impostor.__name__ in kinds_of(outcome.plan),
             kafka=place.kafka,
             postgresql=place.postgresql,
             pace=place.pace,
         )
+        if place.early:
+            world.coordinator_settings |= EARLY
         if place.standby:
             world.config["standby.replicas"] = "1"
-        if any(each.name == lose_markers.__name__ for each in outcome.plan):  # a search finds no batch whose records were trimmed
+        if lose_markers.__name__ in kinds_of(outcome.plan):  # a search finds no batch whose records were trimmed
             world.coordinator_settings["log_retention_seconds"] = 3600
         try:
             loop.run_until_complete(loop.create_task(_live(world, outcome, place), context=main_process()))
         except Exception as error:
             outcome.broken.append(f"{type(error).__name__}: {error}")
         # Copied before the loop ends, because the coroutines that are dropped then run their `finally` blocks.
+        world.close()
         outcome.trace, outcome.virtual_seconds = [*world.trace], loop.time()
         outcome.requests, outcome.drains = world.network.requests, world.checked_drains
         if world.brokers is not None:
             outcome.transactions = world.brokers.happened
-        outcome.broken += [*world.ledger.faults, *world.broken, *world.network.broken]
+        outcome.broken += [*world.ledger.faults, *world.broken, *world.network.broken, *unexpected]
+        outcome.broken += [each for each in loop.errors if each.startswith("Task exception")]
 
 
 async def _live(world: World, outcome: Outcome, place: Place) -> None:
+    create_migrated(world.directory / "home")
     await world.start_coordinator()
     world.log.create("in", 2)
+    world.keep_streams_open()
     await world.deploy(world.chance.choice((1, 2)))
     producer = asyncio.ensure_future(_produce(world))
     for fault in outcome.plan:
         await asyncio.sleep(fault.after)
         if not fault.name:
             continue
-        world.say(f"fault {fault.number}: {fault.name}")
         world.dice = Random(f"fault {fault.number} of {outcome.seed}")
-        if await FAULTS[fault.name](world) is not False:
-            outcome.faults[fault.name] += 1
+        for name in (fault.name, *fault.instead):
+            world.say(f"fault {fault.number}: {name}")
+            if await FAULTS[name](world) is not False:
+                outcome.faults[name] += 1
+                break
         if world.ledger.faults or world.broken or world.network.broken:
             return
     producer.cancel()
@@ -209,12 +271,13 @@ async def _produce(world: World) -> None:
 
 
 async def _settle(world: World) -> None:
-    """Wait until everything is read and drained."""
+    """Wait until everything is read and drained. There is at least one drain after the last fault, whose output is checked."""
     world.say("faults are over")
     await world.check_adopted()
+    world.drained_of_input = {}
     while world.drained_of_input != world.log.latest("in"):
         run = await world.until_answered(lambda: world.operator().run(world.run_id))
         if run.state.ended:
             await world.deploy(world.chance.choice((1, 2)))
-        await asyncio.sleep(20)
+        await world.read_input()
         await world.drain()

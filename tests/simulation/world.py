@@ -26,8 +26,10 @@ from coordinator.store.copies import backup, database_file, restore
 from sluice import Job
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
+from sluice.blobs.port import BlobStore
 from sluice.client import OperatorClient, Refused
 from sluice.client.agents import AgentClient
+from sluice.clock import Clock as ProductClock
 from sluice.core.access.roles import Role
 from sluice.core.access.tokens import Grant
 from sluice.core.errors import CoordinatorUnreachable, DatabaseInUse, SluiceError, StoreUnavailable
@@ -82,6 +84,9 @@ ADOPTED_WITHIN = 400
 
 TOKENS = {"containers": Role.AGENT, "stranger": Role.AGENT, "viewer": Role.VIEWER, "operator": Role.ADMIN}
 """Names of principals, each with a token of this role, where the coordinator needs tokens."""
+
+READS_WITHIN = 60
+"""Seconds in which the first stage reads everything, if its containers run."""
 
 LEASE = 40
 """The shortest lease of any coordinator, in seconds."""
@@ -251,10 +256,16 @@ class World:
         self.disturbances: list[Disturbance] = []
         self.brokers = Brokers(loop, chance, lambda: int(self.clock.now().timestamp() * 1e6)) if kafka else None
         self.log = Log(directory / "home" / "log") if self.brokers is None else KafkaLog(self.brokers)
+        self.opened: dict[str, sqlite3.Connection] = {}
+        """Connections to streams of the embedded log that are kept open, by stream."""
+        self.pinned: dict[str, frozenset[tuple[str, str, str]]] = {}
+        """The task, stage and id of the snapshots of each pin."""
         self.postgresql = Server(loop.time) if postgresql else None
         self.ledger = GrowingLedger(self.log, self.streams[1])
         self.blobs_fail: tuple[Fault, float] | None = None
         """How operations of containers on the blob store fail, and with which probability."""
+        self.coordinator_blobs_fail: tuple[Fault, float] | None = None
+        """The same, of coordinators."""
         self.database = DatabaseFaults(chance)
         self.producer = Writer(Lineage("producer"), "producer", Generation(1))
         self.produced = 0
@@ -271,6 +282,8 @@ class World:
         self.broken: list[str] = []
         self.checked_drains = 0
         self.drained_of_input: Mapping[int, int] = {}
+        self.before_growth: Mapping[int, int] = {}
+        """The ends of the input when it grew last."""
         self.drain_id = ""
         self.lost: set[str] = set()
         """Names of blobs that the blob store has lost."""
@@ -281,9 +294,23 @@ class World:
         self.repeats = False
         """Whether a stage has begun a lineage at an older snapshot because an index was lost, so that records may be written twice."""
         self.draining: asyncio.Future[None] | None = None
+        self.records: int | None = None
+        """How many records a batch reads at most, in containers that are started; None: some."""
         if beside is not None:
             self.network, self.clock, self.log = beside.network, beside.clock, beside.log
             self.ledger = GrowingLedger(self.log, self.streams[1])
+
+    def keep_streams_open(self) -> None:
+        """Keep a connection to each stream of the embedded log, as there is on real machines. SQLite works for milliseconds when the last
+        one is closed."""
+        if self.brokers is None:
+            for stream in sorted({*self.log.streams()} - self.opened.keys()):
+                connection = self.opened[stream] = sqlite3.connect(self.directory / "home" / "log" / f"{stream}.db")
+                connection.execute("SELECT count(*) FROM partitions").fetchone()
+
+    def close(self) -> None:
+        for each in self.opened.values():
+            each.close()
 
     def say(self, what: str) -> None:
         """Add a line to the trace, without the directory of this run: the same seed gives the same trace in every process."""
@@ -319,7 +346,7 @@ class World:
 
         async def run() -> None:
             store = simulated_store(settings.database, process, self.database, self.postgresql)
-            coordinator = build(settings, self.clock, lost, store, self.pace, self._systems(settings))
+            coordinator = build(settings, self.clock, lost, store, self.pace, self._systems(settings), self._open_blobs)
             async with coordinator.api.router.lifespan_context(coordinator.api):
                 if self.authentication and not self.tokens:
                     for name, role in TOKENS.items():
@@ -362,6 +389,8 @@ class World:
             await self.loop.create_task(run(), context=process.context(), name=process.name)
         except DatabaseInUse as error:
             self.say(f"{process.name} is refused: {str(error).partition(' is ')[2]}")
+        except StoreUnavailable as error:
+            self.say(f"{process.name} does not start: {error}")
         finally:
             self.loop.kill(process)
 
@@ -376,6 +405,7 @@ class World:
     def restore_database(self, copy: Path) -> None:
         """As `sluice db restore`, while no coordinator runs."""
         self.say("an older database is restored")
+        self.pinned.clear()
         restore(copy, database_file(self.database_url), force=True)
 
     def kill_coordinator(self) -> None:
@@ -436,7 +466,8 @@ class World:
                 chance=self.chance,
                 brokers=self.brokers,
                 on_kill=lambda: self.kill(made[0], "between two steps"),
-                on_started=lambda start: self._check_only_holder(made[0], start),
+                on_works=lambda start: self._check_only_holder(made[0], start),
+                records=self.records,
             )
             made[0].engines.append(engine)
             return engine
@@ -446,7 +477,7 @@ class World:
 
         def lease_lost(reason: str) -> None:
             made[0].exit_code = 3
-            if "no answer" in reason or "unreachable" in reason:
+            if "no answer" in reason or "unreachable" in reason or ("replaced or lost" in reason and self._is_wanted(made[0])):
                 self._check_long_absence(made[0])
             self.kill(made[0], f"lease lost: {reason}")
 
@@ -491,9 +522,15 @@ class World:
         self.slots[name] = spare
 
     def _blob_fault(self, operation: Operation) -> Fault | None:
-        if self.blobs_fail is None:
+        return self._drawn(self.blobs_fail)
+
+    def _open_blobs(self, url: str, clock: ProductClock) -> BlobStore:
+        return FaultyBlobs(open_blob_store(url, clock), lambda operation: self._drawn(self.coordinator_blobs_fail))
+
+    def _drawn(self, failing: tuple[Fault, float] | None) -> Fault | None:
+        if failing is None:
             return None
-        fault, share = self.blobs_fail
+        fault, share = failing
         return fault if self.chance.random() < share else None
 
     async def _watchdog(self, container: Container) -> None:
@@ -519,9 +556,17 @@ class World:
         """Check that a container that lost its lease was disturbed for long enough."""
         end = self.loop.time()
         parts = [each for each in self.disturbances if each.machine in (None, container.machine)]
-        lasted = sum(max(0.0, min(each.end, end) - max(each.begin, end - LEASE)) for each in parts)
+        lasted, counted = 0.0, end - LEASE
+        for each in sorted(parts, key=lambda each: each.begin):  # several may last at the same time
+            lasted += max(0.0, min(each.end, end) - max(each.begin, counted))
+            counted = max(counted, min(each.end, end))
         if lasted <= SURVIVED:
             self.broken.append(f"{container.name} has lost its lease after {lasted:.1f} s of disturbance")
+
+    def _is_wanted(self, container: Container) -> bool:
+        """Whether it is the last container of a slot of the present run, so that the coordinator has no reason to give it up."""
+        slot = self.slots.get(container.slot)
+        return slot is not None and slot.container is container and slot.run == container.run == self.run_id
 
     def _check_only_holder(self, container: Container, start: StageStart) -> None:
         """Check that no other container whose lease has not ended runs the same stage of the same task."""
@@ -605,6 +650,8 @@ class World:
             self.say(f"deployment refused: {error}")
             return
         if version != self.deployed_version:
+            # Its tasks follow from the present count of partitions, and records that no run has read may be in those of an earlier count.
+            self.ledger.split = any(self.drained_of_input.get(each, 0) < end for each, end in self.before_growth.items())
             self.former |= {file.name for file in self._stages_in_blob_stores() for file in file.iterdir()}
         self.acts += 1
         self.run_id, self.deployed_version = RunId(reply.run_id), version
@@ -613,6 +660,7 @@ class World:
         self.slots = {name: Slot(name, self.run_id, self.version, self.build) for name in map(str, range(containers))}
         for slot in self.slots.values():
             self._begin_supervision(slot)
+        self.keep_streams_open()
 
     async def _deploy(self, request: RunRequest, former: tuple[RunId, int, int]) -> RunReply:
         """A deployment is not repeated after another one, nor after a drain whose state only the next version reads."""
@@ -682,6 +730,7 @@ class World:
         """Double the number of partitions of the input."""
         partitions = self.log.partitions(self.streams[0])
         if partitions < MOST_PARTITIONS:
+            self.before_growth = self.log.latest(self.streams[0])
             self.log.grow(self.streams[0], 2 * partitions)
             self.say(f"in has {2 * partitions} partitions")
         return partitions < MOST_PARTITIONS
@@ -819,9 +868,12 @@ class World:
     async def pin(self) -> None:
         """Pin the newest snapshots."""
         try:
-            await self.operator().pin(self.job_name, PinRequest(pin_id=PIN))
+            made = await self.operator().pin(self.job_name, PinRequest(pin_id=PIN))
         except SluiceError as error:
             self.say(f"not pinned: {error}")
+            self.pinned.pop(PIN, None)  # the former pin may have been replaced
+        else:
+            self.pinned[PIN] = frozenset((each.task, each.stage, each.checkpoint_id) for each in made.snapshots)
 
     async def unpin(self) -> None:
         """Delete a pin. Deleting the pin of an active drain must be refused."""
@@ -829,6 +881,7 @@ class World:
             pins = (await self.operator().pins(self.job_name)).pins
             if pins:
                 pin = self.dice.choice(pins).pin_id
+                self.pinned.pop(pin, None)
                 await self.operator().unpin(self.job_name, pin)
                 drain = await self.operator().drain(self.drain_id) if self.drain_id and self.drain_id in pin else None
                 if drain is not None and not drain.phase.over:
@@ -883,6 +936,11 @@ class World:
         self.broken += [f"snapshot of {what}: {why}" for what, why in wrong.items() if what.rpartition("/")[2] not in self.lost]
         if ended.state != "DONE" and "has no snapshot" not in (ended.error or ""):
             self.broken.append(f"the snapshots cannot be verified: {ended.error}")
+        if self.pinned:
+            found = await self.until_answered(lambda: operator.snapshots(self.job_name, None, None, None, 200))
+            present = {(each.task, each.stage, each.checkpoint_id) for each in found.snapshots}
+            for pin, snapshots in self.pinned.items():
+                self.broken += [f"the snapshot {each} of pin {pin} was deleted" for each in sorted(snapshots - present)]
 
     # --- data ------------------------------------------------------------------------------------------------------
 
@@ -895,6 +953,15 @@ class World:
         )
         self.produced += 1
 
+    async def read_input(self) -> None:
+        """Wait until the first stage has read everything, for a minute at most: its containers may have ended for good."""
+        stream = self.streams[0]
+        for _ in range(READS_WITHIN):
+            latest = self.log.latest(stream)
+            if {partition: self.ledger.ends.get((stream, partition), 0) for partition in latest} == latest:
+                return
+            await asyncio.sleep(1)
+
     async def readers_see_everything(self) -> None:
         """Wait until no transaction on Kafka is open."""
         if self.brokers is not None:
@@ -906,11 +973,10 @@ class World:
         self.checked_drains += 1
         read = self.drained_of_input = {partition: offset for (stream, partition), offset in drained.items() if stream == self.streams[0]}
         went_in = summed(self.log, self.streams[0], {}, read, lambda headers: True)
-        for stream in self.streams[1:]:
-            came = summed(self.log, stream, self.log.earliest(stream), self.log.latest(stream), self._counts)
-            as_promised = came >= went_in if self.repeats else came == went_in
-            if not as_promised and stream == self.streams[2]:
-                self.broken.append(f"{stream} has {dict(came)} of {dict(went_in)}")
+        out = self.streams[2]
+        came = summed(self.log, out, self.log.earliest(out), self.log.latest(out), self._counts)
+        if not (came >= went_in if self.repeats else came == went_in):
+            self.broken.append(f"{out} has {dict(came)} of {dict(went_in)}")
 
     def _counts(self, headers: Headers) -> bool:
         return headers.get(DRAIN_RECORD_HEADER) not in self.failed_drains

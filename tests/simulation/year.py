@@ -19,7 +19,6 @@ import sqlite3
 import sys
 import tempfile
 import time
-import warnings
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -30,8 +29,8 @@ from typing import Any, cast
 
 from coordinator.store.copies import database_file
 from sluice.randomness import drawn_from
-from tests.simulation.loop import collect_quietly, main_process, simulated
-from tests.simulation.runs import NO_ADDRESS
+from tests.simulation.loop import collect_quietly, main_process, silent, simulated
+from tests.simulation.runs import NO_ADDRESS, unexpected_errors
 from tests.simulation.world import World
 
 JOBS = ("delays", "rushes", "totals")
@@ -88,11 +87,11 @@ def run_year(seed: int = 0, days: int = 365) -> Year:
     """The same seed gives the same year in every process, but for the resident memory."""
     chance, year = Random(seed), Year()
     directory = Path(tempfile.mkdtemp(prefix="year-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-    logging.disable(logging.CRITICAL)
     gc.freeze()
     try:
-        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+        with silent():
             _run(chance, directory, year, days)
+            logging.disable(logging.CRITICAL)
             collect_quietly()
     finally:
         logging.disable(logging.NOTSET)
@@ -102,7 +101,7 @@ def run_year(seed: int = 0, days: int = 365) -> Year:
 
 def _run(chance: Random, directory: Path, year: Year, days: int) -> None:
     worlds: list[World] = []
-    with drawn_from(chance), simulated(chance) as loop:
+    with drawn_from(chance), unexpected_errors() as unexpected, simulated(chance) as loop:
         settings = {"commit_interval_seconds": 3600, "report_seconds": 4.0, "metrics_host": NO_ADDRESS, "max_replay": 3}
         for name in JOBS:
             world = World(loop, chance, directory, settings, name=name, beside=worlds[0] if worlds else None, pace=3.0)
@@ -114,7 +113,9 @@ def _run(chance: Random, directory: Path, year: Year, days: int) -> None:
         except Exception as error:
             year.broken.append(f"{type(error).__name__}: {error}")
         year.trace = list(worlds[0].trace)  # before the coroutines that are dropped run their `finally` blocks
-        year.broken += worlds[0].network.broken + [each for world in worlds for each in (*world.ledger.faults, *world.broken)]
+        for world in worlds:
+            world.close()
+        year.broken += worlds[0].network.broken + unexpected + [each for world in worlds for each in (*world.ledger.faults, *world.broken)]
 
 
 async def _live(worlds: Sequence[World], year: Year, days: int) -> None:
@@ -135,6 +136,10 @@ async def _live(worlds: Sequence[World], year: Year, days: int) -> None:
             year.sizes.append(_measure(first, day + 1))
             print(_line(year.sizes[-1]), flush=True)
         first.loop.jump(JUMP)
+    for world in worlds:
+        await world.read_input()
+        if (phase := await world.drain()) != "DRAINED":
+            world.broken.append(f"the last drain of {world.job_name}: {phase}")
 
 
 async def _event(world: World, day: int, containers: int, year: Year) -> None:

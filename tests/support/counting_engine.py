@@ -89,12 +89,16 @@ class TrappedWire(Wire):
 @dataclass
 class Ledger:
     """What all engines of a history have read and violated. `mid`: the intermediate stream. `read`: the range that each batch of a lineage
-    read. `faults`: violated invariants.
+    read. `ends`: up to where the last batch of each partition of a stream read. `keys`: the keys in the state of each task, by stage.
+    `split`: records of a key may be in partitions of several tasks. `faults`: violated invariants.
     """
 
     log: Log | TopicLog
     mid: str = "mid"
     read: dict[tuple[Lineage, int], tuple[Ends, Ends]] = field(default_factory=dict)
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    keys: dict[tuple[str, str], Collection[str]] = field(default_factory=dict)
+    split: bool = False
     faults: list[str] = field(default_factory=list)
 
     def fault(self, what: str) -> AssertionError:
@@ -110,6 +114,18 @@ class Ledger:
             raise self.fault(f"batch {batch} of {lineage} has read {self.read[lineage, batch]}, and then {(begin, end)}")
         if (lineage, batch - 1) in self.read and self.read[lineage, batch - 1][1] != begin:
             raise self.fault(f"batch {batch} of {lineage} begins at {begin}, and the one before is {self.read[lineage, batch - 1]}")
+
+    def meets(self, start: StageStart, keys: Collection[str]) -> None:
+        """Check that the records of these keys meet the state of their keys: no other task has any."""
+        if self.split:
+            return
+        for (stage, task), held in self.keys.items():
+            if stage == start.declared.stage.name and task != start.task and (lost := sorted({*keys} & {*held})):
+                raise self.fault(f"{start.query} reads records of {', '.join(lost)}, whose state {task} has")
+
+    def keeps(self, start: StageStart, keys: Collection[str]) -> None:
+        """Its state has these keys now."""
+        self.keys[start.declared.stage.name, start.task] = keys
 
 
 def summed(
@@ -305,6 +321,8 @@ class CountingEngine(DiskEngine):
         for each in start.batch_hooks:
             each.before_write(batch)
         self.ledger.reads(start.lineage, batch, begin, end)
+        self.ledger.ends |= {(stream, partition): offset for partition, offset in end.items()}
+        self.ledger.meets(start, added)
         self._step()
         self._append(start, batch, out)
         self._step()
@@ -313,6 +331,7 @@ class CountingEngine(DiskEngine):
         write_whole(directory / "state" / f"{batch}.changelog", json.dumps({"version": self.version, "added": changed}))
         self._step()
         write_whole(directory / "commits" / str(batch), 'v1\n{"nextBatchWatermarkMs":0}')
+        self.ledger.keeps(start, [key for key, amount in (before + added - out).items() if amount])
         self._step()
         assert self._callbacks is not None
         self._callbacks.on_batch(Batch(start.query, batch, 1, 1, {ssp: end[ssp.partition] for ssp in start.starts}))
