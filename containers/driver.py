@@ -25,6 +25,7 @@ from containers.agent.agent import Agent
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, ExitReason, exit_code_of
 from containers.engine import Engine
 from containers.settings import ContainerSettings, read_container_settings
+from containers.start_times import Part, StartTimes, process_began
 from sluice import logconfig, tracing
 from sluice.client.agents import AgentClient
 from sluice.clock import SystemClock
@@ -108,9 +109,10 @@ def run_in_thread(name: str, work: Callable[[], None]) -> None:
 class Driver:
     """Runs the agent on a thread of its own, and passes signals to it."""
 
-    def __init__(self, job: Job, settings: ContainerSettings, on_slot: Callable[[str], None]) -> None:
+    def __init__(self, job: Job, settings: ContainerSettings, times: StartTimes, on_slot: Callable[[str], None]) -> None:
         """`on_slot` is called with the slot that a spare takes."""
         self._on_slot = on_slot
+        self._times = times
         self._job = job
         self._settings = settings
         self._agent: Agent | None = None
@@ -183,6 +185,7 @@ class Driver:
 
     def _make_engine(self, run: wire_runs.BasicRun) -> Engine:
         """Raises PySparkMissing, SparkUnsupported."""
+        self._times.ended(Part.COORDINATOR)
         checked_spark(os.environ)
         from containers.spark.engine import SparkEngine
         from containers.spark.task import Bound
@@ -190,11 +193,13 @@ class Driver:
         streams = {
             each.name: Bound(StreamId(each.system, each.stream), each.role == "intermediate", each.partitions) for each in run.streams
         }
-        return SparkEngine(self._job, self._settings, streams, run.systems, run.config, SystemClock())
+        return SparkEngine(self._job, self._settings, streams, run.systems, run.config, SystemClock(), self._times)
 
 
 def main(job_file: Path) -> int:
     """Run the container in this process; its exit code."""
+    clock = SystemClock()
+    times = StartTimes(clock, process_began(clock))
     try:
         stamp = logconfig.configure(logconfig.read_log_settings())
         settings = read_container_settings()
@@ -210,7 +215,13 @@ def main(job_file: Path) -> int:
     if WATCHDOG_FD not in os.environ:
         _claim_scratch(settings)
         log.warning("there is no watchdog: nothing kills this process if it hangs beyond its lease; stop it through the API")
-    reason = Driver(job, settings, lambda slot: stamp.fields.update(processor=slot)).run()
+    times.ended(Part.PROCESS)
+
+    def on_slot(slot: str) -> None:
+        stamp.fields.update(processor=slot)
+        times.ended(Part.SLOT)
+
+    reason = Driver(job, settings, times, on_slot).run()
     (log.info if reason.exit_code == 0 else log.error)("exit %d: %s", reason.exit_code, reason.reason)
     return reason.exit_code
 

@@ -40,6 +40,7 @@ from containers.spark.systems.port import Grant, TaskSystem
 from containers.spark.systems.registry import Connections, EndsOfSystems, task_systems
 from containers.spark.task import Bound, StageTask
 from containers.spark.watermark import Capping, WatermarkGate
+from containers.start_times import Part, StartTimes
 from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect, unfinished_batches
 from containers.state.offsets.offsetlog import positions_of
 from sluice.clock import Clock
@@ -88,14 +89,17 @@ class SparkEngine:
         connections: Connections,
         config: Mapping[str, str],
         clock: Clock,
+        times: StartTimes,
     ) -> None:
-        """`streams` are those of the run by name, `connections` its systems as the coordinator describes them, `config` that of the run."""
+        """`streams` are those of the run by name, `connections` its systems as the coordinator describes them, `config` that of the run.
+        `times` gets the parts of the start."""
         self._job = job
         self._settings = settings
         self._streams = streams
         self._connections = connections
         self._config = resolve_secrets(config, os.environ, settings.secrets_dir)
         self._clock = clock
+        self._times = times
         self._checkpoints = Checkpoints(settings.state_directory, job.name)
         self._triggers = Triggers(settings.trigger)
         self._starting = threading.Semaphore(STARTING)
@@ -112,7 +116,7 @@ class SparkEngine:
 
     def open(self, callbacks: Callbacks) -> None:
         self._callbacks = callbacks
-        session = self._session = Session.start(self._job, self._settings, self._connections, self._config)
+        session = self._session = Session.start(self._job, self._settings, self._connections, self._config, self._times)
         self._systems = task_systems(session.spark, self._connections, self._settings, self._clock, callbacks.on_lease_lost)
         pickle_by_value(sys.modules["sluice_job"])
         session.check_shared_paths(self._settings, self._connections, self._clock)
@@ -123,12 +127,14 @@ class SparkEngine:
             self._watcher.start()
         self._gated = GatedStarts(session.spark)
         session.spark.streams.addListener(Listener(self._on_batch, self._on_end, self._on_idle, self._gated.on_started))
+        self._times.ended(Part.CONNECTORS)
 
     def warm_up(self) -> None:
         spark = self._opened.spark
         if is_local(str(spark.sparkContext.master)):  # other executors may not see the directory
             with TemporaryDirectory(prefix="small-job-", dir=self._settings.scratch_directory) as made:
                 run_small_job(spark, Path(made))
+        self._times.ended(Part.WARM_UP)
 
     @property
     def _opened(self) -> Session:
@@ -151,6 +157,8 @@ class SparkEngine:
 
     def _on_batch(self, done: BatchDone) -> None:
         assert self._callbacks is not None
+        if done.query in self._queries:  # and not the small job of a spare
+            self._times.ended(Part.BATCH)
         query = self._queries.get(done.query) or StageQuery()
         offsets, latest = positions_of(done.positions, query.reads), positions_of(done.latest, query.reads)
         behind = sum(max(0, end - offsets.get(ssp, end)) for ssp, end in latest.items()) if latest else None
@@ -217,6 +225,7 @@ class SparkEngine:
     # --- running queries -------------------------------------------------------------------------------------------
 
     def start(self, start: StageStart) -> tuple[str, Any]:
+        self._times.ended(Part.RESTORE)
         stage = start.declared.stage
         task = self._task(start)
         writer = self._writer(start, task)  # before `fence`, which needs the delivery
@@ -264,6 +273,7 @@ class SparkEngine:
         query = self._gated.start(start.query, start_it, first, last) if first or last else start_it()
         self._names[str(query.runId)] = start.query
         await_initialised(query, SOURCES_WITHIN)
+        self._times.ended(Part.QUERY)
         return str(query.runId), query
 
     def _caps(self, start: StageStart, task: StageTask, plan: LogicalPlan, directory: Path) -> StageCaps:

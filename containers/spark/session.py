@@ -42,6 +42,7 @@ from containers.spark.start.fork_server import ForkServer
 from containers.spark.start.java_properties import property_text
 from containers.spark.start.jvm_log import configuration, is_configured
 from containers.spark.systems.registry import Connections, jars_for
+from containers.start_times import Part, StartTimes
 from containers.state.checkpoint import check_writable
 from containers.worker_python import plain_environment, worker_python
 from sluice.clock import Clock
@@ -64,8 +65,9 @@ class Session:
         self._shared_paths: SharedPaths | None = None
 
     @classmethod
-    def start(cls, job: Job, settings: ContainerSettings, connections: Connections, config: ResolvedConfig) -> Session:
-        """Raises JavaMissing, DiskUnwritable, BadSettings, JarsUnavailable, SparkNotStarted, SparkUnsupported."""
+    def start(cls, job: Job, settings: ContainerSettings, connections: Connections, config: ResolvedConfig, times: StartTimes) -> Session:
+        """`times` gets the parts of the start. Raises JavaMissing, DiskUnwritable, BadSettings, JarsUnavailable, SparkNotStarted,
+        SparkUnsupported."""
         if LAUNCHED_BY_JVM not in os.environ:
             check_java(os.environ)
         for directory in (settings.state_directory, settings.scratch_directory):
@@ -86,7 +88,9 @@ class Session:
             java_permissions=settings.java_permissions,
             forked=_forked(connections) if settings.fork_python else None,
             secret=config.secret | own.secret,
+            on_jvm=lambda: times.ended(Part.JVM),
         )
+        times.ended(Part.SESSION)
         check_version(str(spark.version))  # a JVM that spark-submit has started may be of another installation
         return cls(spark)
 
@@ -178,13 +182,14 @@ def start_session(
     java_permissions: bool = True,
     forked: Sequence[str] | None = fork_server.MODULES_OF_LOG,
     secret: Collection[str] = (),
+    on_jvm: Callable[[], None] = lambda: None,
 ) -> SparkSession:
     """Start the driver's session; see `session_settings`. `job_directory`: that of the job file, from which the Python processes of a local
     master can import. `log_place`: where the container's log is, for error messages. `jvm_log`: see `containers.spark.start.jvm_log`.
     `java_permissions`: see `containers.spark.local_files`. `forked`: the modules that the fork server imports while the JVM starts, with a
     local master and `sockets`; None: no fork server. `secret`: names of settings that the JVM gets in a file, because PySpark passes
-    settings as arguments, which every user of the machine can read. Blocks for some seconds while the JVM starts, and for a minute if no
-    master answers. Raises SparkNotStarted, BadSettings."""
+    settings as arguments, which every user of the machine can read. `on_jvm` is called when the JVM has started. Blocks for some seconds
+    while the JVM starts, and for a minute if no master answers. Raises SparkNotStarted, BadSettings."""
     submitted = submitted_conf()
     master = submitted.get("spark.master", master)
     temporary = local_dir / "tmp"
@@ -200,19 +205,25 @@ def start_session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         of_jvm = plain_environment(None)
     readwriter.ForeachBatchFunction = BatchFunction  # type: ignore[attr-defined]
-    builder = SparkSession.builder.appName(app_name).master(master).config("spark.local.dir", str(local_dir))
-    builder = builder.config("spark.sql.warehouse.dir", str(local_dir / "warehouse"))
     hidden = {} if LAUNCHED_BY_JVM in os.environ else {name: settings[name] for name in secret if name in settings}
     logging = None
     if jvm_log is not None and not submitted and not is_configured(settings, os.environ):
         logging = local_dir / "log4j2.properties"
         logging.write_text(configuration(jvm_log.absolute()), encoding="ascii")
-    for name, value in session_settings(master, submitted, settings, sockets, archive, temporary, logging).items():
-        if name not in hidden:
-            builder = builder.config(name, value)
+    of_session = session_settings(master, submitted, settings, sockets, archive, temporary, logging)
+    options: dict[str, Any] = {
+        "spark.app.name": app_name,
+        "spark.master": master,
+        "spark.local.dir": str(local_dir),
+        "spark.sql.warehouse.dir": str(local_dir / "warehouse"),
+        **{name: value for name, value in of_session.items() if name not in hidden},
+    }
     try:
         with _environment(of_jvm), _properties_file(hidden, local_dir):
-            spark = builder.getOrCreate()
+            # As `getOrCreate` does, which would not say when the JVM has started.
+            SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(options.items())))
+            on_jvm()
+            spark = SparkSession.builder.config(map=options).getOrCreate()
         spark.sparkContext.setLogLevel("WARN")
         _write_no_checksums(spark)
         if java_permissions:
