@@ -21,8 +21,8 @@ from pathlib import Path
 
 import psutil
 
+from bench.cpu import measuring
 from bench.harness import BenchFailed, Result, Server, coordinator, note, peer, running
-from bench.latency import cpu_seconds
 from tests.support.processes import STOP_SECONDS, server_port, tail
 
 NAME = "attach"
@@ -53,11 +53,12 @@ def turn(directory: Path, url: str, job: str) -> Turn:
     launched = time.time()
     environment = {"SLUICE_COORDINATOR_URL": url, "SLUICE_STATE_DIR": str(directory / "state"), "SPARK_LOCAL_IP": "127.0.0.1"}
     with peer(arguments, directory / "stderr", environment) as driver:
-        process, lines = psutil.Process(driver.process.pid), driver.lines()
+        lines = driver.lines()
         warm = next(lines, None)
-        before = cpu_seconds(process)
-        done = next(lines, None)
-        used = cpu_seconds(process) - before
+        with measuring(psutil.Process(driver.process.pid)) as cpu:
+            before = cpu.seconds()
+            done = next(lines, None)
+            used = cpu.seconds() - before
         if warm is None or done is None:
             raise BenchFailed(f"the script ended\n{tail(driver.errors)}")
         assert driver.process.stdin is not None
