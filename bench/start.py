@@ -1,27 +1,30 @@
 """Wall time and CPU time from the launch of a container to the output of its first batch, with and without the class archive of `sluice
 class-archive`, alternately; and the time from the end of a container to the output of the first batch of a spare one, which takes its slot.
+
+The parts of the start, with the archive, are those of the container's log (`docs/operating.md`). They begin with the driver's process,
+which the container's watchdog starts. The processes are not pinned to cores.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+from bench.cpu import measuring
 from bench.crew import Crew, crew
 from bench.harness import BenchFailed, Result, note
 from containers.errors import ClassArchiveUnavailable
 from containers.spark.start.cds import ensure_archive
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
-from tests.support.coordinators import Container
 from tests.support.processes import ROOT, end, must_run, wait_for
 
 NAME = "start"
@@ -33,15 +36,18 @@ MOST_SPARE = 5.0
 """Seconds until a spare container has taken over."""
 PATIENCE = 120.0
 LOOK_SECONDS = 0.02
-SETTINGS = {"SLUICE_TRIGGER_SECONDS": "0.1"}
+FIRST_BATCH = re.compile(r"first batch [\d.]+ s after the start of the process: (.*)\n")
+"""The line of a container's log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Seconds until the first output, and CPU seconds that all processes of the container had used by then."""
+    """Seconds until the first output, and CPU seconds that all processes of the container had used by then. `parts`: the seconds of each
+    part, as the container has logged them."""
 
     wall: float
     cpu: float
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 def run() -> Result:
@@ -52,7 +58,7 @@ def run() -> Result:
         raise BenchFailed(str(error)) from error
     note(f"the archive has {file.stat().st_size >> 20} MiB; it was created within {time.monotonic() - began:.1f} s")
     without, with_it = [], []
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as place, crew(Path(place), JOB, SETTINGS) as here:
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as place, crew(Path(place), JOB, {}) as here:
         log = Log(here.home / "log")
         log.create("events", 1)
         log.create("counts", 1)
@@ -76,6 +82,7 @@ def judged(without: Sequence[Durations], with_it: Sequence[Durations], spare: Se
             "without_s": round(wall, 2),
             "cpu_s": round(cpu_with, 2),
             "without_cpu_s": round(cpu, 2),
+            **{f"{part}_s": round(statistics.median(each.parts.get(part, 0.0) for each in with_it), 2) for part in with_it[0].parts},
             "spare_s": round(statistics.median(spare), 2),
             "spare_longest_s": round(max(spare), 2),
         },
@@ -128,16 +135,16 @@ def measure_case(here: Crew, log: Log, turn: int, archive: str) -> Durations:
         must_run(container.process, said)
         return log.latest("counts")[0] != before
 
-    wait_for("the first output", written, PATIENCE, every=LOOK_SECONDS)
-    found = Durations(time.monotonic() - began, cpu_of(container))
+    with measuring(psutil.Process(container.process.pid)) as cpu:
+        wait_for("the first output", written, PATIENCE, every=LOOK_SECONDS)
+        wall, used = time.monotonic() - began, cpu.seconds()
+    parts = wait_for("the line about the start", lambda: parts_of(said.read_text()), PATIENCE, every=LOOK_SECONDS)
     end(container.process)
-    return found
+    return Durations(wall, used, parts)
 
 
-def cpu_of(container: Container) -> float:
-    found, total = psutil.Process(container.process.pid), 0.0
-    for each in (found, *found.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):  # short-lived processes are in children_… of their parent
-            times = each.cpu_times()
-            total += times.user + times.system + times.children_user + times.children_system
-    return total
+def parts_of(text: str) -> Mapping[str, float]:
+    """The parts of the start in a container's log; none while it has not logged them."""
+    found = FIRST_BATCH.search(text)
+    parts = (part.rsplit(" ", 1) for part in found[1].split(", ")) if found else ()
+    return {name: float(seconds) for name, seconds in parts}
