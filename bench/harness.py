@@ -1,7 +1,8 @@
 """Shared by all benchmarks: a result and its output, and server processes that are pinned to a core.
 
-The speed of a machine changes from minute to minute. Every benchmark therefore measures its subject and a peer alternately in the same run,
-and judges by the ratio of the medians. The server under load has one core and the load generator the other.
+The speed of a machine changes from minute to minute. A benchmark therefore measures its subject and a peer alternately in the same run, and
+judges by the ratio of the medians. The server under load has one core and the load generator the other. The docstrings of benchmarks that
+measure in another way say so.
 """
 
 from __future__ import annotations
