@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +25,18 @@ def scene(tmp_path: Path) -> Iterator[Stage]:
     made.close()
 
 
+def log_of(run: SluiceRun, run_id: str, name: str) -> str:
+    return (run.log_file.parent / "logs" / run_id / f"{name}.log").read_text()
+
+
 def waits(run: SluiceRun, run_id: str, name: str) -> bool:
-    log = run.log_file.parent / "logs" / run_id / f"{name}.log"
-    return "waiting for a slot" in log.read_text()
+    return "waiting for a slot" in log_of(run, run_id, name)
+
+
+def parts_of_start(run: SluiceRun, run_id: str, name: str) -> list[str]:
+    """The parts of the container's start that it has logged, in order."""
+    line = wait_for("the line about the start", lambda: re.search("first batch .* process: (.*)\n", log_of(run, run_id, name)), 60)
+    return [part.split()[0] for part in line[1].split(", ")]
 
 
 def test_a_spare_takes_the_slot_of_a_killed_container_and_that_container_is_started_again_as_a_spare(scene: Stage) -> None:
@@ -36,6 +46,8 @@ def test_a_spare_takes_the_slot_of_a_killed_container_and_that_container_is_star
             scene.feed(100)
             scene.await_all_written()
             first = next(each for each in scene.detail().incarnations if each.ended_at is None)
+            parts = parts_of_start(run, scene.run_id, "container-0")
+            assert parts == ["process", "coordinator", "jvm", "session", "connectors", "restore", "query", "batch"]
             wait_for("a spare with Spark", lambda: waits(run, scene.run_id, "spare-0"), 120)
             watchdog = wait_for("the container", lambda: run.container(0), 10)
             watchdog.children()[0].send_signal(signal.SIGKILL)
@@ -45,6 +57,7 @@ def test_a_spare_takes_the_slot_of_a_killed_container_and_that_container_is_star
             assert "spare-0" in second.execution_container_id
             assert (second.processor_id, second.epoch) == ("0", first.epoch + 1)
             assert scene.holds_all(second.execution_container_id)
+            assert parts_of_start(run, scene.run_id, "spare-0")[4:8] == ["connectors", "warm-up", "slot", "restore"]
             wait_for("the next spare", lambda: waits(run, scene.run_id, "container-0"), 120)
         except BaseException:
             print(tail(run.log_file))
