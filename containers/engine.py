@@ -246,6 +246,10 @@ class Engine(Protocol):
         started. Thread-safe; does not block."""
         ...
 
+    def forget(self, query: str) -> None:
+        """Forget the query `<task>/<stage>`, which has ended, and what is known of it. It may start again later."""
+        ...
+
     def check(self) -> JvmUsage | None:
         """Return once the JVM has answered, within milliseconds unless it hangs: what it uses, None if it does not say. Raises SparkStopped
         if the session has ended. Thread-safe."""

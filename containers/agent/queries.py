@@ -143,6 +143,13 @@ class Queries:
             if stage.backup is not None:
                 stage.backup.forget()
             self._stages.pop(stage.name, None)
+        names = [stage.name for stage in stages]
+
+        def forget(engine: Engine) -> None:
+            for name in names:
+                engine.forget(name)
+
+        await self.engine.call(forget)
 
     def interrupt_batches(self) -> None:
         """Interrupt running batches instead of waiting for them."""

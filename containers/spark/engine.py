@@ -32,7 +32,8 @@ from containers.spark.installation import GatedStarts
 from containers.spark.listener import BatchDone, Listener, QueryEnded
 from containers.spark.masters import is_local
 from containers.spark.operators import Empties, LogicalPlan, Operator, check_stateless, stateful, unflushable
-from containers.spark.query import RowLimit, Triggers, await_initialised, start_query, stop_between_batches
+from containers.spark.paces import Paces
+from containers.spark.query import RowLimit, SourceLimits, Triggers, await_initialised, start_query, stop_between_batches
 from containers.spark.replay import Replay
 from containers.spark.session import Session, pickle_by_value
 from containers.spark.start.small_job import run_small_job
@@ -44,7 +45,7 @@ from containers.start_times import Part, StartTimes
 from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect, unfinished_batches
 from containers.state.offsets.offsetlog import positions_of
 from sluice.clock import Clock
-from sluice.core.batchsize import BatchSizes, catch_up_intervals
+from sluice.core.batchsize import BatchSizes
 from sluice.core.drain import operators_differ
 from sluice.core.errors import BadJobFile
 from sluice.core.ids import Ssp, StreamId
@@ -64,8 +65,8 @@ WATCHER_ENDS_WITHIN = timedelta(seconds=2)
 
 @dataclass(slots=True)
 class StageQuery:
-    """The query of one stage. `task` is that of the running query. `limit`: None if its batches have a fixed limit of rows. `pace`: that of
-    its gate (`InputGates.pace`). `flushed`: whether a drain has begun to empty its state. `steps`: see `Engine.limit_watermark`."""
+    """The query of one stage. `task` is that of the running query. `limit`: that of the running query; None if its batches have a fixed
+    limit of rows. `flushed`: whether a drain has begun to empty its state. `steps`: see `Engine.limit_watermark`."""
 
     reads: Sequence[StreamId] = ()
     task: StageTask | None = None
@@ -73,7 +74,6 @@ class StageQuery:
     paused: PausedQuery | None = None
     flushed: bool = False
     limit: RowLimit | None = None
-    pace: timedelta = timedelta(0)
     caps: StageCaps | None = None
     steps: Mapping[StreamId, Sequence[WatermarkStep]] | None = field(default_factory=dict)
 
@@ -108,6 +108,7 @@ class SparkEngine:
         self._systems: Mapping[str, TaskSystem] = {}
         self._input: InputGates | None = None
         self._watcher: InputWatcher | None = None
+        self._paces = Paces(self._pace)
         self._queries: dict[str, StageQuery] = {}
         self._names: dict[str, str] = {}
         """Names of running queries, by Spark's id of the run."""
@@ -166,7 +167,7 @@ class SparkEngine:
         if query.limit is not None:
             row_limit = query.limit.rows
             query.limit.committed(done.rows, behind, timedelta(milliseconds=done.duration_ms))
-            self._set_paces()
+            self._paces.committed(done.query, behind=query.limit.behind)
         self._callbacks.on_batch(
             Batch(
                 query=done.query,
@@ -188,16 +189,9 @@ class SparkEngine:
             )
         )
 
-    def _set_paces(self) -> None:
-        """While a query has a backlog, those without one run fewer and larger batches, because they use the same cores."""
-        assert self._input is not None
-        queries = dict(self._queries)
-        for name, pace in catch_up_intervals(
-            {name: each.limit is not None and each.limit.behind for name, each in queries.items()}
-        ).items():
-            if pace != queries[name].pace:
-                self._input.pace(name, pace)
-                queries[name].pace = pace
+    def _pace(self, query: str, shortest: timedelta) -> None:
+        if self._input is not None:
+            self._input.pace(query, shortest)
 
     def _progress(self, query: StageQuery, done: BatchDone) -> FeederProgress | None:
         if query.caps is None:
@@ -218,9 +212,12 @@ class SparkEngine:
     def _on_end(self, ended: QueryEnded) -> None:
         assert self._callbacks is not None
         name = self._names.pop(ended.run_id, "")
-        if (query := self._queries.get(name)) is not None and query.limit is not None:
-            query.limit.behind = False
-        self._callbacks.on_end(ended.run_id, ended.error)
+        if (query := self._queries.get(name)) is not None:
+            query.limit = None
+        try:
+            self._paces.ended(name)
+        finally:  # the JVM may be ending
+            self._callbacks.on_end(ended.run_id, ended.error)
 
     # --- running queries -------------------------------------------------------------------------------------------
 
@@ -262,9 +259,10 @@ class SparkEngine:
             waits = Waits(interval, timed=timed or not own)
 
             def new_gate(execution: Any) -> Any:
-                known.limit = RowLimit(self._opened.spark, execution, sizes) if own else None
-                known.pace = timedelta(0)
-                return gates.new_gate(start.query, known.reads, waits, execution)
+                known.limit = RowLimit(sizes, SourceLimits(self._opened.spark, execution).set) if own else None
+                gate = gates.new_gate(start.query, known.reads, waits, execution)
+                self._paces.started(start.query)
+                return gate
 
             first.append(new_gate)
         if caps.limited:
@@ -326,6 +324,12 @@ class SparkEngine:
         if paused is not None:
             return paused.end(deadline, forced)
         return stop_between_batches(self._opened.spark, query, deadline, forced)
+
+    def forget(self, query: str) -> None:
+        self._queries.pop(query, None)
+        if self._input is not None:
+            self._input.forget(query)
+        self._paces.ended(query)
 
     # --- drains ----------------------------------------------------------------------------------------------------
 

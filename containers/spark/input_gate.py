@@ -308,14 +308,19 @@ class InputGates:
     def new_gate(self, query: str, reads: Sequence[StreamId], waits: Waits, execution: Any) -> Any:
         """A gate for a query that starts. `reads`: the streams that it reads; `execution`: Spark's `MicroBatchExecution`."""
         gate = self._java.gate(execution, waits.interval // MILLISECOND, waits.limit // MILLISECOND, not waits.timed)
+        self.forget(query)
         with self._lock:
-            former, number = self._numbers.get(query, 0), int(gate.id())
-            self._reads.pop(former, None)
-            self._gates.pop(former, None)
-            self._numbers[query] = number
+            number = self._numbers[query] = int(gate.id())
             self._reads[number] = tuple(reads)
             self._gates[number] = gate
         return gate
+
+    def forget(self, query: str) -> None:
+        """Forget the gate of a query that has ended. Does not block."""
+        with self._lock:
+            former = self._numbers.pop(query, 0)
+            self._reads.pop(former, None)
+            self._gates.pop(former, None)
 
     def open(self, query: str) -> None:
         """Let the current call of the query pass, or the next one, within a few times `LAST_PAUSE`. Does not block."""

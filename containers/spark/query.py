@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from time import monotonic, sleep
@@ -100,20 +101,18 @@ PYTHON_READ_LIMIT = "org.apache.spark.sql.execution.datasources.v2.python.Python
 
 
 class RowLimit:
-    """The limit of rows that a batch of a running query reads from each source. It changes with each batch (`sluice.core.batchsize`).
+    """The limit of rows that a batch of a running query reads from each source. It changes with each batch (`sluice.core.batchsize`)."""
 
-    This uses an internal of Spark: a query keeps one object for the limit of each source, and its fields can be set."""
-
-    def __init__(self, spark: SparkSession, execution: Any, sizes: BatchSizes) -> None:
-        """`execution`: Spark's `MicroBatchExecution`, which has initialised its sources. All of them must be Sluice's."""
-        self._fields = {READ_MAX_ROWS: field(spark, READ_MAX_ROWS, "rows"), PYTHON_READ_LIMIT: field(spark, PYTHON_READ_LIMIT, "json")}
-        self._limits = [(str(limit.getClass().getName()), limit) for limit in each_of(execution.uniqueSources().valuesIterator())]
+    def __init__(self, sizes: BatchSizes, set_limit: Callable[[int], None]) -> None:
+        """`set_limit` sets the limit of all sources of the query (`SourceLimits.set`)."""
         self._sizes = sizes
+        self._set_limit = set_limit
         self.rows = sizes.most
         self.behind = False
-        """Whether there was more to read than the last batch has read."""
+        """Whether there was more to read than the last batch has read. A batch of less than half of the limit was not limited: what it left
+        has arrived since it was planned, so it is no backlog."""
         self._first = True
-        self._set()
+        set_limit(self.rows)
 
     def committed(self, rows: int, behind: int | None, took: timedelta) -> None:
         """Record a batch: its rows, the records that it left unread when it was planned, and its duration. Called on one thread."""
@@ -122,14 +121,25 @@ class RowLimit:
         self._first = False
         if limit != self.rows:
             self.rows = limit
-            self._set()
+            self._set_limit(limit)
 
-    def _set(self) -> None:
+
+class SourceLimits:
+    """The limits of rows of the sources of a running query.
+
+    This uses an internal of Spark: a query keeps one object for the limit of each source, and its fields can be set."""
+
+    def __init__(self, spark: SparkSession, execution: Any) -> None:
+        """`execution`: Spark's `MicroBatchExecution`, which has initialised its sources. All of them must be Sluice's."""
+        self._fields = {READ_MAX_ROWS: field(spark, READ_MAX_ROWS, "rows"), PYTHON_READ_LIMIT: field(spark, PYTHON_READ_LIMIT, "json")}
+        self._limits = [(str(limit.getClass().getName()), limit) for limit in each_of(execution.uniqueSources().valuesIterator())]
+
+    def set(self, rows: int) -> None:
         for kind, limit in self._limits:
             if kind == READ_MAX_ROWS:
-                self._fields[kind].setLong(limit, self.rows)
+                self._fields[kind].setLong(limit, rows)
             elif kind == PYTHON_READ_LIMIT and "max_rows" in (known := json.loads(limit.json())):
-                self._fields[kind].set(limit, json.dumps(known | {"max_rows": self.rows}))
+                self._fields[kind].set(limit, json.dumps(known | {"max_rows": rows}))
 
 
 LONGEST = 0.05

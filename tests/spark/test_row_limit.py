@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from containers.spark.query import RowLimit, await_initialised
+from containers.spark.query import RowLimit, SourceLimits, await_initialised
 from sluice.core.batchsize import BatchSizes
 from tests.spark.conftest import SOON, Bench
 from tests.spark.drainworld import Drained, windowed
@@ -34,6 +34,6 @@ def test_batches_of_a_running_query_follow_changes_of_its_row_limit(either: Benc
 
     query.processAllAvailable()
     for batch, most in enumerate((20, 13)):
-        RowLimit(either.spark, execution, BatchSizes(most, SOON))
+        RowLimit(BatchSizes(most, SOON), SourceLimits(either.spark, execution).set)
         assert max(rows_of_batches(batch)) <= most
     assert either.stop(query)

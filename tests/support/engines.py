@@ -72,6 +72,7 @@ class FakeEngine:
     stops: list[tuple[str, timedelta]] = field(default_factory=list)
     limits: dict[str, Mapping[StreamId, Sequence[WatermarkStep]] | None] = field(default_factory=dict)
     progresses: dict[str, FeederProgress] = field(default_factory=dict)
+    forgotten: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -130,6 +131,9 @@ class FakeEngine:
 
     def progress(self, query: str) -> FeederProgress | None:
         return self.progresses.get(query)
+
+    def forget(self, query: str) -> None:
+        self.forgotten.append(query)
 
     def check(self) -> None:
         self.on_check()

@@ -292,6 +292,7 @@ async def test_a_task_that_was_released_is_committed_and_starts_again_when_it_re
         await ended(running)
         await soon(queries.release([queries.add(quick)], LONG))
     assert [(each.finished, each.forgotten) for each in made] == [(1, True), (1, True)]
+    assert engine.forgotten == [quick.query, quick.query]
 
 
 async def test_queries_that_were_abandoned_stay_abandoned_when_a_drain_begins() -> None:
