@@ -123,7 +123,7 @@ class SparkEngine:
         session.check_shared_paths(self._settings, self._connections, self._clock)
         self._input = input_gates(session.spark)
         if self._input is not None:
-            ends = EndsOfSystems(self._systems)
+            ends = EndsOfSystems(self._systems, self._clock)
             self._watcher = InputWatcher(self._input.exchange, ends.latest, ends.close)
             self._watcher.start()
         self._gated = GatedStarts(session.spark)

@@ -23,6 +23,7 @@ from containers.spark.query import start_query
 from containers.spark.systems.registry import EndsOfSystems
 from containers.spark.watermark import Capping, WatermarkGate
 from containers.state.offsets.offsetlog import from_millis
+from sluice.clock import SystemClock
 from sluice.core.ids import Lineage, StageName
 from sluice.core.watermarks import Cap, NoCap
 from tests.spark.conftest import SOON, Bench
@@ -90,7 +91,7 @@ class Gated:
 
 @contextmanager
 def gating(bench: Bench) -> Iterator[Gated]:
-    gates, ends, starts = InputGates(bench.spark), EndsOfSystems(bench.systems()), GatedStarts(bench.spark)
+    gates, ends, starts = InputGates(bench.spark), EndsOfSystems(bench.systems(), SystemClock()), GatedStarts(bench.spark)
     watcher = InputWatcher(gates.exchange, ends.latest, ends.close)
     made = Gated(bench, gates, starts)
     listener = Listener(made.done.append, lambda ended: None, made.idle.append, starts.on_started)

@@ -43,7 +43,7 @@ class StreamEnds(Protocol):
 
     def latest(self, partitions: Mapping[str, Collection[int]]) -> Mapping[str, Mapping[int, int]]:
         """The offsets up to which a query can read now, by stream and partition; of these partitions at least, where they exist. Blocks.
-        Raises StreamUnavailable, UnknownStream."""
+        Raises StreamUnavailable, UnknownStream if one of the streams is unavailable."""
         ...
 
     def close(self) -> None: ...

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +17,13 @@ from containers.spark.systems.log import LogTaskSystem
 from containers.spark.systems.port import StreamEnds, TaskSystem
 from sluice.clock import Clock
 from sluice.core.errors import LeaseLost, UnknownSystem
-from sluice.core.ids import Ssp
+from sluice.core.ids import Instant, Ssp, StreamId
 from sluice.streams.kafka_properties import KafkaProperties
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+log = logging.getLogger(__name__)
 
 Connections = Mapping[str, Mapping[str, str]]
 """System -> the coordinator's description: "type", and its path or address."""
@@ -54,26 +57,65 @@ def task_systems(
     return systems
 
 
-class EndsOfSystems:
-    """The ends of streams of several systems, for one thread that asks often."""
+AGAIN_AFTER = timedelta(seconds=1)
+"""How long a stream that is unavailable is not asked for again."""
 
-    def __init__(self, systems: Mapping[str, TaskSystem]) -> None:
+WAITED = 4
+"""A system that takes long to fail is not asked again for this many times as long: otherwise queries on other systems would wait for it."""
+
+QUICK = timedelta(seconds=3)
+"""Longer than the embedded log waits for a lock. If a system takes longer to fail, it is the system that does not answer, and its streams
+are not asked for one by one."""
+
+
+class EndsOfSystems:
+    """The ends of streams of several systems, for one thread that asks often. A stream that is unavailable does not affect the others. A
+    warning is logged for it once, until it is available again."""
+
+    def __init__(self, systems: Mapping[str, TaskSystem], clock: Clock) -> None:
         self._systems = systems
+        self._clock = clock
         self._open: dict[str, StreamEnds] = {}
+        self._unavailable: dict[StreamId, Instant] = {}
+        """When each is asked for again."""
 
     def latest(self, partitions: Collection[Ssp]) -> Mapping[Ssp, int]:
-        """The offsets up to which a query can read now. Partitions that do not exist are left out. Blocks. Raises StreamUnavailable,
-        UnknownStream."""
-        wanted: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        """The offsets up to which a query can read now. Partitions that do not exist are left out, and those of streams that are
+        unavailable. Blocks."""
+        now = self._clock.elapsed()
+        wanted: defaultdict[tuple[str, bool], defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for ssp in partitions:
-            wanted[ssp.system][ssp.stream].append(ssp.partition)
+            again_at = self._unavailable.get(ssp.stream_id)
+            if again_at is None or again_at <= now:
+                wanted[ssp.system, again_at is not None][ssp.stream].append(ssp.partition)
         found: dict[Ssp, int] = {}
-        for name, streams in wanted.items():
-            if name not in self._open:
-                self._open[name] = self._systems[name].stream_ends()
-            for stream, ends in self._open[name].latest(streams).items():
+        for (name, _), streams in wanted.items():
+            for stream, ends in self._ask(name, streams).items():
                 found |= {Ssp(name, stream, partition): end for partition, end in ends.items()}
         return found
+
+    def _ask(self, system: str, streams: Mapping[str, Collection[int]]) -> Mapping[str, Mapping[int, int]]:
+        began = self._clock.elapsed()
+        try:
+            if system not in self._open:
+                self._open[system] = self._systems[system].stream_ends()
+            found = self._open[system].latest(streams)
+        except Exception as error:  # whatever it is, no query on another stream may wait for it
+            took = timedelta(seconds=self._clock.elapsed() - began)
+            if len(streams) > 1 and took <= QUICK:
+                return {stream: ends for each in streams for stream, ends in self._ask(system, {each: streams[each]}).items()}
+            for stream in streams:
+                self._failed(StreamId(system, stream), error, max(AGAIN_AFTER, WAITED * took))
+            return {}
+        for stream in streams:
+            if self._unavailable.pop(StreamId(system, stream), None) is not None:
+                log.info("the end of %s.%s is known again", system, stream)
+        return found
+
+    def _failed(self, stream: StreamId, error: Exception, pause: timedelta) -> None:
+        if stream not in self._unavailable:
+            log.warning("queries that read %s look for input only every few seconds, because its end is not known: %s", stream, error)
+        self._unavailable[stream] = Instant(self._clock.elapsed() + pause.total_seconds())
 
     def close(self) -> None:
         while self._open:
