@@ -26,7 +26,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import JavaObject
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from containers.spark.jvm import compiled, each_of
@@ -375,8 +375,8 @@ def hurry_gate(source: Any) -> None:
 
 
 class InputWatcher:
-    """Opens the gates of queries that have not read everything, on a thread of its own, until the gates are closed. While the ends of
-    streams cannot be looked up, calls pass after the longest wait, and Spark reports what is wrong."""
+    """Opens the gates of queries that have not read everything, on a thread of its own, until the gates are closed or the JVM has ended.
+    While the end of a stream is not known, calls pass after the longest wait, and Spark reports what is wrong."""
 
     def __init__(
         self,
@@ -385,8 +385,8 @@ class InputWatcher:
         on_end: Callable[[], None] = lambda: None,
         after_error: timedelta = AFTER_ERROR,
     ) -> None:
-        """`exchange`: that of the gates. `ends` returns the present ends of partitions, up to which a query can read. `on_end` is called
-        when the thread ends. All are called on the thread."""
+        """`exchange`: that of the gates. `ends` returns the present ends of partitions, up to which a query can read, as far as they are
+        known. `on_end` is called when the thread ends. All are called on the thread."""
         self._exchange = exchange
         self._after_error = after_error
         self._ends = ends
@@ -405,25 +405,45 @@ class InputWatcher:
         try:
             opened: Collection[int] = ()
             pause = FIRST_PAUSE
-            while (waiting := self._exchange(opened, pause)) is not None:
-                opened = self._unread(waiting)
+            while (waiting := self._waiting(opened, pause)) is not None:
+                opened = self._unread(waiting) if waiting else ()
                 pause = next_pause(pause, bool(opened))
-        except (Py4JError, OSError) as error:  # the JVM has ended
-            log.debug("no streams are watched any more: %s", error)
         finally:
             self._on_end()
+
+    def _waiting(self, opened: Collection[int], pause: timedelta) -> Mapping[int, Mapping[Ssp, int]] | None:
+        """None when the gates are closed or the JVM has ended."""
+        try:
+            return self._exchange(opened, pause)
+        except Exception as error:  # whatever it is, no query may wait for this thread for ever
+            if jvm_has_ended(error):
+                log.debug("no streams are watched any more: %s", error)
+                return None
+            self._failed(error)
+            return {}
 
     def _unread(self, waiting: Mapping[int, Mapping[Ssp, int]]) -> Collection[int]:
         try:
             found = unread(waiting, self._ends({ssp for positions in waiting.values() for ssp in positions}))
-        except Exception as error:  # whatever it is, no query may wait for this thread for ever
-            if not self._failing:
-                log.warning("queries look for input only every %g s: %s", LONGEST.total_seconds(), error)
-            self._failing = True
-            sleep(self._after_error.total_seconds())
+        except Exception as error:
+            self._failed(error)
             return ()
         self._failing = False
         return found
+
+    def _failed(self, error: Exception) -> None:
+        if not self._failing:
+            log.warning("queries look for input only every %g s: %s", LONGEST.total_seconds(), error)
+        self._failing = True
+        sleep(self._after_error.total_seconds())
+
+
+def jvm_has_ended(error: Exception) -> bool:
+    """Whether a call of the JVM has raised this because the JVM no longer answers. With an exception in the JVM, Py4J raises a
+    Py4JJavaError, or an error with the text of a trace."""
+    if isinstance(error, Py4JJavaError):
+        return False
+    return isinstance(error, OSError) or (isinstance(error, Py4JError) and "Trace:" not in str(error))
 
 
 def unread(waiting: Mapping[int, Mapping[Ssp, int]], ends: Mapping[Ssp, int]) -> Collection[int]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 from queue import Queue
+
+import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from containers.spark.input_gate import ASKED_EVERY, FIRST_PAUSE, LAST_PAUSE, LONGEST, InputWatcher, Waits, next_pause, unread
 from sluice.core.errors import StreamUnavailable
@@ -17,9 +21,9 @@ Waiting = Mapping[int, Mapping[Ssp, int]]
 
 
 class Gates:
-    """Gates that wait in each exchange as scripted, and what the watcher has opened."""
+    """Gates that wait in each exchange as scripted, or whose JVM raises an error, and what the watcher has opened."""
 
-    def __init__(self, *waiting: Waiting) -> None:
+    def __init__(self, *waiting: Waiting | Exception) -> None:
         self._waiting = list(waiting)
         self.opened: list[Collection[int]] = []
         self.pauses: list[timedelta] = []
@@ -27,7 +31,10 @@ class Gates:
     def exchange(self, opened: Collection[int], pause: timedelta) -> Waiting | None:
         self.opened.append(list(opened))
         self.pauses.append(pause)
-        return self._waiting.pop(0) if self._waiting else None
+        found = self._waiting.pop(0) if self._waiting else None
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 def watched(gates: Gates, *ends: Mapping[Ssp, int] | Exception) -> list[Collection[Ssp]]:
@@ -80,6 +87,30 @@ def test_errors_of_a_system_open_no_gate_and_do_not_end_the_thread() -> None:
     gates = Gates({1: {A: 5}}, {1: {A: 5}}, {1: {A: 5}})
     watched(gates, StreamUnavailable("the broker is away"), ValueError("unexpected"), {A: 6})
     assert gates.opened == [[], [], [], [1]]
+
+
+def test_an_exception_in_the_jvm_does_not_end_the_thread_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    failed = Py4JError("An error occurred while calling o1.exchange. Trace:\njava.lang.IllegalStateException: it is so")
+    gates = Gates(failed, failed, {1: {A: 5}})
+    watched(gates, {A: 6})
+    assert gates.opened == [[], [], [], [1]]
+    (line,) = caplog.messages
+    assert "it is so" in line
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        Py4JNetworkError("Answer from Java side is empty"),
+        Py4JError("An error occurred while calling o1.exchange"),
+        ConnectionRefusedError(),
+    ],
+)
+def test_the_thread_ends_with_the_jvm(gone: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    gates = Gates({1: {A: 5}}, gone, {1: {A: 5}})
+    watched(gates, {A: 6})
+    assert gates.opened == [[], [1]]
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
 def test_a_query_waits_until_something_opens_its_gate_and_a_timed_one_for_its_interval() -> None:
