@@ -120,6 +120,7 @@ class Session:
         if self._shared_paths is not None:
             self._shared_paths.close()
         self.spark.stop()
+        _close_fork_server()
 
 
 def spark_conf(own: Mapping[str, str], connections: Connections, config: Mapping[str, str]) -> dict[str, str]:
@@ -228,7 +229,11 @@ def start_session(
         _write_no_checksums(spark)
         if java_permissions:
             local_files.install(spark)
+    except BadSettings:
+        _close_fork_server()
+        raise
     except (Py4JError, PySparkException) as error:
+        _close_fork_server()
         log.warning("Spark did not start", exc_info=error)
         logs = f"the container's log{f' ({log_place})' if log_place else ''}{f' and in {jvm_log}' if logging else ''}"
         why = f"{_start_error(error)}; Spark's messages are in {logs}"

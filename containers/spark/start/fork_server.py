@@ -10,8 +10,12 @@ arguments, environment, working directory, standard streams and limit of open fi
 or a native library reads at its start differ from its own. The client then becomes plain Python. It does so too if the server does not
 accept its connection.
 
-The server ends with the container's driver, at the end of its standard input. A process whose client was killed is killed. Processes that
-were forked continue when the server ends, and so do their clients.
+The server ends with the container's driver, at the end of its standard input, and deletes its socket. A process whose client was killed is
+killed. Processes that were forked continue when the server ends, and so do their clients.
+
+Each reason why processes are not forked is in the container's log once: the server writes it, and the driver does when the server has ended
+too early. A client writes nothing, because that would be a line for each process. So nothing is written while a server hangs; if it
+continues, it writes that processes have not waited for it.
 
 Python's own `multiprocessing.forkserver` forks only for its parent.
 """
@@ -29,6 +33,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,6 +75,8 @@ _READ_AT_START = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "NUMEXPR_"),
 )
 """Beginnings of variables that Python, PySpark, or a native library reads when it is loaded."""
+
+SLOWER = "Python processes of Spark start more slowly"
 
 _REQUEST_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
@@ -130,6 +137,8 @@ class ForkServer:
         self.client = (sys.executable, "-I", "-S", str(Path(__file__).with_name("fork_client.py")), str(address))
         self._address = address
         self._process = process
+        self._closing = False
+        threading.Thread(target=self._await_end, name="sluice-fork-server", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -137,6 +146,7 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server. Processes that it has forked continue."""
+        self._closing = True
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -145,6 +155,12 @@ class ForkServer:
             self._process.kill()
             self._process.wait()
         self._address.unlink(missing_ok=True)
+
+    def _await_end(self) -> None:
+        code = self._process.wait()
+        if not self._closing:
+            how = f"was ended by signal {-code}" if code < 0 else f"has ended with exit code {code}"
+            log.warning("%s: the server that forks them %s", SLOWER, how)
 
 
 def start(sockets: Path, spark: Path, job_directory: Path | None, modules: Sequence[str]) -> ForkServer | None:
@@ -166,7 +182,7 @@ def start(sockets: Path, spark: Path, job_directory: Path | None, modules: Seque
             pass_fds=[listening.fileno()],
         )
     except OSError as error:
-        log.info("Python processes of Spark start more slowly: there is no server that forks them: %s", error)
+        log.info("%s: there is no server that forks them: %s", SLOWER, error)
         return None
     finally:
         listening.close()
@@ -180,6 +196,10 @@ def import_modules(modules: Iterable[str]) -> None:
     for each in modules:
         with suppress(Exception, SystemExit):  # a process that needs it fails by itself
             importlib.import_module(each)
+
+
+class _NotForked(Exception):
+    """Why no process is forked for a request."""
 
 
 class _Server:
@@ -205,6 +225,7 @@ class _Server:
             connections = {each.fileno(): process for process, each in self._clients.items()}
             ready = _readable([0, self._woken, self._listening.fileno(), *connections], timeout)
             if 0 in ready and not os.read(0, 1):
+                Path(self._listening.getsockname()).unlink(missing_ok=True)  # the driver may have been killed
                 raise SystemExit(0)
             if self._woken in ready:
                 self._reap()
@@ -233,7 +254,8 @@ class _Server:
     def _accept(self) -> Request | None:
         try:
             connection, _ = self._listening.accept()
-        except OSError:  # too many open files: some of the processes will end
+        except OSError as error:  # too many open files: some of the processes will end
+            self._say(f"{SLOWER}: the server that forks them cannot accept a connection: {error.strerror}")
             time.sleep(_PAUSE_SECONDS)
             return None
         connection.settimeout(_REQUEST_SECONDS)
@@ -245,9 +267,11 @@ class _Server:
             if why is None:
                 import_modules(each for each in (request.module, *request.arguments[:1]) if each.startswith("pyspark."))
                 return self._fork(connection, request)
-            self._say(f"Python processes of Spark start more slowly: {why}")
+        except _NotForked as error:
+            why = str(error)
         except (OSError, ValueError):
-            pass  # a client that has ended, an incomplete request, or too many processes
+            why = "one has ended, or has not waited until the server that forks them had time for it"
+        self._say(f"{SLOWER}: {why}")
         self._tell(connection, "refused")
         if request is not None:
             for each in request.streams:
@@ -255,11 +279,14 @@ class _Server:
         return None
 
     def _fork(self, connection: socket.socket, request: Request) -> Request | None:
-        """Raises OSError if the system refuses."""
+        """Raises _NotForked if the system refuses."""
         with warnings.catch_warnings():
             # Python 3.12 warns of threads, also of those of a library that supports forks.
             warnings.simplefilter("ignore", DeprecationWarning)
-            process = os.fork()
+            try:
+                process = os.fork()
+            except OSError as error:
+                raise _NotForked(f"the system refuses a process: {error.strerror}") from error
         if process == 0:
             signal.set_wakeup_fd(-1)
             for each in (self._listening, connection, *self._clients.values()):
@@ -297,10 +324,12 @@ def _readable(descriptors: Sequence[int], timeout: float | None) -> Sequence[int
 
 
 def _received(connection: socket.socket) -> Request:
-    """Raises ValueError, OSError."""
+    """Raises _NotForked, ValueError, OSError."""
     data, streams, _, _ = socket.recv_fds(connection, 1 << 16, 3)
     try:
-        while data and len(data) < 4 + int.from_bytes(data[:4], "big") <= _LONGEST_REQUEST:
+        while data and len(data) < (length := 4 + int.from_bytes(data[:4], "big")):
+            if length > _LONGEST_REQUEST:
+                raise _NotForked(f"the arguments and the environment of one have more than {_LONGEST_REQUEST >> 20} MiB")
             more = connection.recv(1 << 16)
             if not more:
                 break

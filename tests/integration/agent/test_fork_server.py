@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -161,9 +162,22 @@ def test_a_process_is_started_plainly_if_a_variable_that_is_read_at_the_start_is
     assert next(iter(changes)) in said
 
 
-def test_a_process_is_started_plainly_after_the_server_was_killed(server: ForkServer, place: Path) -> None:
+def test_a_process_is_started_plainly_after_the_server_was_killed_and_the_driver_logs_why_once(
+    server: ForkServer, place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     os.kill(server.pid, signal.SIGKILL)
-    assert probed(programs(server, place)[1], place)["parent"] != server.pid
+    for _ in range(2):
+        assert probed(programs(server, place)[1], place)["parent"] != server.pid
+    wait_for("the warning", lambda: caplog.messages, 30)
+    assert caplog.messages == ["Python processes of Spark start more slowly: the server that forks them was ended by signal 9"]
+
+
+def test_nothing_is_logged_when_the_driver_ends_the_server(sockets: Path, caplog: pytest.LogCaptureFixture) -> None:
+    started = fork_server.start(sockets, sockets, None, ())
+    assert started is not None
+    started.close()
+    wait_for("the end of the thread", lambda: "sluice-fork-server" not in {each.name for each in threading.enumerate()}, 30)
+    assert (caplog.messages, [*sockets.iterdir()]) == ([], [])
 
 
 def test_a_process_and_its_client_continue_when_the_server_ends(server: ForkServer, place: Path) -> None:
@@ -271,6 +285,43 @@ def test_a_request_that_is_no_request_does_not_end_the_server(server: ForkServer
     assert probed(programs(server, place)[1], place)["parent"] == server.pid
 
 
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "one has ended, or has not waited until the server that forks them had time for it"),
+        (b"\xff\xff\xff\xff", "the arguments and the environment of one have more than 4 MiB"),
+    ],
+)
+def test_the_reason_why_a_request_is_refused_is_written_once(
+    request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str], data: bytes, why: str
+) -> None:
+    server = request.getfixturevalue("server")  # after `capfd`, so that its output is captured
+    for _ in range(2):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(server.client[-1])
+            assert connection.recv(100) == b"accepted\n"
+            if data:
+                socket.send_fds(connection, [data], [0, 1, 2])
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(100) == b"refused\n"
+    assert capfd.readouterr().err == f"Python processes of Spark start more slowly: {why}\n"
+
+
+def test_a_process_is_started_plainly_if_the_system_refuses_to_fork_and_the_reason_is_written_once(
+    place: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (place / "installed" / "refusing.py").write_text(
+        "import errno, os\ndef fork():\n    raise OSError(errno.EAGAIN, 'no more processes')\nos.fork = fork\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{place / 'installed'}:{Path(__file__).parents[3]}")
+    server = fork_server.start(sockets, place / "spark", place / "a job's", ("refusing",))
+    assert server is not None
+    for _ in range(2):
+        assert probed(programs(server, place)[1], place)["parent"] != server.pid
+    server.close()
+    assert capfd.readouterr().err == "Python processes of Spark start more slowly: the system refuses a process: no more processes\n"
+
+
 def test_the_server_ends_with_the_driver(sockets: Path) -> None:
     text = f"""
 import os, time
@@ -285,6 +336,7 @@ time.sleep(1000)
         server = psutil.Process(int(driver.stdout.readline()))
         driver.kill()
     wait_for("the end of the server", lambda: not server.is_running(), 30)
+    assert [*sockets.iterdir()] == []
 
 
 def test_a_server_whose_socket_has_too_long_a_path_is_not_started(tmp_path: Path) -> None:
