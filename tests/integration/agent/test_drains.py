@@ -181,6 +181,24 @@ async def test_a_task_whose_batch_ends_after_the_drain_was_cancelled_continues(t
     assert await disk.resumed() is queries["Partition 1/only"]
 
 
+@pytest.mark.parametrize("mode", ["DEFAULT", "KEEP_STATE"])
+async def test_the_tasks_of_a_container_are_flushed_side_by_side(there: Place, mode: str) -> None:
+    run_id, root = await there.deploy(job=one_stage_over_two_tasks()), there.home.parent / "disk1"
+    container = there.start(run_id, "c1", engine=DiskEngine(root=root), job=one_stage_over_two_tasks(), state_dir=root, **NEVER)
+    disk, both_flush = disk_of(container), threading.Barrier(2)
+    for query in (await disk.all_started(2)).values():
+        await disk.runs(query, 0, {ssp.partition: 5 for ssp in query.start.starts})
+
+    def flushes(start: StageStart) -> None:
+        both_flush.wait(10)
+
+    disk.on_empty = flushes
+    await drained(there, run_id, drainMode=mode)
+    assert (await container.ending()).exit_code == EXIT_OK
+    assert not both_flush.broken
+    assert await there.state(run_id) == "DRAINED"
+
+
 # --- unexpected states of a drain -------------------------------------------------------------------------------------
 
 
