@@ -223,6 +223,8 @@ def run() -> Result:
 
 
 def judged(figures: Mapping[str, float], ratios: Mapping[str, float], run_seconds: float) -> Result:
+    """`ratios`: rows/s of the job as a fraction of two plain queries', for each system and number of tasks. `run_seconds`: the duration of
+    the whole run."""
     return Result(
         name="flights",
         figures={**figures, **ratios, "run_s": round(run_seconds)},

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from bench import assignment, attach, backup, checkpoint_latency, drain
+import pytest
+
+from bench import assignment, attach, backup, checkpoint_latency, drain, flights, keyed, latency
 from bench.__main__ import page, row, rows_of
 from bench.checkpoint_latency import Measured
 from bench.gateway import operation
@@ -96,12 +98,64 @@ def test_checkpoint_latency_is_judged_by_both_ways_to_commit() -> None:
     assert not checkpoint_latency.judged({**found, "interval": Measured([201, 201], 6)}).met
 
 
-def test_a_drain_is_judged_by_the_median_of_the_idle_job_of_one_stage() -> None:
-    phases = {"STOPPING": 0.2, "FLUSHING": 1.5, "COMMITTING": 0.3}
-    one = drain.Measured([1.0, 9.0, 1.2], [phases, phases, phases], [0.5, 0.75, 0.6])
-    other = drain.Measured([2.5], [phases], [2.0])
+PHASES = {"STOPPING": 0.2, "FLUSHING": 1.5, "COMMITTING": 0.3}
+
+
+def test_a_drain_is_judged_by_the_medians_of_jobs_of_one_stage_idle_and_loaded_and_of_two_stages() -> None:
+    one = drain.Measured([1.0, 9.0, 1.2], [PHASES] * 3, [0.5, 0.75, 0.6])
+    other = drain.Measured([2.5], [PHASES], [2.0])
     found = {"one": one, "loaded": one, "two": other, "million": other}
     result = drain.judged(found, 20.0)
     assert (result.met, result.ratio) == (True, 0.5)
     assert (result.figures["one_s"], result.figures["one_flushing_s"], result.figures["one_bare_s"]) == (1.2, 1.5, 0.6)
-    assert not drain.judged({**found, "one": drain.Measured([3.0], [phases], [1.0])}, 20.0).met
+    for name in ("one", "loaded", "two"):
+        late = drain.Measured([drain.MOST_SECONDS[name] + 0.01], [PHASES], [1.0])
+        assert not drain.judged({**found, name: late}, 20.0).met
+    assert drain.judged({**found, "million": drain.Measured([60.0], [PHASES], [50.0])}, 90.0).met
+
+
+def latencies(p50: float, p99: float, cores: float = 0.5, idle: float = 0.0) -> latency.Measured:
+    """Of 200 records, the slowest of which took `p99` milliseconds."""
+    return latency.Measured([p50 / 1000] * 197 + [p99 / 1000] * 3, cores, idle)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "mine", "missed"),
+    [
+        (1, latencies(700, 9000, cores=9.0), []),
+        (1, latencies(701, 9000), ["p50"]),
+        (4, latencies(1300, 2600, cores=1.0, idle=0.08), []),
+        (4, latencies(1301, 2600), ["p50 or p99"]),
+        (4, latencies(1300, 2601), ["p50 or p99"]),
+        (4, latencies(1000, 2000, cores=1.01), ["CPU"]),
+        (4, latencies(1000, 2000, idle=0.081), ["idle CPU"]),
+        (8, latencies(9000, 9000, cores=9.0, idle=0.16), []),
+        (8, latencies(1000, 2000, idle=0.161), ["idle CPU"]),
+    ],
+)
+def test_latency_is_judged_by_two_plain_queries_and_by_the_cpu_of_an_idle_query(
+    tasks: int, mine: latency.Measured, missed: list[str]
+) -> None:
+    base = latencies(1000, 2000)
+    assert (base.p50_ms, base.p99_ms) == (1000, 2000)
+    assert list(latency.misses(tasks, mine, base)) == missed
+
+
+def test_a_stage_over_its_own_key_is_judged_by_the_slowest_system_with_four_tasks() -> None:
+    found = keyed.judged({"log_plain_rows_s": 5.0}, [1.0, 1.4], [1.3, 0.8])
+    assert (found.met, found.ratio, found.figures) == (True, 1.0, {"log_plain_rows_s": 5.0, "worst_batch_p50_ratio": 1.3})
+    assert not keyed.judged({}, [1.4, 0.99], [1.0, 1.0]).met
+    assert not keyed.judged({}, [1.0, 1.0], [1.0, 1.31]).met
+
+
+def test_flights_are_judged_by_the_slowest_system_and_number_of_tasks_and_by_the_duration_of_the_run() -> None:
+    ratios = {"log_4_ratio": 0.8, "kafka_8_ratio": 1.5}
+    found = flights.judged({"log_4_rows_s": 9.0}, ratios, 599.6)
+    assert (found.met, found.ratio, found.figures) == (True, 0.8, {"log_4_rows_s": 9.0, **ratios, "run_s": 600})
+    assert not flights.judged({}, {"log_4_ratio": 1.2, "kafka_8_ratio": 0.79}, 1.0).met
+    assert not flights.judged({}, ratios, 601.0).met
+
+
+def test_the_speed_of_a_backlog_is_that_of_its_second_half() -> None:
+    found = flights.Measured(reached=[(0.0, 0), (10.0, 400), (20.0, 600), (22.0, 1100)])
+    assert found.rows_a_second(1000) == 200
