@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -66,7 +67,7 @@ class ScriptUpgrade:
 def upgrade_script(url: str, upgrade: ScriptUpgrade) -> int:
     """Upgrade, then run the command until it ends. Returns the exit code. Before anything is changed, raises NotAttached, StaleRun,
     AttachedJob, QueriesNotDrainable, NotEmptied, and the errors of `OperatorClient`."""
-    check_deploy_mode(upgrade.command)
+    check_deploy_mode(upgrade.command, os.environ)
     try:
         return asyncio.run(_upgrade(url, upgrade))
     except KeyboardInterrupt:

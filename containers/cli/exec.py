@@ -46,7 +46,7 @@ def execute(
     """
     stamp = logconfig.configure(logconfig.read_log_settings())
     stamp.fields["job"] = job
-    check_deploy_mode(command)
+    check_deploy_mode(command, os.environ)
     if without_coordinator and not _reachable(coordinator):
         typer.echo(f"sluice: NO LEASE: {coordinator} cannot be reached; another copy of {job} may run elsewhere", err=True)
         os.environ[UNPROTECTED] = "1"
