@@ -54,6 +54,11 @@ def socket_of(request: Request) -> str:
     return f"sluice-{request.container}"
 
 
+def not_started(error: OSError) -> int:
+    """The exit code for a command that cannot be started."""
+    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+
 class Supervisor:
     """One command. `stop_timeout`: how long a driver that was asked to stop may take."""
 
@@ -138,8 +143,7 @@ class Supervisor:
         except OSError as error:
             claim.ends.cancel()
             log.error("%s: %s", self._command[0], error.strerror)
-            code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-            return code, f"{self._command[0]}: {error.strerror}", True
+            return not_started(error), f"{self._command[0]}: {error.strerror}", True
         finally:
             if errors is not None:
                 os.close(errors)

@@ -13,7 +13,7 @@ import typer
 from containers.attached.claim import Request, command_digest
 from containers.attached.messages import UNPROTECTED
 from containers.attached.submit import check_deploy_mode
-from containers.attached.supervisor import Supervisor
+from containers.attached.supervisor import Supervisor, not_started
 from sluice import logconfig
 from sluice.cli.runner import LOCAL, Url, call
 from sluice.clock import SystemClock
@@ -50,7 +50,11 @@ def execute(
     if without_coordinator and not _reachable(coordinator):
         typer.echo(f"sluice: NO LEASE: {coordinator} cannot be reached; another copy of {job} may run elsewhere", err=True)
         os.environ[UNPROTECTED] = "1"
-        os.execvp(command[0], command)  # noqa: S606 - it takes the place of this process
+        try:
+            os.execvp(command[0], command)  # noqa: S606 - it takes the place of this process
+        except OSError as error:
+            typer.echo(f"sluice: {command[0]}: {error.strerror}", err=True)
+            raise typer.Exit(not_started(error)) from error
     request = Request(
         JobName(job),
         ExecutionContainerId(f"container-{new_uuid().hex}"),

@@ -311,6 +311,16 @@ def test_without_a_coordinator_the_command_runs_only_if_an_option_allows_it(tmp_
     assert (refused.returncode, refused.stdout) == (1, "")
 
 
+@pytest.mark.parametrize(("program", "code"), [("/nowhere/orders", 127), ("no-such-program", 127), ("/etc/hostname", 126)])
+def test_a_command_that_cannot_be_started_has_the_exit_code_of_a_shell_also_without_a_coordinator(program: str, code: int) -> None:
+    environment = {**os.environ, "SLUICE_COORDINATOR_URL": "http://127.0.0.1:9"}
+    command = [*SLUICE, "exec", "--job", "orders", "--without-coordinator", "--", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code
+    assert f"sluice: {program}: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_process_that_the_command_has_not_started_is_not_attached(executions: Executions) -> None:
     process, _ = executions.driver('echo "socket $SLUICE_EXEC_SOCKET."')
     name = await_line(process, executions.directory / "exec-0.log", r"^socket (\S+)\.$")
