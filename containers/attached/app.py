@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
@@ -321,14 +322,24 @@ class App:
         self._ends_script = ends_script
         if connection is not None:
             threading.Thread(target=self._read, args=(connection,), name="sluice-supervisor", daemon=True).start()
-            while not self._answered.wait(POLL.total_seconds()):  # in steps, so that Ctrl-C is seen
-                pass
-            if self._grant is None:
-                connection.close()
-                raise NotGranted(self._refused)
+            try:
+                while not self._answered.wait(POLL.total_seconds()):  # in steps, so that Ctrl-C is seen
+                    pass
+                if self._grant is None:
+                    raise NotGranted(self._refused)
+            except BaseException:  # Ctrl-C in a notebook ends only the cell: the supervisor must not take the lease later
+                self._disconnect(connection)
+                raise
         threading.Thread(target=self._watch, name="sluice-queries", daemon=True).start()
 
     # --- the supervisor --------------------------------------------------------------------------------------------
+
+    def _disconnect(self, connection: socket.socket) -> None:
+        """The script does not run as a job."""
+        self._ending = True  # the end of the connection does not end the process
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)  # a close would wait for the thread that reads
+        connection.close()
 
     def _read(self, connection: socket.socket) -> None:
         try:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import _thread
+import socket
+from datetime import timedelta
+from threading import Timer
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import sluice
-from containers.attached.app import CannotAttach, check_version, is_observed
+from containers.attached import messages
+from containers.attached.app import App, CannotAttach, NotGranted, check_version, is_observed
 from sluice.core.errors import BadName
+from sluice.core.ids import JobName
+from tests.support.fakes import FakeClock
 
 
 def test_a_session_of_spark_connect_cannot_be_attached() -> None:
@@ -41,3 +48,32 @@ def test_notebooks_interpreters_and_hosted_drivers_are_only_observed() -> None:
     assert is_observed({}, {"ipykernel": object()}, interactive=False)
     assert is_observed({"DATABRICKS_RUNTIME_VERSION": "18.0"}, {}, interactive=False)
     assert not is_observed({"HOME": "/root"}, {"json": object()}, interactive=False)
+
+
+def waiting(answer: bytes = b"") -> tuple[App, socket.socket, socket.socket]:
+    """A script that waits for its lease, and both ends of its connection."""
+    session: Any = object()
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(60)
+    theirs.sendall(answer)
+    return App(session, JobName("orders"), (), FakeClock(), timedelta(seconds=60)), ours, theirs
+
+
+def test_ctrl_c_while_a_script_waits_for_its_lease_ends_its_connection() -> None:
+    """Otherwise the process at the other end would take the lease later, and the next call would wait for it."""
+    app, ours, theirs = waiting()
+    interrupt = Timer(0.1, _thread.interrupt_main)
+    with theirs:
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            app.start(ours, ends_script=True)
+        interrupt.join()
+        assert theirs.recv(1) == b""
+
+
+def test_a_script_that_is_attached_as_another_job_than_its_command_ends_its_connection() -> None:
+    app, ours, theirs = waiting(messages.encode("granted", job="invoices", run="run-1", generation=3))
+    with theirs:
+        with pytest.raises(NotGranted, match="as job invoices"):
+            app.start(ours, ends_script=True)
+        assert theirs.recv(1) == b""
