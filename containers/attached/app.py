@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from containers.agent.lifecycle import EXIT_LEASE_LOST
 from containers.attached import messages, processes
+from containers.attached.attachable import check_deploy_mode, is_observed
 from containers.attached.attendant import Driver, command
 from containers.attached.batch_context import BatchContext, running_batch
 from containers.attached.checkpoints.directories import Beginning, Checkpoint, Ready, ScriptDirectories
@@ -37,12 +38,10 @@ from containers.attached.driver_drains import DriverDrains
 from containers.attached.kafka_columns import CannotWrite
 from containers.attached.script_report import ScriptReport
 from containers.errors import PathNotShared
-from containers.spark.jvm import parse_version
 from containers.spark.scripts.active_queries import (
     SPARK_ERRORS,
     ActiveQueries,
     ActiveQuery,
-    is_connect,
     process_of_jvm,
     session_of,
     stop_all,
@@ -51,8 +50,8 @@ from containers.spark.scripts.drain import undrainable
 from containers.spark.scripts.file_sinks import skipped_batches
 from sluice.clock import Clock, SystemClock
 from sluice.core.drain import Phase
-from sluice.core.errors import ClientError, Conflict
-from sluice.core.ids import ExecutionContainerId, JobName, Lineage, RunId, StageName, checked_name
+from sluice.core.errors import Conflict
+from sluice.core.ids import ExecutionContainerId, JobName, Lineage, RunId, StageName
 from sluice.randomness import new_uuid
 
 if TYPE_CHECKING:
@@ -79,16 +78,6 @@ AFTER_QUERIES = timedelta(seconds=10)
 LAST_STEP = timedelta(seconds=10)
 """How long a script that ends waits for the last steps of its drain to be sent."""
 
-OLDEST, NEWEST = (3, 5), (4, 3)
-"""The versions of Spark that `make matrix` tries."""
-
-HOSTED = ("DATABRICKS_RUNTIME_VERSION", "GLUE_VERSION", "AZUREML_RUN_ID", "DATAPROC_CLUSTER_NAME")
-"""Environment variables of platforms that own the driver's process."""
-
-
-class CannotAttach(ClientError):
-    """The script's Spark cannot be attached."""
-
 
 class NotGranted(Conflict):
     """The job may not be run by this process."""
@@ -96,41 +85,36 @@ class NotGranted(Conflict):
 
 def attach(
     spark: SparkSession,
-    job: str,
+    job: JobName,
     *,
     coordinator: str | None,
     wait: bool,
     replace: bool,
+    observe: bool,
     stop_timeout: timedelta,
 ) -> App:
-    """See `sluice.script.attach`."""
-    checked_name("job", job)
-    if is_connect(spark):
-        raise CannotAttach("spark is a session of Spark Connect: its queries run in another process; start the script with spark-submit")
-    check_version(str(spark.version))
+    """See `sluice.script.attach`, which has checked the session and the name."""
+    observed = observe or is_observed(
+        os.environ, sys.modules, interactive=hasattr(sys, "ps1") or bool(sys.flags.interactive), program=sys.argv[0] if sys.argv else ""
+    )
+    check_deploy_mode(spark.sparkContext.getConf().get("spark.submit.deployMode") or "", observed=observed)
     with _attaching:
         if _attached:
             (known,) = _attached
             if known.job != job:
                 raise NotGranted(f"this process is attached as job {known.job} already")
             return known
-        app = _attach(spark, JobName(job), coordinator or os.environ.get("SLUICE_COORDINATOR_URL", LOCAL), wait, replace, stop_timeout)
+        url = coordinator or os.environ.get("SLUICE_COORDINATOR_URL", LOCAL)
+        app = _attach(spark, job, url, wait, replace, observed, stop_timeout)
         _attached.append(app)
         return app
-
-
-def check_version(version: str) -> None:
-    """Raises CannotAttach if the queries of this Spark cannot be found and stopped, because its internals are others."""
-    if not OLDEST <= parse_version(version) <= NEWEST:
-        known = f"Spark {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
-        raise CannotAttach(f"this is Spark {version}, and sluice.attach works with {known}; `sluice exec` works with any")
 
 
 _attaching = threading.Lock()
 _attached: list[App] = []
 
 
-def _attach(spark: SparkSession, job: JobName, url: str, wait: bool, replace: bool, stop_timeout: timedelta) -> App:
+def _attach(spark: SparkSession, job: JobName, url: str, wait: bool, replace: bool, observed: bool, stop_timeout: timedelta) -> App:
     python = processes.process(os.getpid())
     jvm = processes.process(process_of_jvm(spark))
     drivers = tuple(each.id for each in (python, jvm) if each is not None)
@@ -147,7 +131,6 @@ def _attach(spark: SparkSession, job: JobName, url: str, wait: bool, replace: bo
         log.warning("NO LEASE: another copy of %s may run elsewhere", job)
         app.start(None, ends_script=False)
     else:
-        observed = is_observed(os.environ, sys.modules, interactive=hasattr(sys, "ps1") or bool(sys.flags.interactive))
         container = ExecutionContainerId(f"container-{new_uuid().hex}")
         request = Request(job, container, socket.gethostname(), replace=replace, wait=wait)
         app.start(_start_attendant(request, Driver(drivers, observed), url, stop_timeout), ends_script=not observed)
@@ -160,11 +143,6 @@ def _start_attendant(request: Request, driver: Driver, url: str, stop_timeout: t
     with theirs:
         subprocess.Popen(command(request, driver, url, stop_timeout), stdin=theirs.fileno(), stdout=2, start_new_session=True)
     return ours
-
-
-def is_observed(environment: Mapping[str, str], modules: Mapping[str, object], *, interactive: bool) -> bool:
-    """Whether the process must not be ended: a notebook, an interpreter, or a platform's driver that other users may share."""
-    return interactive or "ipykernel" in modules or any(environment.get(name) for name in HOSTED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,6 @@ SPARK_ERRORS = (Py4JError, PySparkException, OSError)
 """Raised by calls to a JVM that ends."""
 
 
-def is_connect(spark: Any) -> bool:
-    """Whether it is a session of Spark Connect, whose JVM cannot be reached."""
-    return not hasattr(spark, "_jsparkSession")
-
-
 def process_of_jvm(spark: SparkSession) -> int:
     """The pid of the JVM."""
     return int(java(spark, "java.lang.ProcessHandle").current().pid())

@@ -154,6 +154,13 @@ def test_a_job_on_the_spark_of_spark_home_needs_the_other_libraries_of_the_extra
     assert "jobs need pandas and pyarrow beside PySpark: pip install" in done.stderr
 
 
+def test_a_session_of_spark_connect_cannot_be_attached_where_py4j_is_missing(python: PlainPython, tmp_path: Path) -> None:
+    """As with the distribution pyspark-client."""
+    code = "import sluice; sluice.attach(object(), job='orders')"
+    done = call(python, python.command("-c", code), tmp_path)
+    assert "CannotAttach: spark is a session of Spark Connect" in done.stderr
+
+
 def test_a_script_is_attached_without_the_other_libraries_of_the_extra(tmp_path: Path) -> None:
     """`sluice.attach` must not need more than the script's own Spark."""
     python = PlainPython(tmp_path / "script", "pyspark", "py4j")

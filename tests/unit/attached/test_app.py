@@ -13,50 +13,79 @@ import pytest
 
 import sluice
 from containers.attached import messages
-from containers.attached.app import App, CannotAttach, NotGranted, check_version, is_observed
+from containers.attached.app import App, NotGranted
+from containers.attached.attachable import CannotAttach, check_deploy_mode, check_session, is_observed
 from sluice.core.errors import BadName
 from sluice.core.ids import JobName
 from tests.support.fakes import FakeClock
 
 
+def session(version: str = "4.2.0", **conf: str) -> Any:
+    conf_of_session = {name.replace("_", "."): value for name, value in conf.items()}
+    return SimpleNamespace(_jsparkSession=None, version=version, sparkContext=SimpleNamespace(getConf=lambda: conf_of_session))
+
+
 def test_a_session_of_spark_connect_cannot_be_attached() -> None:
-    session: Any = object()
+    connect: Any = object()
     with pytest.raises(CannotAttach, match="Spark Connect"):
-        sluice.attach(session, job="orders")
+        sluice.attach(connect, job="orders")
 
 
 @pytest.mark.parametrize("version", ["3.4.4", "4.4.0", "5.0.0-preview1"])
 def test_a_spark_that_was_not_tried_cannot_be_attached(version: str) -> None:
-    session: Any = SimpleNamespace(_jsparkSession=None, version=version)
     with pytest.raises(CannotAttach, match=rf"this is Spark {version}, and sluice\.attach works with Spark 3\.5 to 4\.3"):
-        sluice.attach(session, job="orders")
+        sluice.attach(session(version), job="orders")
 
 
 @pytest.mark.parametrize("version", ["3.5.0", "3.5.4-amzn-0", "4.0.1", "4.2.0", "4.3.0-SNAPSHOT"])
 def test_the_versions_of_the_matrix_can_be_attached(version: str) -> None:
-    check_version(version)
+    check_session(session(version))
+
+
+def test_a_driver_that_the_cluster_has_started_can_only_be_observed() -> None:
+    with pytest.raises(CannotAttach, match="deploy mode client"):
+        sluice.attach(session(spark_submit_deployMode="cluster"), job="orders")
+    check_deploy_mode("cluster", observed=True)
+    check_deploy_mode("client", observed=False)
 
 
 def test_a_job_needs_a_name_that_can_be_stored() -> None:
-    session: Any = object()
     with pytest.raises(BadName):
-        sluice.attach(session, job="orders of today")
+        sluice.attach(session(), job="orders of today")
 
 
-def test_notebooks_interpreters_and_hosted_drivers_are_only_observed() -> None:
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "DATABRICKS_RUNTIME_VERSION=18.0",
+        "GLUE_VERSION=5.0",
+        "DATAPROC_CLUSTER_NAME=orders",
+        "LIVY_SPARK_MAJOR_VERSION=3",
+        "AZURE_SERVICE=Microsoft.ProjectArcadia",
+    ],
+)
+def test_drivers_of_hosted_platforms_are_only_observed(variable: str) -> None:
+    name, value = variable.split("=")
+    assert is_observed({name: value}, {}, interactive=False)
+
+
+def test_notebooks_and_interpreters_are_only_observed() -> None:
     assert is_observed({}, {}, interactive=True)
     assert is_observed({}, {"ipykernel": object()}, interactive=False)
-    assert is_observed({"DATABRICKS_RUNTIME_VERSION": "18.0"}, {}, interactive=False)
-    assert not is_observed({"HOME": "/root"}, {"json": object()}, interactive=False)
+    assert is_observed({}, {}, interactive=False, program="/tmp/1700000000000-0/zeppelin_python.py")
+
+
+def test_scripts_are_not_only_observed() -> None:
+    variables = {"HOME": "/root", "AZURE_SERVICE": "other", "ZEPPELIN_HOME": "/opt/zeppelin"}
+    assert not is_observed(variables, {"json": object()}, interactive=False, program="/srv/orders.py")
 
 
 def waiting(answer: bytes = b"") -> tuple[App, socket.socket, socket.socket]:
     """A script that waits for its lease, and both ends of its connection."""
-    session: Any = object()
     ours, theirs = socket.socketpair()
     theirs.settimeout(60)
     theirs.sendall(answer)
-    return App(session, JobName("orders"), (), FakeClock(), timedelta(seconds=60)), ours, theirs
+    return App(session(), JobName("orders"), (), FakeClock(), timedelta(seconds=60)), ours, theirs
 
 
 def test_ctrl_c_while_a_script_waits_for_its_lease_ends_its_connection() -> None:
