@@ -23,7 +23,7 @@ from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.attached import messages, processes
 from containers.attached.claim import Claim, Claims, Request, describe_end, has_drained, stop_requested
 from containers.attached.driver_link import DriverLink
-from containers.attached.guardian import GuardianProcess
+from containers.attached.guardian import SCAN_SECONDS, Descendants, GuardianProcess
 from containers.attached.processes import Process, ProcessId
 from containers.exit_report import report_exit
 from sluice import logconfig
@@ -60,6 +60,7 @@ class Attendant:
         self._coordinator = AgentClient(url)
         self._link = DriverLink(request.job, self._coordinator, lambda pid: True, clock)
         self._guardian = GuardianProcess(request.container, url, driver.processes)
+        self._descendants = Descendants(os.getpid(), request.container, set(driver.processes))
         self._token = ""
         self._background: set[asyncio.Task[None]] = set()
 
@@ -94,6 +95,7 @@ class Attendant:
         if not self._driver.observed:
             await self._guardian.start()
             self._in_background(self._guardian.keep())
+            self._in_background(self._remember_processes())
         self._in_background(self._link.report())
         self._in_background(self._follow_notices(claim))
         await self._link.granted(claim)
@@ -175,13 +177,17 @@ class Attendant:
         found = processes.process(python.pid)
         return found is not None and found.id == python and not found.ended
 
+    async def _remember_processes(self) -> None:
+        """List the driver's processes until cancelled. Those whose parent ends later have left its tree when they must be ended."""
+        while True:
+            self._descendants.scan()
+            await asyncio.sleep(SCAN_SECONDS)
+
     def _processes(self) -> Iterable[Process]:
-        """The driver's processes and their descendants, without this one and those that it has started."""
-        table = processes.processes()
-        roots = [found for each in self._driver.processes if (found := table.get(each.pid)) is not None and found.id == each]
-        below = processes.descendants(table, [each.id.pid for each in roots])
-        own = {os.getpid(), *(each.id.pid for each in processes.descendants(table, [os.getpid()]))}
-        return [each for each in (*roots, *below) if each.id.pid not in own]
+        """The driver's processes and their descendants seen so far, without this one and those that it has started."""
+        found = self._descendants.find()
+        own = {each.id.pid for each in processes.descendants(processes.processes(), [os.getpid()])}
+        return [each for each in found if each.id.pid not in own]
 
     def _stopped(self) -> str | None:
         """Why no heartbeat may be sent, if the driver is stopped; otherwise None."""

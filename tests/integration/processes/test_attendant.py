@@ -19,7 +19,7 @@ import pytest
 from containers.attached import messages
 from containers.attached.attendant import TICK_SECONDS, Driver, command
 from containers.attached.claim import Request
-from containers.attached.processes import process
+from containers.attached.processes import descendants, process, processes
 from sluice.core.ids import ExecutionContainerId, JobName
 from tests.integration.processes.test_exec import SHORT_LEASE, await_end, ended
 from tests.support.coordinators import Running, running
@@ -42,12 +42,21 @@ class Attended:
     """A driver with a child process, a JVM, which has another parent as under spark-submit, and an attendant."""
 
     def __init__(
-        self, coordinator: Running, root: Path, *, observed: bool = False, wait: bool = True, replace: bool = False, job: str = ""
+        self,
+        coordinator: Running,
+        root: Path,
+        *,
+        observed: bool = False,
+        wait: bool = True,
+        replace: bool = False,
+        job: str = "",
+        first: str = "",
     ) -> None:
+        """`first`: what the driver does first."""
         self.coordinator = coordinator
         self.job = job or f"orders-{uuid4().hex[:8]}"
-        log = root / f"driver-{uuid4().hex[:8]}.log"
-        self.driver = start(["bash", "-c", "sleep 1003 & echo child $!.; wait"], log, new_session=True)
+        log = self.output = root / f"driver-{uuid4().hex[:8]}.log"
+        self.driver = start(["bash", "-c", f"{first} sleep 1003 & echo child $!.; wait"], log, new_session=True)
         self.child = int(await_line(self.driver, log, r"child (\d+)\."))
         self.jvm = start(["sleep", "1004"], log, new_session=True, append=True)
         driver, jvm = process(self.driver.pid), process(self.jvm.pid)
@@ -94,6 +103,10 @@ class Attended:
                 each.wait(60)
         if not ended(self.child):
             os.kill(self.child, signal.SIGKILL)
+
+
+def below(pid: int) -> set[int]:
+    return {each.id.pid for each in descendants(processes(), [pid])}
 
 
 @contextmanager
@@ -154,12 +167,26 @@ def test_a_second_script_waits_for_the_first(coordinator: Running, tmp_path: Pat
             assert second.next("granted")["generation"] == 2
 
 
-def test_a_stopped_driver_loses_the_lease_and_is_ended(short_leases: Running, tmp_path: Path) -> None:
-    with attended(short_leases, tmp_path) as script:
-        script.next("granted")
-        os.kill(script.driver.pid, signal.SIGSTOP)
-        assert script.process.wait(120) == 3
-        script.await_end()
+def test_a_stopped_driver_loses_the_lease_and_is_ended_with_descendants_that_have_lost_their_parent(
+    short_leases: Running, tmp_path: Path
+) -> None:
+    parent = tmp_path / "parent"
+    parent.touch()
+    leaves = f"bash -c 'sleep 1005 & echo left $!.; while [ -e {parent} ]; do sleep 0.1; done' &"
+    with attended(short_leases, tmp_path, first=leaves) as script:
+        left = int(await_line(script.driver, script.output, r"left (\d+)\."))
+        try:
+            for _ in range(3):
+                script.next("lease")  # heartbeats are as far apart as looks at the processes
+            parent.unlink()
+            wait_for("the end of its parent", lambda: left not in below(script.driver.pid))
+            os.kill(script.driver.pid, signal.SIGSTOP)
+            assert script.process.wait(120) == 3
+            script.await_end()
+            await_end(left)
+        finally:
+            if not ended(left):
+                os.kill(left, signal.SIGKILL)
 
 
 def test_an_observed_driver_is_notified_that_the_lease_is_lost(short_leases: Running, tmp_path: Path) -> None:
