@@ -354,7 +354,7 @@ class App:
                 within = timedelta(seconds=seconds)
                 threading.Thread(target=self._stop_and_say, args=(within,), name="sluice-stop", daemon=True).start()
             case {"kind": "refuse", "stage": str(stage), "why": str(why)}:
-                self._report.refuse(stage, why)
+                self._report.refuse_reported(stage, why)
             case {"kind": "owner", "number": int(number), "lost": str(why)}:
                 self._confirmations.take(number, why)
             case {"kind": "lost", "why": str(why)}:
@@ -446,7 +446,7 @@ class App:
         stage = next((each.stage for each in self._checkpoints.values() if each.ready.lineage == query.id), None)
         why = "" if stage is None else skipped_batches(session_of(self._spark), query)
         if stage is not None and why:
-            self._report.refuse(stage, why)
+            self._report.refuse(stage, why, query.run_id)
         return bool(why)
 
     def _check_executors(self) -> None:

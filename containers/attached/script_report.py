@@ -90,9 +90,19 @@ class _Stage:
         return found.model_dump(mode="json", by_alias=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """`run_id`: the start of the query; "" for any."""
+
+    stage: str
+    why: str
+    run_id: str
+
+
 class ScriptReport:
     """`host`: the name of this machine, which distinguishes its local checkpoints from those of others. `undrainable`: why a query cannot
-    be drained. `writes`: what it has written with `app.kafka_writer`, by topic. Not thread-safe, except for `refuse` and `stage_of`."""
+    be drained. `writes`: what it has written with `app.kafka_writer`, by topic. Not thread-safe, except for `refuse`, `refuse_reported` and
+    `stage_of`."""
 
     def __init__(
         self,
@@ -106,13 +116,21 @@ class ScriptReport:
         self._undrainable = undrainable
         self._writes = writes
         self._stages: dict[str, _Stage] = {}
-        self._refused: list[tuple[str, str]] = []
+        self._refused: list[_Refusal] = []
+        self._reported: Mapping[str, str] = {}
+        """The starts that were active at the last report, by stage."""
         self._changed = True
         self._sent_at: float | None = None
 
-    def refuse(self, stage: str, why: str) -> None:
-        """Record that the query of the stage must be stopped."""
-        self._refused.append((stage, why))
+    def refuse(self, stage: str, why: str, run_id: str = "") -> None:
+        """Record that the query of the stage must be stopped: the start with this id, otherwise the present or next one."""
+        self._refused.append(_Refusal(stage, why, run_id))
+
+    def refuse_reported(self, stage: str, why: str) -> None:
+        """Record that the query of the stage must be stopped, as the answer to a report. A later start is not what was refused."""
+        run_id = self._reported.get(stage)
+        if run_id is not None:
+            self.refuse(stage, why, run_id)
 
     def stage_of(self, query: RunningQuery) -> StageName | None:
         """The name under which the query is reported; None if it is not."""
@@ -139,6 +157,7 @@ class ScriptReport:
         if age is not None and age < (AT_MOST_EVERY if self._changed else AT_LEAST_EVERY):
             return None
         self._changed, self._sent_at = False, now
+        self._reported = {each.name: each.query.run_id for each in self._stages.values() if each.active}
         return [each.body() for each in self._stages.values()]
 
     def _started(self, query: RunningQuery) -> None:
@@ -160,7 +179,7 @@ class ScriptReport:
         else:
             return
         if not query.is_micro_batch:
-            self._refused.append((stage.name, CONTINUOUS))
+            self.refuse(stage.name, CONTINUOUS, query.run_id)
         stage.undrainable = self._undrainable(query)
         self._changed = True
 
@@ -189,13 +208,15 @@ class ScriptReport:
     def _why(self, query: RunningQuery) -> str:
         """Why the query must be stopped; "" if it may run, or if the reason was already returned."""
         stage = self._stages.get(location(query.checkpoint, self._host))
-        found = next((each for each in self._refused if stage is not None and each[0] == stage.name), None)
-        if stage is None or found is None:
+        if stage is None:
             return ""
-        self._refused.remove(found)
-        if stage.why or not stage.active:
+        found = [each for each in self._refused if each.stage == stage.name and each.run_id in ("", query.run_id)]
+        for each in found:
+            self._refused.remove(each)
+        why = found[0].why if found else ""
+        if not why or stage.why or not stage.active:
             return ""
-        stage.why = found[1]
+        stage.why = why
         self._failed(stage, stage.why)
         return stage.why
 

@@ -170,6 +170,40 @@ def test_a_refused_query_is_stopped_once(report: ScriptReport, clock: FakeClock)
     assert (found["active"], found["error"]) == (False, "job copies uses the checkpoint")
 
 
+def test_a_refusal_of_a_report_is_only_for_the_start_that_was_reported(report: ScriptReport, clock: FakeClock) -> None:
+    report.update([Query("a")])
+    due(report, clock)
+    report.update([])
+    report.refuse_reported("counts", "job copies uses the checkpoint")
+    assert report.update([Query("b")]) == []
+    due(report, clock)
+    third = Query("c")
+    report.refuse_reported("counts", "job copies uses the checkpoint")  # the answer to the report of b
+    assert report.update([third]) == []
+    due(report, clock)
+    report.refuse_reported("counts", "job copies uses the checkpoint")
+    assert report.update([third]) == [(third, "job copies uses the checkpoint")]
+
+
+def test_a_refusal_of_a_query_that_has_ended_is_dropped(report: ScriptReport, clock: FakeClock) -> None:
+    report.update([Query("a")])
+    due(report, clock)
+    report.update([])
+    due(report, clock)
+    report.refuse_reported("counts", "job copies uses the checkpoint")
+    assert report.update([Query("b")]) == []
+
+
+def test_a_refusal_at_the_start_of_a_query_is_only_for_that_start(report: ScriptReport) -> None:
+    query = Query("a")
+    report.refuse("counts", "the sink has later batches", "a")  # before the query is listed
+    report.refuse("counts", "the sink has later batches", "b")
+    assert report.update([query]) == [(query, "the sink has later batches")]
+    second = Query("b")
+    assert report.update([second]) == [(second, "the sink has later batches")]
+    assert report.update([Query("c")]) == []
+
+
 def test_a_query_with_continuous_processing_is_refused(report: ScriptReport) -> None:
     query = Query("a", is_micro_batch=False)
     assert report.update([query]) == [(query, CONTINUOUS)]
