@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ import psutil
 import pytest
 
 from tests.support.coordinators import Running, running
-from tests.support.processes import SLUICE, await_line, kill_whole, start, wait_for
+from tests.support.processes import ROOT, SLUICE, await_line, kill_whole, start, wait_for
 from tests.support.terminal import at_terminal
 
 SHORT_LEASE = ("--lease-seconds", "15", "--heartbeat-seconds", "1")
@@ -319,6 +320,44 @@ def test_a_command_that_cannot_be_started_has_the_exit_code_of_a_shell_also_with
     assert done.returncode == code
     assert f"sluice: {program}: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+CANCELLED = """
+import asyncio, pathlib, sys
+from datetime import timedelta
+from containers.attached.claim import Request
+from containers.attached.supervisor import Supervisor
+from sluice.clock import SystemClock
+
+job, url = sys.argv[1:]
+
+
+async def main():
+    command = ["bash", "-c", "echo $$ >pid; exec sleep 1000"]
+    supervisor = Supervisor(Request(job, f"container-{job}", "here"), command, url, SystemClock(), timedelta(seconds=60))
+    supervising = asyncio.create_task(supervisor.run())
+    while not pathlib.Path("pid").exists() or not pathlib.Path("pid").read_text():
+        await asyncio.sleep(0.1)
+    supervising.cancel()
+    await asyncio.gather(supervising, return_exceptions=True)
+
+
+asyncio.run(main())
+"""
+
+
+def test_a_command_whose_supervisor_is_cancelled_is_ended_before_its_end_is_reported(executions: Executions, tmp_path: Path) -> None:
+    """As when `sluice upgrade` fails."""
+    command = [sys.executable, "-c", CANCELLED, executions.job, executions.environment["SLUICE_COORDINATOR_URL"]]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False, timeout=120)
+    assert done.returncode == 0
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        assert ended(pid)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert [each["state"] for each in executions.current()["incarnations"]] == ["EXITED"]
 
 
 def test_a_process_that_the_command_has_not_started_is_not_attached(executions: Executions) -> None:
