@@ -17,11 +17,13 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
+from typing import TypeVar
 
 from containers.attached.claim import COMMAND, REFUSED, Request, command_digest
 from containers.attached.drain_link import CHECKPOINTS
@@ -30,10 +32,10 @@ from containers.attached.supervisor import Supervisor
 from sluice.cli.drain import follow
 from sluice.cli.runner import find_job
 from sluice.cli.upgrade.watch import HealthState, HealthWatch, VersionHealth
-from sluice.client import OperatorClient
+from sluice.client import OperatorClient, Refused
 from sluice.clock import Clock, SystemClock
 from sluice.core.drain import Mode, Phase
-from sluice.core.errors import CoordinatorUnreachable, NotAttached, StaleRun
+from sluice.core.errors import CoordinatorUnreachable, NotAttached, NotTheCurrentRun, StaleRun
 from sluice.core.ids import ExecutionContainerId, JobName, RunId
 from sluice.core.jobmodels.spec import JobKind
 from sluice.core.lifecycle import RunState
@@ -43,10 +45,17 @@ from sluice.wire import runs as wire_runs
 
 log = logging.getLogger("sluice")
 
+T = TypeVar("T")
+
 NOT_DRAINED, UNHEALTHY, ROLLED_BACK = 2, 3, 4
 """Exit codes, as those of the upgrade of a job file. After an upgrade the exit code is the command's."""
 
 LOOK = timedelta(seconds=1)
+
+RETRY = timedelta(seconds=2)
+
+ROLLBACK_WITHIN = timedelta(minutes=10)
+"""How long a step of a rollback is repeated while the coordinator cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +162,7 @@ async def run_for(client: OperatorClient, former: wire_runs.RunDetail, command: 
             _say(f"run {former.run_id} was made for this command before")
             return RunId(former.run_id)
         await client.stop_run(RunId(former.run_id), "it has not started, and the job is upgraded")
-        await _await_end(client, RunId(former.run_id))
+        await _await_end(client, RunId(former.run_id), Insistence(SystemClock()))
     request = await _request(client, former, config_for(former.config, command))
     made = await client.deploy(request, replaces=RunId(former.run_id))
     _say(f"run {made.run_id} is made for the new command")
@@ -184,20 +193,79 @@ async def _run(url: str, client: OperatorClient, upgrade: ScriptUpgrade, former:
             code = await supervising
             return code or UNHEALTHY
         _say(f"the new command failed: {found.reason}; going back to the former one")
-        await client.stop_run(run, f"the upgrade failed: {found.reason}")
-        with suppress(Exception):
-            await supervising
-        await _await_end(client, run)
-        config = rollback_config(former.config, upgrade.command, run)
-        back = await client.deploy(await _request(client, former, config), replaces=run)
+        back = await roll_back(client, upgrade, former, run, found.reason, _end_of(supervising), Insistence(SystemClock()))
         _say(
-            f"run {back.run_id} is made for the former command, which begins where the drain has ended: a `sluice exec` that waits starts "
-            "it; otherwise start it again"
+            f"run {back} is made for the former command, which begins where the drain has ended: a `sluice exec` that waits starts it; "
+            "otherwise start it again"
         )
         return ROLLED_BACK
     finally:
         if not supervising.done():
             supervising.cancel()
+
+
+async def _end_of(supervising: asyncio.Task[int]) -> None:
+    with suppress(Exception):
+        await supervising
+
+
+@dataclass(frozen=True, slots=True)
+class Insistence:
+    """Repeats requests that may arrive twice."""
+
+    clock: Clock
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    async def repeat(self, request: Callable[[], Awaitable[T]]) -> T:
+        """The answer. Raises CoordinatorUnreachable if there is none within ROLLBACK_WITHIN."""
+        until = self.clock.elapsed() + ROLLBACK_WITHIN.total_seconds()
+        last = ""
+        while True:
+            try:
+                return await request()
+            except CoordinatorUnreachable as error:
+                if self.clock.elapsed() >= until:
+                    raise
+                if str(error) != last:
+                    last = str(error)
+                    _say(f"the coordinator cannot be reached: {last}; trying again for {ROLLBACK_WITHIN.total_seconds():.0f} s")
+            await self.sleep(RETRY.total_seconds())
+
+
+async def roll_back(
+    client: OperatorClient,
+    upgrade: ScriptUpgrade,
+    former: wire_runs.RunDetail,
+    run: RunId,
+    why: str,
+    command_ends: Awaitable[None],
+    insistence: Insistence,
+) -> RunId:
+    """Stop the run of the new command, and make one for the former command. Returns it. Until it is made, neither command may start."""
+    try:
+        await insistence.repeat(partial(client.stop_run, run, f"the upgrade failed: {why}"))
+        await command_ends
+        await _await_end(client, run, insistence)
+        config = rollback_config(former.config, upgrade.command, run)
+        request = await insistence.repeat(partial(_request, client, former, config))
+        return await insistence.repeat(partial(_deployed_once, client, request, run))
+    except CoordinatorUnreachable:
+        _say(
+            f"the job was not given back to the former command: `sluice stop {upgrade.job}` and then `sluice start {upgrade.job}` let any "
+            "command start, on the checkpoints of the new one"
+        )
+        raise
+
+
+async def _deployed_once(client: OperatorClient, request: wire_runs.RunRequest, replaces: RunId) -> RunId:
+    """The run that the request makes, or has made, if that answer was lost."""
+    try:
+        return RunId((await client.deploy(request, replaces=replaces)).run_id)
+    except Refused as refused:
+        present = await client.run((await find_job(client, request.job)).current_run)
+        if refused.refused_as != NotTheCurrentRun.slug or present.config != request.config:
+            raise
+        return RunId(present.run_id)
 
 
 async def _watch(client: OperatorClient, upgrade: ScriptUpgrade, run: RunId, supervising: asyncio.Task[int], clock: Clock) -> VersionHealth:
@@ -224,10 +292,10 @@ def _without_queries(run: wire_runs.RunDetail) -> wire_runs.RunDetail:
     return run.model_copy(update={"incarnations": tuple(each for each in run.incarnations if each.exit_code is not None)})
 
 
-async def _await_end(client: OperatorClient, run: RunId) -> None:
+async def _await_end(client: OperatorClient, run: RunId, insistence: Insistence) -> None:
     seq = 0
-    while not (await client.run(run)).state.ended:
-        for each in await client.notices(run, seq, LOOK):
+    while not (await insistence.repeat(partial(client.run, run))).state.ended:
+        for each in await insistence.repeat(partial(client.notices, run, seq, LOOK)):
             seq = max(seq, each.seq)
 
 

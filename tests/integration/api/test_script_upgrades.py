@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
 
 from containers.attached.claim import COMMAND, REFUSED, command_digest
-from containers.attached.upgrade import ScriptUpgrade, drained_run, rollback_config, run_for
+from containers.attached.upgrade import ROLLBACK_WITHIN, Insistence, ScriptUpgrade, drained_run, roll_back, rollback_config, run_for
 from sluice.client import OperatorClient, Refused
-from sluice.core.errors import AttachedJob
+from sluice.core.errors import AttachedJob, CoordinatorUnreachable
 from sluice.core.ids import JobName, RunId
+from sluice.wire import runs as wire_runs
 from tests.integration.api.test_attached_jobs import query, report, started, step
 from tests.support.api import Caller
+from tests.support.fakes import FakeClock
 
 NEW, OTHER = ["spark-submit", "orders_v2.py"], ["spark-submit", "orders_v3.py"]
 
@@ -137,3 +140,62 @@ async def test_a_dry_run_changes_nothing(caller: Caller, client: OperatorClient,
         "3. watch its first batches, and go back if they fail",
     ]
     assert [each["runId"] for each in (await caller.http.get("/runs", params={"job": "orders"})).json()["runs"]] == [former]
+
+
+class Outages(httpx.AsyncBaseTransport):
+    """To the coordinator. Each request fails as often as `fails` says, and is answered then; with `arrive` only its answer is lost."""
+
+    def __init__(self, caller: Caller, fails: Callable[[str], int], *, arrive: bool = False) -> None:
+        self._caller = caller
+        self._fails = fails
+        self._arrive = arrive
+        self._failed: dict[str, int] = {}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        named = f"{request.method} {request.url.path}"
+        answer = await self._caller.http._transport.handle_async_request(request) if self._arrive else None
+        if self._failed.setdefault(named, 0) < self._fails(named):
+            self._failed[named] += 1
+            raise httpx.ConnectError("connection refused")
+        return answer or await self._caller.http._transport.handle_async_request(request)
+
+
+async def rolled_back(caller: Caller, transport: httpx.AsyncBaseTransport) -> tuple[str, str]:
+    """The run of the new command and that of the former one, after a rollback."""
+    operator = OperatorClient("http://c", transport)
+    clock = FakeClock()
+
+    async def sleep(seconds: float) -> None:
+        clock.advance(seconds)
+
+    former = await caller.http.get(f"/runs/{await drained(caller)}")
+    before = wire_runs.RunDetail.model_validate(former.json())
+    reaching = OperatorClient("http://c", caller.http._transport)
+    try:
+        run = await run_for(reaching, before, NEW)
+        back = await roll_back(operator, upgrade(), before, run, "it failed", asyncio.sleep(0), Insistence(clock, sleep))
+    finally:
+        await operator.close()
+        await reaching.close()
+    return run, back
+
+
+@pytest.mark.parametrize("arrive", [False, True])
+async def test_a_rollback_continues_when_the_coordinator_can_be_reached_again(
+    caller: Caller, capsys: pytest.CaptureFixture[str], arrive: bool
+) -> None:
+    """Each request fails three times; with `arrive` the coordinator has received it."""
+    run, back = await rolled_back(caller, Outages(caller, lambda request: 3, arrive=arrive))
+    assert (await caller.run(run))["state"] == "STOPPED"
+    assert (await caller.run(back))["config"] == rollback_config({}, NEW, RunId(run))
+    runs = (await caller.http.get("/runs", params={"job": "orders"})).json()["runs"]
+    assert len(runs) == 3
+    assert {run, back} < {each["runId"] for each in runs}
+    assert "the coordinator cannot be reached: " in capsys.readouterr().err
+
+
+async def test_a_rollback_that_cannot_reach_the_coordinator_says_what_to_do(caller: Caller, capsys: pytest.CaptureFixture[str]) -> None:
+    attempts = ROLLBACK_WITHIN.total_seconds()
+    with pytest.raises(CoordinatorUnreachable):
+        await rolled_back(caller, Outages(caller, lambda request: int(attempts) if request == "POST /runs" else 0))
+    assert "`sluice stop orders` and then `sluice start orders`" in capsys.readouterr().err
