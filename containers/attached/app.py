@@ -97,13 +97,13 @@ def attach(
     observed = observe or is_observed(
         os.environ, sys.modules, interactive=hasattr(sys, "ps1") or bool(sys.flags.interactive), program=sys.argv[0] if sys.argv else ""
     )
-    check_deploy_mode(spark.sparkContext.getConf().get("spark.submit.deployMode") or "", observed=observed)
     with _attaching:
         if _attached:
             (known,) = _attached
             if known.job != job:
                 raise NotGranted(f"this process is attached as job {known.job} already")
             return known
+        check_deploy_mode(spark.sparkContext.getConf().get("spark.submit.deployMode") or "", observed=observed)
         url = coordinator or os.environ.get("SLUICE_COORDINATOR_URL", LOCAL)
         app = _attach(spark, job, url, wait, replace, observed, stop_timeout)
         _attached.append(app)
