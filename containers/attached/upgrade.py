@@ -193,7 +193,7 @@ async def _run(url: str, client: OperatorClient, upgrade: ScriptUpgrade, former:
             code = await supervising
             return code or UNHEALTHY
         _say(f"the new command failed: {found.reason}; going back to the former one")
-        back = await roll_back(client, upgrade, former, run, found.reason, _end_of(supervising), Insistence(SystemClock()))
+        back = await roll_back(client, upgrade, former, run, found.reason, partial(_end_of, supervising), Insistence(SystemClock()))
         _say(
             f"run {back} is made for the former command, which begins where the drain has ended: a `sluice exec` that waits starts it; "
             "otherwise start it again"
@@ -238,13 +238,13 @@ async def roll_back(
     former: wire_runs.RunDetail,
     run: RunId,
     why: str,
-    command_ends: Awaitable[None],
+    command_ends: Callable[[], Awaitable[None]],
     insistence: Insistence,
 ) -> RunId:
     """Stop the run of the new command, and make one for the former command. Returns it. Until it is made, neither command may start."""
     try:
         await insistence.repeat(partial(client.stop_run, run, f"the upgrade failed: {why}"))
-        await command_ends
+        await command_ends()
         await _await_end(client, run, insistence)
         config = rollback_config(former.config, upgrade.command, run)
         request = await insistence.repeat(partial(_request, client, former, config))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import httpx
@@ -173,7 +174,7 @@ async def rolled_back(caller: Caller, transport: httpx.AsyncBaseTransport) -> tu
     reaching = OperatorClient("http://c", caller.http._transport)
     try:
         run = await run_for(reaching, before, NEW)
-        back = await roll_back(operator, upgrade(), before, run, "it failed", asyncio.sleep(0), Insistence(clock, sleep))
+        back = await roll_back(operator, upgrade(), before, run, "it failed", partial(asyncio.sleep, 0), Insistence(clock, sleep))
     finally:
         await operator.close()
         await reaching.close()
