@@ -160,6 +160,7 @@ class App:
         """Call `attach` instead of this."""
         self.job = job
         self._spark = spark
+        self._pid = os.getpid()
         self._queries = ActiveQueries(spark)
         self._report = ScriptReport(
             socket.gethostname(),
@@ -496,7 +497,9 @@ class App:
             signal.signal(signal.SIGTERM, lambda number, frame: self._terminate(number, frame, former))
 
     def close(self) -> None:
-        """Report to the supervisor that the script ends."""
+        """Report to the supervisor that the script ends. Does nothing in a child of `fork`, which inherits the connection."""
+        if os.getpid() != self._pid:
+            return
         self.drains.await_report(LAST_STEP)
         self._ending = True
         self._send("ending", error=self._error)
@@ -505,7 +508,13 @@ class App:
 
     def _terminate(self, number: int, frame: FrameType | None, former: Callable[[int, FrameType | None], Any] | int | None) -> None:
         """Stop the queries between batches, then call the script's own handler. A script without a handler ends as it does when its queries
-        are stopped; if it does not, it is ended after AFTER_QUERIES. A second SIGTERM ends it as if it were not attached."""
+        are stopped; if it does not, it is ended after AFTER_QUERIES. A second SIGTERM ends it as if it were not attached.
+
+        A child of `fork` inherits this handler, but not the queries: a worker of `multiprocessing` that is ended must not stop them."""
+        if os.getpid() != self._pid:
+            signal.signal(number, signal.SIG_DFL if former is None else former)
+            os.kill(os.getpid(), number)
+            return
         was_stopped = self._stopped.is_set()
         stopping = threading.Thread(target=self.stop, name="sluice-stop", daemon=True)  # the main thread may be within a call to the JVM
         stopping.start()
