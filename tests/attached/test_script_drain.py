@@ -231,15 +231,25 @@ def test_what_cannot_be_drained_is_named(chain: Chain, spark: SparkSession) -> N
         .writeStream.format("noop")
         .option("checkpointLocation", str(chain.root / "drain-0" / "rows"))
         .start(),
+        "files of app.checkpoint": chain.read("orders", "at timestamp")
+        .writeStream.format("parquet")
+        .option("path", str(chain.root / "files"))
+        .option("checkpointLocation", str(chain.root / "drain-0" / "files"))
+        .start(),
         "tens": chain.tens(),
     }
     chain.started.extend(started.values())
+    started["files of app.checkpoint"].processAllAvailable()  # an interrupted write would log long traces of the JVM
     found = {each.run_id: undrainable(spark, each) for each in ActiveQueries(spark).find()}
     assert {name: list(found[str(query.runId)]) for name, query in started.items()} == {
         "temporary": ["it has state and no checkpointLocation, so it could not continue where the drain ends"],
         "rates": ["it reads rate, and only Kafka's offsets can be set for its next checkpoint"],
         "rows": [],
         "rows of app.checkpoint": ["it reads rate, and only Kafka's offsets can be set for its next checkpoint"],
+        "files of app.checkpoint": [
+            "Spark's file sink skips batches whose numbers it has, and the next checkpoint begins at batch 0: use `sluice stop`, which "
+            "keeps the checkpoint, or write the files with foreachBatch"
+        ],
         "tens": [],
     }
     assert wait_for(

@@ -46,10 +46,8 @@ def undrainable(spark: SparkSession, query: ActiveQuery) -> Sequence[str]:
     if not query.can_be_paused:
         return ("its trigger ends it by itself (availableNow, once)",)
     operators = query.operators()
-    others = sorted({each.kind for each in query.sources() if not each.is_kafka})
-    elsewhere = f"it reads {', '.join(others)}, and only Kafka's offsets can be set for its next checkpoint"
     if not operators:
-        return (elsewhere,) if others and _OF_APP.search(query.checkpoint) else ()
+        return _not_continued(query) if _OF_APP.search(query.checkpoint) else ()
     if version(spark) < OLDEST_SPARK:
         return (f"this is Spark {spark.version}, and the state of a running query can be flushed since Spark 4.0",)
     found = [
@@ -59,9 +57,20 @@ def undrainable(spark: SparkSession, query: ActiveQuery) -> Sequence[str]:
     ]
     if query.is_temporary:
         found.append("it has state and no checkpointLocation, so it could not continue where the drain ends")
-    if others:
-        found.append(elsewhere)
-    return found
+    return (*found, *_not_continued(query))
+
+
+def _not_continued(query: ActiveQuery) -> Sequence[str]:
+    """Why the query could not continue on another checkpoint, which begins at the drained offsets, with batch 0."""
+    found = []
+    if others := sorted({each.kind for each in query.sources() if not each.is_kafka}):
+        found.append(f"it reads {', '.join(others)}, and only Kafka's offsets can be set for its next checkpoint")
+    if query.file_sink is not None:
+        found.append(
+            "Spark's file sink skips batches whose numbers it has, and the next checkpoint begins at batch 0: use `sluice stop`, which "
+            "keeps the checkpoint, or write the files with foreachBatch"
+        )
+    return tuple(found)
 
 
 def feeders(

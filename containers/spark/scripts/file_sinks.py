@@ -1,7 +1,7 @@
 """Spark's own sink of files: it has each batch once by its number, in `_spark_metadata`, whatever query writes it.
 
-After a lost disk a query has the numbers of its lost batches again. The sink would skip them, and their rows, which may be others, would be
-missing.
+After a lost disk a query has the numbers of its lost batches again, and on a new checkpoint it begins at batch 0. The sink would skip these
+batches, and their rows, which may be others, would be missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def skipped_batches(spark: SparkSession, query: ActiveQuery) -> str:
     planned = -1 if found is None else max(found.planned, found.committed)
     if written <= planned:
         return ""
+    ends = "has no batch" if planned < 0 else f"ends at batch {planned}"
     return (
-        f"the file sink {directory} has batch {written}, and the checkpoint, which was restored, ends at batch {planned}: the sink would "
-        "skip the batches in between; let the query write to another directory"
+        f"the file sink {directory} has batch {written}, and the checkpoint, which is new or was restored, {ends}: the sink would skip the "
+        "batches in between; let the query write to another directory"
     )
