@@ -188,6 +188,8 @@ class App:
         self._reported: set[str] = set()
         """The starts of queries that were listed."""
         self._checkpoints: dict[StageName, Checkpoint] = {}
+        self._named: set[str] = set()
+        """The ids of queries that `_name_function` has logged."""
         self._plans = Plans(
             lambda number, stage, batch: self._send("plan", number=number, stage=stage, batch=batch),
             lambda lineage: next((each for each in ActiveQueries(spark).find() if each.id == lineage), None),
@@ -429,6 +431,7 @@ class App:
             query.stop(timedelta(0), self._forced)
         for query in new:
             self._check_sink(query)
+            self._name_function(query)
         if self._stopped.is_set():
             self._stop_all([each for each in active if not self.drains.holds(each)], self._stop_timeout)
 
@@ -449,6 +452,19 @@ class App:
         if stage is not None and why:
             self._report.refuse(stage, why, query.run_id)
         return bool(why)
+
+    def _name_function(self, query: ActiveQuery) -> None:
+        """Log a query whose batches have numbers that its function may know from before. What the function remembers cannot be seen."""
+        found = next((each for each in list(self._checkpoints.values()) if each.ready.lineage == query.id and each.begins_again), None)
+        if found is None or query.id in self._named or not query.calls_function:
+            return
+        self._named.add(query.id)
+        log.warning(
+            "query %s begins %s: numbers of its batches come again, and a foreachBatch that remembers them without the id of the query "
+            "skips these batches (app.batch_context().lineage is the id; app.kafka_writer keeps it)",
+            query.name or query.checkpoint,
+            found.begins_again,
+        )
 
     def _check_executors(self) -> None:
         """Stop the queries whose checkpoints a new executor does not share."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -168,6 +170,59 @@ def test_a_script_that_may_not_run_gets_the_reason(supervisor: Supervisor, answe
         expected = "as job invoices"
     with pytest.raises(NotGranted, match=expected):
         supervisor.app.start(supervisor.theirs, ends_script=False)
+
+
+class Checkpoints:
+    """Answers a script that asks for its checkpoints, until the end of the test."""
+
+    def __init__(self, supervisor: Supervisor, state: Path) -> None:
+        self._supervisor = supervisor
+        self._state = state
+
+    def get(self, name: str, *, drain: int, new_lineage: bool) -> str:
+        lineage = str(uuid4())
+        directory = self._state / "orders" / f"drain-{drain}" / name
+        directory.mkdir(parents=True)
+        (directory / "metadata").write_text(json.dumps({"id": lineage}))
+
+        def answer() -> None:
+            self._supervisor.next("where")
+            self._supervisor.say("begins", stage=name, seq=drain, suffix="", offsets={}, failed="")
+            self._supervisor.next("checkpoint")
+            self._supervisor.say("ready", stage=name, failed="", lineage=lineage, new_lineage=new_lineage)
+
+        thread = Thread(target=answer)
+        thread.start()
+        try:
+            return self._supervisor.app.checkpoint(name)
+        finally:
+            thread.join(60)
+
+
+@pytest.mark.parametrize(
+    ("drain", "new_lineage", "begins"),
+    [(0, False, ""), (0, True, "under a new id"), (3, False, "after a drain"), (3, True, "under a new id")],
+)
+def test_a_function_of_foreach_batch_whose_batches_get_numbers_again_is_named(
+    supervisor: Supervisor,
+    orders: Script,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    drain: int,
+    new_lineage: bool,
+    begins: str,
+) -> None:
+    monkeypatch.setenv("SLUICE_STATE_DIR", str(tmp_path / "state"))
+    supervisor.grant()
+    checkpoints = Checkpoints(supervisor, tmp_path / "state")
+    for name in ("counts", "rows"):
+        location = checkpoints.get(name, drain=drain, new_lineage=new_lineage)
+        writer = orders.spark.readStream.text(str(orders.root / "in")).writeStream.option("checkpointLocation", location)
+        orders.started.append((writer.foreachBatch(nothing) if name == "counts" else writer.format("noop")).queryName(name).start())
+        supervisor.stage(tmp_path, stage=name)
+    named = [each.getMessage() for each in caplog.records if "numbers of its batches come again" in each.getMessage()]
+    assert [each.partition(":")[0] for each in named] == ([f"query counts begins {begins}"] if begins else [])
 
 
 def test_an_observed_script_continues_without_its_supervisor(supervisor: Supervisor, caplog: pytest.LogCaptureFixture) -> None:

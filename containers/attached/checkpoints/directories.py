@@ -88,11 +88,13 @@ class Supervisor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that a query may be started on. `url`: for `checkpointLocation`."""
+    """A checkpoint that a query may be started on. `url`: for `checkpointLocation`. `begins_again`: why numbers of batches come again that
+    sinks may have from before; "" if they do not."""
 
     url: str
     stage: StageName
     ready: Ready
+    begins_again: str = ""
 
 
 class ScriptDirectories:
@@ -135,10 +137,10 @@ class ScriptDirectories:
             ready = self._make_ready(stage, **wanted, adopts=False)
         check_writable(directory)
         url = directory.as_uri()
-        self._begin(spark, url, begins)
+        new = self._begin(spark, url, begins)
         if ready.replay or ready.new_lineage:
             self._listen()
-        return Checkpoint(url, stage, ready)
+        return Checkpoint(url, stage, ready, "under a new id" if ready.new_lineage else "after a drain" if begins.seq and new else "")
 
     def _make_ready(self, stage: StageName, **wanted: object) -> Ready:
         ready = self._supervisor.make_ready(stage, **wanted)
@@ -146,7 +148,8 @@ class ScriptDirectories:
             raise CheckpointRefused(f"checkpoint {stage}: {ready.failed}")
         return ready
 
-    def _begin(self, spark: SparkSession, url: str, begins: Beginning) -> None:
+    def _begin(self, spark: SparkSession, url: str, begins: Beginning) -> bool:
+        """Returns whether the checkpoint has no batch yet."""
         files = ScriptCheckpoint(spark, url)
         found = files.inspect()  # which knows locks: a crash may have left one without the offsets to begin at
         new = found is None or (found.committed < 0 and found.planned < 0)
@@ -154,6 +157,7 @@ class ScriptDirectories:
             self._listen()
             if files.begins_at() is None and files.read("sources/0/0") is None:
                 files.begin_at(begins.offsets)
+        return new
 
     def _check_shared(self, spark: SparkSession, directory: Path) -> None:
         """Executors on other machines write the state, so they must see the directory, too."""

@@ -51,6 +51,8 @@ TEMPORARY = re.compile(r"temporary-[0-9a-f-]{36}")
 
 WRITE = "WriteToMicroBatchDataSource"
 
+FOREACH_BATCH = "ForeachBatchSink"
+
 _FILE_SINK = re.compile(r"FileSink\[(.*)\]")
 
 
@@ -163,6 +165,11 @@ class ActiveQuery:
         """The directory that it writes with Spark's own sink of files; None for another sink."""
         match = _FILE_SINK.fullmatch(str(self._execution.sink().toString()))
         return None if match is None else match[1]
+
+    @property
+    def calls_function(self) -> bool:
+        """Whether its sink is a function of `foreachBatch`."""
+        return str(self._execution.sink().toString()) == FOREACH_BATCH
 
     def end_at_start(self) -> None:
         """End a query that has not initialised yet, before it runs a batch. Call it when the query starts, on its thread."""
