@@ -419,13 +419,15 @@ class App:
         if self._kafka is not None:
             self._kafka.renew({each.id for each in active})
         self._check_executors()
+        new = [each for each in active if each.run_id not in self._reported]
         refused = self._report.update(active)
+        if self._refuse_emptied(new):
+            refused = [*refused, *self._report.update(active)]
         for query, why in refused:
             log.error("query %s is stopped: %s", query.name or query.checkpoint, why)
         due = self._report.due()
         if due is not None:
             self._send("queries", queries=due)
-        new = [each for each in active if each.run_id not in self._reported]
         self._reported = {each.run_id for each in active}  # last: a query that waits for this ends, and with it perhaps the script
         for query, _ in refused:
             query.stop(timedelta(0), self._forced)
@@ -452,6 +454,13 @@ class App:
         if stage is not None and why:
             self._report.refuse(stage, why, query.run_id)
         return bool(why)
+
+    def _refuse_emptied(self, new: Sequence[ActiveQuery]) -> bool:
+        """Refuse the queries among these whose checkpoint a drain has flushed. Returns whether there are some."""
+        found = [(stage, why) for each in new if (stage := self._report.stage_of(each)) and (why := self.drains.refused_start(each))]
+        for stage, why in found:
+            self._report.refuse(stage, why)
+        return bool(found)
 
     def _name_function(self, query: ActiveQuery) -> None:
         """Log a query whose batches have numbers that its function may know from before. What the function remembers cannot be seen."""

@@ -1,8 +1,10 @@
 """The drains of a script in its driver: which query is paused for them, and what happens when a query starts.
 
 While a drain is active, each query that starts is paused before its first batch. A checkpoint that a drain has flushed is locked
-(`containers.spark.scripts.checkpoint`); only the drain itself may start a query on it again, to finish a flush that was interrupted. The
-first query on a new checkpoint after a drain begins where the drain has ended.
+(`containers.spark.scripts.checkpoint`); only the drain itself may start a query on it again, to finish a flush that was interrupted. It is
+unlocked for this start, and locked again before the first batch of the flush, or when the query or the script ends. A kill in between
+leaves it unlocked, so a query that was not seen at its start is checked when it is listed. The first query on a new checkpoint after a
+drain begins where the drain has ended.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from containers.attached.script_drain import Drained, Paused, Position, ScriptDr
 from containers.errors import CheckpointUnreadable
 from containers.spark.gate import PausedQuery
 from containers.spark.query import await_initialised
-from containers.spark.scripts.active_queries import SPARK_ERRORS, ActiveQueries, ActiveQuery
+from containers.spark.scripts.active_queries import SPARK_ERRORS, ActiveQueries, ActiveQuery, session_of
 from containers.spark.scripts.checkpoint import ScriptCheckpoint
 from containers.spark.scripts.drain import QueryDrain, feeders, sources_beginning
 from containers.spark.scripts.starts import QueryStarts, pause_at_start
@@ -72,6 +74,14 @@ class PausedScriptQuery:
         return True
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Unlocked:
+    """A checkpoint on which this start of a query finishes a flush."""
+
+    run_id: str
+    checkpoint: ScriptCheckpoint
+
+
 @dataclass
 class DriverDrains:
     """`stage_of`: the name under which a query is reported, None if it is not reported yet. `written`: topics that queries are known to
@@ -92,6 +102,9 @@ class DriverDrains:
     _held: dict[str, PausedScriptQuery] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _drain: ScriptDrain | None = None
+    _unlocked: dict[str, _Unlocked] = field(default_factory=dict)
+    """By location."""
+    _locking: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._starts = QueryStarts(self.spark, self._on_start)
@@ -128,6 +141,7 @@ class DriverDrains:
         """The script ends: wait until the last step is sent."""
         if self._drain is not None:
             self._drain.finished.wait(within.total_seconds())
+            self._lock_again(dict(self._unlocked))
 
     def holds(self, query: ActiveQuery) -> bool:
         """Whether the query is paused for a drain, which ends it."""
@@ -146,6 +160,7 @@ class DriverDrains:
                 self._held.clear()
             for each in late:  # queries that have started after the others were paused
                 self._release(each, drain)
+            self._lock_again(dict(self._unlocked))
 
     def _release(self, query: PausedScriptQuery, drain: ScriptDrain) -> None:
         if drain.goes_on:
@@ -190,8 +205,10 @@ class DriverDrains:
         self.on_drained()
 
     def _forget_ended(self) -> Sequence[ActiveQuery]:
+        unlocked = dict(self._unlocked)  # before the list: a query that starts meanwhile is not in it
         active = self.queries.find()
         running = {each.run_id for each in active}
+        self._lock_again({location: each for location, each in unlocked.items() if each.run_id not in running})
         with self._lock:
             for run_id in self._held.keys() - running:
                 del self._held[run_id]
@@ -230,17 +247,64 @@ class DriverDrains:
         drain = self._drain
         active = drain is not None and not drain.finished.is_set()
         if not query.is_temporary:
-            prepare(ScriptCheckpoint(self.spark, query.checkpoint), query, drain.uuid if drain is not None and active else None)
+            self._prepare(query, drain.uuid if drain is not None and active and query.can_be_paused else None)
         if drain is None or not active or not query.can_be_paused:
             self.on_start(query)
             return
         paused = pause_at_start(self.spark, query)
         self._hold(query, paused, at_start=True)
         if drain.finished.is_set():  # meanwhile
+            self._lock_again(dict(self._unlocked))
             with self._lock:
                 held = self._held.pop(query.run_id, None)
             if held is not None:
                 threading.Thread(target=self._release, args=(held, drain), name="sluice-release", daemon=True).start()
+
+    def _prepare(self, query: ActiveQuery, drain: str | None) -> None:
+        checkpoint = ScriptCheckpoint(self.spark, query.checkpoint)
+        if drain is not None:
+            with self._locking:
+                self._unlocked[query.checkpoint] = _Unlocked(query.run_id, checkpoint)  # before it is
+        prepare(checkpoint, query, drain)
+
+    def _lock_again(self, ended: Mapping[str, _Unlocked]) -> None:
+        """Lock these checkpoints, unless another query has been started on them meanwhile, or they were not flushed."""
+        with self._locking:
+            for location, each in ended.items():
+                if self._unlocked.get(location) is not each:
+                    continue
+                try:
+                    lock_emptied(each.checkpoint)
+                except (*SPARK_ERRORS, CheckpointUnreadable) as error:
+                    log.error("checkpoint %s cannot be locked: %s; no query may start on it", location, error)
+                else:
+                    del self._unlocked[location]
+
+    def refused_start(self, query: ActiveQuery) -> str:
+        """Why a query must not run that was not seen at its start: its checkpoint was flushed, and a kill has left it unlocked. It is
+        locked now. "" if the query may run."""
+        if query.is_temporary:
+            return ""
+        try:
+            checkpoint = ScriptCheckpoint(session_of(self.spark), query.checkpoint)
+            drain, emptied_by = self._drain, checkpoint.emptied_by()
+            if emptied_by is None or (drain is not None and drain.uuid == emptied_by):
+                return ""
+            lock_emptied(checkpoint)
+        except (*SPARK_ERRORS, CheckpointUnreadable) as error:
+            log.debug("whether the checkpoint of query %s was flushed is not known: %s", query.name, error)
+            return ""
+        return (
+            f"drain {emptied_by or '(unknown)'} has flushed its checkpoint, or has begun to, and the query would drop new rows: "
+            "use app.checkpoint(NAME), or another checkpointLocation"
+        )
+
+
+def lock_emptied(checkpoint: Any) -> None:
+    """Lock a checkpoint if it was flushed. Raises CheckpointUnreadable."""
+    emptied_by = checkpoint.emptied_by()
+    if emptied_by is not None:
+        checkpoint.mark_emptied(emptied_by or "(unknown)", -1)
 
 
 def prepare(checkpoint: Any, query: Any, drain: str | None) -> None:
@@ -252,10 +316,7 @@ def prepare(checkpoint: Any, query: Any, drain: str | None) -> None:
         except ValueError as error:
             checkpoint.unlock()
             checkpoint.lock(f"The first query on this checkpoint cannot begin at the offsets of the drain: {error}.")
-    emptied_by = checkpoint.emptied_by()
-    if emptied_by is None:
-        return
-    if emptied_by == drain:
+    if drain is not None and checkpoint.emptied_by() == drain:
         checkpoint.unlock()  # to finish the flush, which locks it again before its first batch
     else:
-        checkpoint.mark_emptied(emptied_by or "(unknown)", -1)
+        lock_emptied(checkpoint)

@@ -122,6 +122,9 @@ class ScriptDrain:
         self._changed = threading.Condition()
         self._over = threading.Event()
         self._flushing = phase in (Phase.FLUSHING, Phase.COMMITTING)
+        """Whether state may have been flushed, also by a former start of the script."""
+        self._begun = False
+        """Whether this start flushes."""
         self.finished = threading.Event()
         """Set when the drain has been taken part in, or is over."""
 
@@ -149,16 +152,16 @@ class ScriptDrain:
 
     def _run(self) -> None:
         paused = self._stop()
-        if self.phase.over:
-            self._go_on(paused)
+        if self._is_over(paused):
             return
         for stage, each in paused.items() if self.phase is Phase.STOPPING else ():
             self._report(Step(stage, "stopped", each.position()))
         self._wait(Phase.FLUSHING)
-        if self.goes_on:
-            self._go_on(paused)
+        with self._changed:
+            self._begun = not self.phase.over
+            self._flushing |= self._begun
+        if self._is_over(paused):
             return
-        self._flushing = True
         try:
             if self.phase is Phase.FLUSHING:
                 self._flush_all(paused)
@@ -169,6 +172,18 @@ class ScriptDrain:
             self._end(paused)
         log.info("drain %s: all queries are flushed and have ended", self.uuid)
         self._ended()
+
+    def _is_over(self, paused: Mapping[StageName, Paused]) -> bool:
+        """Whether the drain is over before this start flushes. The queries then continue. They end if a former start has begun to flush
+        them: they would drop new rows as late."""
+        if self._begun or not self.phase.over:
+            return False
+        if self._flushing:
+            log.info("drain %s is %s in its flush: the queries end", self.uuid, self.phase.lower())
+            self._end(paused)
+        else:
+            self._go_on(paused)
+        return True
 
     def _stop(self) -> Mapping[StageName, Paused]:
         """Pause all queries. Returns them."""
@@ -213,8 +228,10 @@ class ScriptDrain:
             list(threads.map(lambda each: each.end(self._stop_timeout), paused.values()))
 
     def abandon(self, within: timedelta) -> None:
-        """The script is stopped. Before the flush, let the queries continue, so that they can be stopped; a later start continues the
-        drain. A flush that has begun is awaited, at most so long: it ends the queries itself."""
-        if not self._flushing:
-            self.move(Phase.FAILED)
+        """The script is stopped, or nobody moves the drain any more. Before the flush, let the queries continue, so that they can be
+        stopped; those that a former start has begun to flush end. A later start continues the drain. A flush that has begun is awaited, at
+        most so long: it ends the queries itself."""
+        with self._changed:
+            if not self._begun:
+                self.move(Phase.FAILED)
         self.finished.wait(within.total_seconds())

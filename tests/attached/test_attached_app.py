@@ -14,11 +14,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from containers.attached import messages
 from containers.attached.app import App, NotGranted
+from containers.spark.scripts.checkpoint import LOCK_AFTER, ScriptCheckpoint
 from sluice.clock import SystemClock
 from sluice.core.ids import JobName
 from tests.attached.test_active_queries import Script, nothing, script
@@ -170,6 +172,60 @@ def test_a_script_that_may_not_run_gets_the_reason(supervisor: Supervisor, answe
         expected = "as job invoices"
     with pytest.raises(NotGranted, match=expected):
         supervisor.app.start(supervisor.theirs, ends_script=False)
+
+
+# --- checkpoints that a drain has flushed ----------------------------------------------------------------------------
+
+
+def half_flushed(orders: Script) -> ScriptCheckpoint:
+    """The checkpoint `counts` after its script was killed in the flush of drain d-1: batch 1 is planned, and there is no lock."""
+    query = orders.start("counts", nothing)
+    query.processAllAvailable()
+    query.stop()
+    checkpoint = ScriptCheckpoint(orders.spark, str(orders.checkpoints / "counts"))
+    checkpoint.mark_emptied("d-1", 0)
+    checkpoint.unlock()
+    checkpoint.write_offset_log(1, checkpoint.read_offset_log(0))
+    return checkpoint
+
+
+def is_locked(checkpoint: ScriptCheckpoint) -> bool:
+    return checkpoint.numbers("offsets")[-1] >= LOCK_AFTER
+
+
+def test_a_checkpoint_whose_planned_flush_fails_is_locked_again(supervisor: Supervisor, spark: SparkSession, tmp_path: Path) -> None:
+    def fails(rows: DataFrame, batch: int) -> None:
+        raise ValueError("the sink is full")
+
+    orders = Script(spark, tmp_path)  # in the attached session, whose starts are seen
+    orders.feed("one")
+    checkpoint = half_flushed(orders)
+    checkpoint.mark_emptied("d-1", 0)
+    supervisor.say("granted", job="orders", run="run-1", generation=3, drain={"uuid": "d-1", "phase": "FLUSHING", "needed": ["counts"]})
+    supervisor.app.start(supervisor.theirs, ends_script=False)
+    try:
+        query = orders.start("counts", fails)
+        with pytest.raises(StreamingQueryException, match="the sink is full"):
+            query.awaitTermination(60)
+        wait_for("the lock", lambda: is_locked(checkpoint))
+    finally:
+        supervisor.say("drain", uuid="d-1", phase="FAILED", needed=[])
+        supervisor.app.drains.abandon(timedelta(seconds=60))
+        supervisor.app.drains.close()
+
+
+def test_a_query_that_starts_on_a_flushed_checkpoint_without_a_lock_is_stopped(supervisor: Supervisor, orders: Script) -> None:
+    orders.feed("one")
+    checkpoint = half_flushed(orders)
+    supervisor.grant()
+    query = orders.start("counts", nothing)
+    refused = supervisor.stage(orders.root, stage="counts", active=False)
+    assert "drain d-1 has flushed its checkpoint" in refused["error"]
+    assert not query.isActive
+    assert is_locked(checkpoint)
+
+
+# --- sinks -----------------------------------------------------------------------------------------------------------
 
 
 class Checkpoints:

@@ -142,6 +142,23 @@ def test_a_script_that_is_stopped_before_the_flush_continues_so_that_its_queries
     assert world.journal == ["resume tens"]
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_queries_that_a_former_start_has_begun_to_flush_do_not_continue(stopped: bool) -> None:
+    """`stopped`: the script is; otherwise the drain fails. Another query that the drain needs has not started yet."""
+    world = World({"tens": []})
+    drain = ScriptDrain("d-1", Phase.FLUSHING, world.script, world.report, world.ended, SOON, [StageName("tens"), StageName("minutes")])
+    running = threading.Thread(target=drain.run)
+    running.start()
+    if stopped:
+        drain.abandon(SOON)
+    else:
+        drain.move(Phase.FAILED)
+    running.join(20)
+    assert world.journal == ["stop later starts", "end tens"]
+    assert world.steps == []
+    assert drain.finished.is_set()
+
+
 # --- checkpoints of queries that start -------------------------------------------------------------------------------
 
 
