@@ -21,7 +21,7 @@ from datetime import timedelta
 
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.attached import messages, processes
-from containers.attached.claim import Claim, Claims, Request, describe_end, has_drained, stop_requested
+from containers.attached.claim import Claim, Claims, Request, describe_end, has_drained, is_lost, stop_requested
 from containers.attached.driver_link import DriverLink
 from containers.attached.guardian import SCAN_SECONDS, Descendants, GuardianProcess
 from containers.attached.processes import Process, ProcessId
@@ -136,7 +136,7 @@ class Attendant:
     async def _await_script(self, serving: asyncio.Task[None]) -> None:
         """The drain has ended the run, and with it the lease. The queries have ended before: the script may end by itself."""
         within = self._stop_timeout + LEFTOVERS
-        self._on_renewed(Instant(self._clock.elapsed() + within.total_seconds()))
+        self._on_renewed(Instant(self._clock.elapsed() + (within + LEFTOVERS).total_seconds()))  # see `_await_end`
         until = self._clock.elapsed() + within.total_seconds()
         while not serving.done() and self._runs() and self._clock.elapsed() < until:
             await asyncio.wait([serving], timeout=TICK_SECONDS)
@@ -147,9 +147,9 @@ class Attendant:
         if self._driver.observed:
             return True
         while any(not each.ended for each in self._processes()):
-            done, _ = await asyncio.wait([claim.ends], timeout=TICK_SECONDS / 5)
-            if done or self._clock.elapsed() >= until:
+            if is_lost(claim) or self._clock.elapsed() >= until:
                 break
+            await asyncio.sleep(TICK_SECONDS / 5)
         else:
             return True
         killed, all_ended = await asyncio.to_thread(processes.end_all, self._processes)

@@ -272,6 +272,12 @@ def has_drained(claim: Claim) -> bool:
     return isinstance(end, RunEnded) and end.state is RunState.DRAINED
 
 
+def is_lost(claim: Claim) -> bool:
+    """Whether the lease has ended, and not because a drain has ended the run. After a drain nothing runs the job until it is started, so
+    that the script may end by itself."""
+    return claim.ends.done() and not has_drained(claim)
+
+
 def describe_end(end: Replaced | RunEnded | LeaseExpired) -> str:
     """Why the lease has ended."""
     match end:

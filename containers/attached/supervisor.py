@@ -21,7 +21,7 @@ from datetime import timedelta
 
 from containers.agent.lifecycle import EXIT_LEASE_LOST
 from containers.attached import messages, processes
-from containers.attached.claim import Claim, Claims, Request, describe_end, has_drained, stop_requested
+from containers.attached.claim import Claim, Claims, Request, describe_end, has_drained, is_lost, stop_requested
 from containers.attached.driver_link import DriverLink
 from containers.attached.guardian import MARK, GuardianProcess
 from containers.attached.processes import Process
@@ -177,7 +177,7 @@ class Supervisor:
     async def _await_script(self, waiting: asyncio.Task[int]) -> None:
         """The drain has ended the run, and with it the lease. The queries have ended before: the script may end by itself."""
         within = self._stop_timeout + LEFTOVERS
-        self._on_renewed(Instant(self._clock.elapsed() + within.total_seconds()))
+        self._on_renewed(Instant(self._clock.elapsed() + (within + LEFTOVERS).total_seconds()))  # see `_end_leftovers`
         await asyncio.wait([waiting], timeout=within.total_seconds())
 
     def _environment(self, claim: Claim) -> dict[str, str]:
@@ -194,12 +194,12 @@ class Supervisor:
 
     async def _end_leftovers(self, claim: Claim) -> bool:
         """Wait until the descendants have ended, and kill those that have not within LEFTOVERS; whether all have ended. The lease is kept
-        meanwhile. If it is lost, they are killed immediately."""
+        meanwhile. If it is lost, they are killed immediately; after a drain it is not needed any more."""
         until = self._clock.elapsed() + LEFTOVERS.total_seconds()
-        while self._alive() and self._clock.elapsed() < until:
-            done, _ = await asyncio.wait([claim.ends], timeout=0.1)
-            if done:
+        while self._alive():
+            if is_lost(claim) or self._clock.elapsed() >= until:
                 break
+            await asyncio.sleep(0.1)
         killed, all_ended = await asyncio.to_thread(processes.end_all, self._descendants)
         if killed:
             log.warning("the command has ended, and %d processes that it left behind were killed: run the driver in the foreground", killed)

@@ -76,6 +76,24 @@ class Attended:
             pass
         return found
 
+    def say(self, kind: str, **fields: object) -> None:
+        self.ours.sendall(messages.encode(kind, **fields))
+
+    def drain(self) -> None:
+        """Drain the script, whose only query this test plays, and wait until the lease has ended with the run."""
+        run = self.next("granted")["run"]
+        self.say("queries", queries=[{"stage": "counts", "checkpoint": "s3a://states/counts", "queryId": "1"}])
+        http = self.coordinator.http
+        wait_for("the drain", lambda: http.post("/drain", json={"runId": run}).status_code == 202)
+        while (drain := self.next("drain"))["phase"] != "COMMITTING":
+            step = {"STOPPING": "stopped", "FLUSHING": "flushed"}[drain["phase"]]
+            self.say("step", uuid=drain["uuid"], stage="counts", step=step, batch=4, offsets=[], rows_left=None, operators_left=[])
+        self.say("drained", uuid=drain["uuid"])
+        wait_for("the end of the run", lambda: http.get(f"/runs/{run}").json()["state"] == "DRAINED")
+        name = self.container()["executionContainerId"]
+        assert http.post(f"/containers/{name}/invalidate", json={"reason": "its run has ended"}).status_code == 200  # as after a restart
+        time.sleep(3 * TICK_SECONDS + 1)  # a heartbeat
+
     def container(self) -> dict[str, Any]:
         run = self.coordinator.http.get("/runs", params={"job": self.job, "limit": 1}).json()["runs"][0]["runId"]
         (found,) = self.coordinator.http.get(f"/runs/{run}").json()["incarnations"]
@@ -217,6 +235,21 @@ def test_a_stop_is_passed_to_the_script_which_is_ended_if_it_continues(coordinat
         assert script.next("stop")["seconds"] == 1
         script.ours.sendall(messages.encode("stopped", interrupted=[]))
         assert script.driver.wait(60) == -signal.SIGTERM
+
+
+def test_after_a_drain_the_jvm_has_time_to_end_after_its_script(short_leases: Running, tmp_path: Path) -> None:
+    with attended(short_leases, tmp_path) as script:
+        script.drain()
+        script.say("ending", error="")
+        os.kill(script.child, signal.SIGKILL)
+        script.driver.kill()
+        script.driver.wait(60)
+        time.sleep(2)
+        assert script.jvm.poll() is None
+        script.jvm.terminate()
+        script.jvm.wait(60)
+        assert script.process.wait(60) == 0
+        assert "were killed" not in script.log.read_text()
 
 
 def test_a_script_that_is_replaced_is_ended_before_the_next_one_starts(coordinator: Running, tmp_path: Path) -> None:

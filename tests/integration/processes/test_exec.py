@@ -269,6 +269,52 @@ def test_a_process_that_the_command_leaves_behind_is_ended_before_the_slot_is_fr
     assert "run the driver in the foreground" in done.stderr
 
 
+DRAINED = """
+import json
+import os
+import socket
+import subprocess
+import time
+
+connection = socket.socket(socket.AF_UNIX)
+connection.connect("\\0" + os.environ["SLUICE_EXEC_SOCKET"])
+
+
+def say(kind, **fields):
+    connection.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\\n")
+
+
+say("queries", queries=[{"stage": "counts", "checkpoint": "s3a://states/counts", "queryId": "1"}])
+print("attached.", flush=True)
+for line in connection.makefile():
+    drain = json.loads(line)
+    if drain["kind"] == "drain" and drain["phase"] == "COMMITTING":
+        say("drained", uuid=drain["uuid"])
+        break
+    if drain["kind"] == "drain":
+        step = {"STOPPING": "stopped", "FLUSHING": "flushed"}[drain["phase"]]
+        say("step", uuid=drain["uuid"], stage="counts", step=step, batch=4, offsets=[], rows_left=None, operators_left=[])
+time.sleep(4)  # some heartbeats: the lease ends
+subprocess.Popen(["sh", "-c", "sleep 2; echo the JVM has ended."])
+"""
+
+
+def test_after_a_drain_the_jvm_has_time_to_end_after_its_python(short_executions: Executions) -> None:
+    (short_executions.directory / "driver.py").write_text(DRAINED)
+    process, log = short_executions.start(f'exec "{sys.executable}" "{short_executions.directory}/driver.py"')
+    await_line(process, log, r"^(attached)\.")
+    http, run = short_executions.coordinator.http, short_executions.current()["runId"]
+    wait_for("the drain", lambda: http.post("/drain", json={"runId": run}).status_code == 202)
+    wait_for("the end of the run", lambda: short_executions.current()["state"] == "DRAINED")
+    (container,) = short_executions.current()["incarnations"]
+    name = container["executionContainerId"]
+    assert http.post(f"/containers/{name}/invalidate", json={"reason": "its run has ended"}).status_code == 200  # as after a restart
+    assert process.wait(60) == 0
+    assert short_executions.current()["state"] == "DRAINED"
+    assert "the JVM has ended." in log.read_text()
+    assert "were killed" not in log.read_text()
+
+
 def test_after_a_stop_nothing_starts_until_it_is_started_again(executions: Executions) -> None:
     process, driver = executions.driver()
     executions.sluice("stop", executions.job)
