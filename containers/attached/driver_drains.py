@@ -191,8 +191,10 @@ class DriverDrains:
         new = [each for each in active if each.run_id not in self._held]
         with ThreadPoolExecutor(max(1, len(active)), "sluice-pause") as threads:
             list(threads.map(lambda each: self._pause(each, over), new))
-            list(threads.map(lambda each: each.at_start and each.await_gate(over), list(self._held.values())))
-        return {stage: each for each in list(self._held.values()) if (stage := self.stage_of(each.query)) is not None}
+            held = list(self._held.values())
+            wait = list(threads.map(lambda each: not each.at_start or each.await_gate(over) or each.query.query.isActive, held))
+        paused = [each for each, waits in zip(held, wait, strict=True) if waits]  # the others have ended in a batch that was planned before
+        return {stage: each for each in paused if (stage := self.stage_of(each.query)) is not None}
 
     def all_paused(self) -> bool:
         return all(each.run_id in self._held and self.stage_of(each) is not None for each in self._forget_ended())
