@@ -363,6 +363,7 @@ class App:
             case {"kind": "lost", "why": str(why)}:
                 log.error("%s: another copy of %s may run; stop this one", why, self.job)
                 self._ends_script = False
+                self.drains.abandon(timedelta(0))
             case _:
                 self._take_of_drain(message)
 
@@ -390,9 +391,10 @@ class App:
 
     def _without_supervisor(self, why: str) -> None:
         """Kill the driver, because no other process would end it before another copy starts. If it must not be ended, log an error
-        instead."""
+        instead, and let queries continue that are paused for a drain, which nobody moves any more."""
         if not self._ends_script:
             log.error("%s: this script is not protected any more", why)
+            self.drains.abandon(timedelta(0))
             return
         log.error("%s: the driver is killed", why)
         for each in self._drivers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -281,9 +280,26 @@ def test_a_function_of_foreach_batch_whose_batches_get_numbers_again_is_named(
     assert [each.partition(":")[0] for each in named] == ([f"query counts begins {begins}"] if begins else [])
 
 
-def test_an_observed_script_continues_without_its_supervisor(supervisor: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_queries_of_an_observed_script_continue_when_nobody_moves_their_drain(
+    supervisor: Supervisor, orders: Script, caplog: pytest.LogCaptureFixture, lost: bool
+) -> None:
+    """The lease is lost, or the supervisor ends, while the queries are paused for a drain."""
     supervisor.grant()
-    supervisor.say("lost", why="another one has replaced it")
-    supervisor.ours.shutdown(socket.SHUT_RDWR)
-    wait_for("the message", lambda: "this script is not protected any more" in caplog.text)
-    assert os.getpid()
+    orders.feed("one")
+    query = orders.start("counts", nothing)
+    query.processAllAvailable()
+    supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["counts"])
+    assert supervisor.next("step")["step"] == "stopped"
+    if lost:
+        supervisor.say("lost", why="another one has replaced it")
+    else:
+        supervisor.ours.shutdown(socket.SHUT_RDWR)
+    try:
+        wait_for("the message", lambda: ("another copy of orders may run" if lost else "is not protected any more") in caplog.text)
+        orders.feed("two")
+        wait_for("the next batch", lambda: orders.batches("counts", "commits") == ["0", "1"])
+        assert query.isActive
+    finally:
+        supervisor.app.drains.abandon(timedelta(seconds=60))  # otherwise the query cannot be stopped
+        supervisor.app.drains.close()
