@@ -254,9 +254,8 @@ async def stop_requested(
             log.debug("no notices: %s", error)
             await asyncio.sleep(1)
             continue
-        drains = [str(each.detail["uuid"]) for each in found if each.kind == "DRAIN"]
-        if drains:
-            await on_drain(drains[-1])
+        for uuid in dict.fromkeys(str(each.detail["uuid"]) for each in found if each.kind == "DRAIN"):
+            await on_drain(uuid)  # also one that is over: another one may have been requested since
         if any(each.kind == "BACKUP" for each in found):
             await on_stores()
         if any(each.kind in ("STOP", "ENDED") for each in found):

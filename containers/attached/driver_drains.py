@@ -102,6 +102,7 @@ class DriverDrains:
     _held: dict[str, PausedScriptQuery] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _drain: ScriptDrain | None = None
+    _thread: threading.Thread | None = None
     _unlocked: dict[str, _Unlocked] = field(default_factory=dict)
     """By location."""
     _locking: threading.Lock = field(default_factory=threading.Lock)
@@ -117,12 +118,18 @@ class DriverDrains:
         if drain is not None and drain.uuid == uuid:
             drain.move(phase)
             return
-        if phase.over or phase is Phase.COMMITTING or (drain is not None and not drain.finished.is_set()):
+        if phase.over or phase is Phase.COMMITTING:
             return
+        if drain is not None:
+            drain.move(Phase.CANCELLED)  # a run has one drain at a time
         log.info("drain %s: pausing the queries between two batches", uuid)
-        self._drain = ScriptDrain(uuid, phase, self, self._report, self._ended, self.stop_timeout, needed)
+        self._drain = ScriptDrain(
+            uuid, phase, self, lambda step: self._report(uuid, step), lambda: self._ended(uuid), self.stop_timeout, needed
+        )
         self.listen()
-        threading.Thread(target=self._run, args=(self._drain,), name="sluice-drain", daemon=True).start()
+        former = self._thread
+        self._thread = threading.Thread(target=self._run_after, args=(former, self._drain), name="sluice-drain", daemon=True)
+        self._thread.start()
 
     def listen(self) -> None:
         """Prepare each query that starts from now on."""
@@ -147,6 +154,12 @@ class DriverDrains:
         """Whether the query is paused for a drain, which ends it."""
         return query.run_id in self._held
 
+    def _run_after(self, former: threading.Thread | None, drain: ScriptDrain) -> None:
+        """Run the drain when the former one has let the queries continue."""
+        if former is not None:
+            former.join()
+        self._run(drain)
+
     def _run(self, drain: ScriptDrain) -> None:
         try:
             drain.run()
@@ -168,11 +181,11 @@ class DriverDrains:
         else:
             query.end(self.stop_timeout)
 
-    def _report(self, step: Step) -> None:
+    def _report(self, drain: str, step: Step) -> None:
         position = step.position
         self.send(
             "step",
-            uuid=self._drain.uuid if self._drain is not None else "",
+            uuid=drain,
             stage=step.stage,
             step=step.step,
             batch=None if position is None else position.batch,
@@ -181,8 +194,8 @@ class DriverDrains:
             operators_left=list(step.operators_left),
         )
 
-    def _ended(self) -> None:
-        self.send("drained", uuid=self._drain.uuid if self._drain is not None else "")
+    def _ended(self, drain: str) -> None:
+        self.send("drained", uuid=drain)
 
     # --- the queries: `containers.attached.script_drain.Script` ----------------------------------------------------
 

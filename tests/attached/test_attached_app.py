@@ -280,6 +280,29 @@ def test_a_function_of_foreach_batch_whose_batches_get_numbers_again_is_named(
     assert [each.partition(":")[0] for each in named] == ([f"query counts begins {begins}"] if begins else [])
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_drain_that_follows_another_one_at_once_pauses_the_queries(supervisor: Supervisor, orders: Script, cancelled: bool) -> None:
+    """`cancelled`: the driver is informed that the former drain is over. The supervisor may have been cut off at that time."""
+    supervisor.grant()
+    orders.feed("one")
+    query = orders.start("counts", nothing)
+    query.processAllAvailable()
+    try:
+        supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["counts"])
+        assert supervisor.next("step")["uuid"] == "d-1"
+        if cancelled:
+            supervisor.say("drain", uuid="d-1", phase="CANCELLED", needed=[])
+        supervisor.say("drain", uuid="d-2", phase="STOPPING", needed=["counts"])
+        step = supervisor.next("step")
+        assert (step["uuid"], step["step"]) == ("d-2", "stopped")
+        supervisor.say("drain", uuid="d-2", phase="CANCELLED", needed=[])
+        orders.feed("two")
+        wait_for("the next batch", lambda: orders.batches("counts", "commits") == ["0", "1"])
+    finally:
+        supervisor.app.drains.abandon(timedelta(seconds=60))
+        supervisor.app.drains.close()
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_the_queries_of_an_observed_script_continue_when_nobody_moves_their_drain(
     supervisor: Supervisor, orders: Script, caplog: pytest.LogCaptureFixture, lost: bool

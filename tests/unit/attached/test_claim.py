@@ -1,0 +1,45 @@
+"""What a supervisor does with the notices of its run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from containers.attached.claim import stop_requested
+from sluice.client.agents import AgentClient
+from sluice.core.ids import RunId
+from sluice.wire import body as wire_body
+
+
+class Coordinator(AgentClient):
+    """Answers each poll with the next of these notices: kinds and the drain that they are about."""
+
+    def __init__(self, *polls: Sequence[tuple[str, str]]) -> None:
+        super().__init__("http://127.0.0.1:1")
+        self._polls = list(polls)
+        self._seq = 0
+
+    async def notices(self, run_id: str, after: int = 0, wait: timedelta = timedelta(0)) -> Sequence[wire_body.Notice]:
+        assert after == self._seq
+        found = []
+        for kind, uuid in self._polls.pop(0):
+            self._seq += 1
+            notice = {"seq": self._seq, "kind": kind, "at": datetime(2026, 3, 1, tzinfo=UTC), "detail": {"uuid": uuid}}
+            found.append(wire_body.Notice.model_validate(notice))
+        return found
+
+
+async def test_each_drain_is_passed_on_also_one_that_was_cancelled_when_the_next_one_was_requested() -> None:
+    """The supervisor was cut off meanwhile, so that it gets the notices in one poll."""
+    coordinator = Coordinator([("DRAIN", "d-1")], [("DRAIN", "d-1"), ("DRAIN", "d-2"), ("DRAIN", "d-2")], [("STOP", "")])
+    drains, stores = list[str](), list[str]()
+
+    async def on_drain(uuid: str) -> None:
+        drains.append(uuid)
+
+    async def on_stores() -> None:
+        stores.append("new")
+
+    await stop_requested(coordinator, RunId("run-1"), on_drain, on_stores)
+    assert (drains, stores) == (["d-1", "d-1", "d-2"], [])
+    await coordinator.close()
