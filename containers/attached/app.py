@@ -53,6 +53,7 @@ from sluice.core.drain import Phase
 from sluice.core.errors import Conflict
 from sluice.core.ids import ExecutionContainerId, JobName, Lineage, RunId, StageName
 from sluice.randomness import new_uuid
+from sluice.wire.agents import MAX_QUERIES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,6 +78,9 @@ AFTER_QUERIES = timedelta(seconds=10)
 
 LAST_STEP = timedelta(seconds=10)
 """How long a script that ends waits for the last steps of its drain to be sent."""
+
+MAX_REASONS = 100
+"""How many reasons why it cannot be drained a query may have. See `sluice.wire.agents.QueryBody`."""
 
 
 class NotGranted(Conflict):
@@ -429,7 +433,7 @@ class App:
             log.error("query %s is stopped: %s", query.name or query.checkpoint, why)
         due = self._report.due()
         if due is not None:
-            self._send("queries", queries=due)
+            self._send("queries", queries=with_unlisted(due, len(active)))
         self._reported = {each.run_id for each in active}  # last: a query that waits for this ends, and with it perhaps the script
         for query, _ in refused:
             query.stop(timedelta(0), self._forced)
@@ -559,6 +563,19 @@ class App:
 
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         threading.Thread(target=end, name="sluice-end", daemon=True).start()
+
+
+def with_unlisted(reports: Sequence[dict[str, Any]], active: int) -> Sequence[dict[str, Any]]:
+    """The reports, in which the first running query says so if there are more running queries than are reported: a drain would wait for
+    them in vain. `active`: how many run."""
+    running = [place for place, each in enumerate(reports) if each["active"]]
+    if active <= MAX_QUERIES or not running:
+        return reports
+    why = f"the script runs {active} queries, of which only {MAX_QUERIES} are reported: no drain can wait for the others"
+    return [
+        {**each, "undrainable": [why, *each["undrainable"]][:MAX_REASONS]} if place == running[0] else each
+        for place, each in enumerate(reports)
+    ]
 
 
 def _ready(failed: str, fields: Mapping[str, Any]) -> Ready:

@@ -13,10 +13,11 @@ import pytest
 
 import sluice
 from containers.attached import messages
-from containers.attached.app import App, NotGranted
+from containers.attached.app import MAX_REASONS, App, NotGranted, with_unlisted
 from containers.attached.attachable import CannotAttach, check_deploy_mode, check_session, is_observed
 from sluice.core.errors import BadName
 from sluice.core.ids import JobName
+from sluice.wire.agents import MAX_QUERIES, QueryBody
 from tests.support.fakes import FakeClock
 
 
@@ -106,3 +107,17 @@ def test_a_script_that_is_attached_as_another_job_than_its_command_ends_its_conn
         with pytest.raises(NotGranted, match="as job invoices"):
             app.start(ours, ends_script=True)
         assert theirs.recv(1) == b""
+
+
+def test_a_script_with_more_queries_than_are_reported_cannot_be_drained() -> None:
+    running: Any = [{"stage": "ended", "active": False, "undrainable": []}]
+    running += [{"stage": f"q{number}", "active": True, "undrainable": [f"reason {number}"] * MAX_REASONS} for number in range(2)]
+    assert with_unlisted(running, MAX_QUERIES) == running
+    ended, first, second = with_unlisted(running, MAX_QUERIES + 1)
+    assert (ended, second) == (running[0], running[2])
+    assert first["undrainable"][:2] == [
+        "the script runs 51 queries, of which only 50 are reported: no drain can wait for the others",
+        "reason 0",
+    ]
+    QueryBody.model_validate({**first, "checkpoint": "s3a://states/q0", "queryId": "1"})
+    assert with_unlisted(running[:1], MAX_QUERIES + 1) == running[:1]
