@@ -212,10 +212,10 @@ class SparkEngine:
     def _on_end(self, ended: QueryEnded) -> None:
         assert self._callbacks is not None
         name = self._names.pop(ended.run_id, "")
-        if (query := self._queries.get(name)) is not None:
-            query.limit = None
         try:
-            self._paces.ended(name)
+            if (query := self._queries.get(name)) is not None and name not in self._names.values():  # it may have been started again
+                query.limit = None
+                self._paces.ended(name)
         finally:  # the JVM may be ending
             self._callbacks.on_end(ended.run_id, ended.error)
 
