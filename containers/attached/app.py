@@ -70,8 +70,8 @@ LOCAL = "http://127.0.0.1:8180"
 POLL = timedelta(seconds=0.5)
 """How often the queries are listed."""
 
-SEEN_WITHIN = timedelta(seconds=3)
-"""How long a query that was refused at its start waits until it is listed."""
+SEEN_WITHIN = timedelta(seconds=10)
+"""How long a query that was refused at its start waits until the reason was logged and sent."""
 
 AFTER_QUERIES = timedelta(seconds=10)
 """How long after a SIGTERM the script may continue when its queries have ended."""
@@ -191,6 +191,8 @@ class App:
         self._directories: ScriptDirectories | None = None
         self._reported: set[str] = set()
         """The starts of queries that were listed."""
+        self._refused_starts: set[str] = set()
+        """Those that were refused, and whose reason was logged and sent."""
         self._checkpoints: dict[StageName, Checkpoint] = {}
         self._named: set[str] = set()
         """The ids of queries that `_name_function` has logged."""
@@ -434,7 +436,8 @@ class App:
         due = self._report.due()
         if due is not None:
             self._send("queries", queries=with_unlisted(due, len(active)))
-        self._reported = {each.run_id for each in active}  # last: a query that waits for this ends, and with it perhaps the script
+        self._reported = {each.run_id for each in active}
+        self._refused_starts |= {query.run_id for query, _ in refused}  # last: a query that waits for this ends, and perhaps the script
         for query, _ in refused:
             query.stop(timedelta(0), self._forced)
         for query in new:
@@ -450,7 +453,7 @@ class App:
             return
         query.end_at_start()
         until = self._clock.elapsed() + SEEN_WITHIN.total_seconds()
-        while query.run_id not in self._reported and self._clock.elapsed() < until:  # otherwise its error is not reported
+        while query.run_id not in self._refused_starts and self._clock.elapsed() < until:  # otherwise its error is not reported
             threading.Event().wait(POLL.total_seconds() / 10)
 
     def _check_sink(self, query: ActiveQuery) -> bool:
