@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from coordinator.blobpool import BlobStores
+from coordinator.concurrent import run_all
 from coordinator.snapshots.inventory import StageSnapshots, find_blob, is_known, stage_snapshots, stages_by_prefix
 from coordinator.snapshots.operations import Progress
 from coordinator.store.snapshots import SnapshotRow
@@ -112,9 +113,7 @@ class Audits:
                     wrong[path] = str(error)
                 progress.done += file.metadata.size
 
-        async with asyncio.TaskGroup() as group:
-            for path, file in found:
-                group.create_task(one(path, file))
+        await run_all(one(path, file) for path, file in found)
 
     # --- all snapshots of a job ---
 

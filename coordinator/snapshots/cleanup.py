@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from coordinator.blobpool import BlobStores
+from coordinator.concurrent import run_all
 from coordinator.snapshots.inventory import stage_snapshots
 from coordinator.store.cleanup import CleanupKind, CleanupRow, QueueCounts
 from coordinator.store.snapshots import PinRow, SnapshotRow
@@ -94,9 +95,7 @@ class CleanUp:
         for item in due:
             by_store[item.blob_store].append(item)
         done: defaultdict[str, int] = defaultdict(int)
-        async with asyncio.TaskGroup() as group:
-            for items in by_store.values():
-                group.create_task(self._all(items, done))
+        await run_all(self._all(items, done) for items in by_store.values())
         if self.overdue(self.clock.now()):
             log.error("could not remove the time to live of snapshots for %s: their blobs may expire", self.max_age)
         return dict(done)

@@ -15,13 +15,14 @@ from coordinator.blobpool import BlobStores
 from coordinator.snapshots.audit import Audits
 from coordinator.snapshots.operations import Progress
 from sluice.blobs.locations import open_blob_store
+from sluice.core.errors import BlobUnavailable
 from sluice.core.ids import JobName, RunId, StageKey, StageName, TaskName
 from sluice.status import overview
 from tests.contracts.rows import NOON
 from tests.support.agents import Place, place
 from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, one_stage, start, stopped
 from tests.support.engines import DiskEngine, FakeQuery
-from tests.support.faults import FaultyBlobs
+from tests.support.faults import Fault, FaultyBlobs, Operation
 from tests.support.s3servers import S3Server
 
 OFTEN = {"commit_interval_seconds": 0.01}
@@ -240,6 +241,25 @@ async def wholly_verified(there: Place) -> None:
     for snapshot in await there.snapshots():
         result = await audits.verify(key, snapshot["checkpointId"], None, Progress("bytes"))
         assert result["whole"], result
+
+
+async def test_verifying_a_snapshot_while_its_blob_store_fails_says_that_it_is_unavailable(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    await batches(there, run_id, 2, **EVERY_BATCH)
+    chore = there.parts.lost_blobs
+
+    def fails(operation: Operation) -> Fault | None:
+        return Fault.FAIL if operation.name == "get" and "/data/" in operation.blob else None
+
+    def failing(name: str, url: str) -> FaultyBlobs:
+        return FaultyBlobs(open_blob_store(url), fails)
+
+    stores = BlobStores({str(name): url for name, url in chore.blob_stores.places.items()}, failing, chore.blob_stores.by_default)
+    key = StageKey(JobName("delays"), TaskName("Partition 0"), StageName("only"))
+    (newest, *_) = await there.snapshots()
+    with pytest.raises(BlobUnavailable):
+        await Audits(chore.store, stores).verify(key, newest["checkpointId"], None, Progress("bytes"))
+    await stores.close()
 
 
 @pytest.mark.parametrize("lost", ["first", "last", "all"])
