@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from coordinator.blobpool import BlobStores
-from coordinator.concurrent import run_all
+from coordinator.snapshots.concurrent import run_all
 from coordinator.snapshots.inventory import StageSnapshots, find_blob, is_known, stage_snapshots, stages_by_prefix
 from coordinator.snapshots.operations import Progress
 from coordinator.store.snapshots import SnapshotRow

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from coordinator.blobpool import BlobStores
-from coordinator.concurrent import run_all
+from coordinator.snapshots.concurrent import run_all
 from coordinator.snapshots.inventory import stage_snapshots
 from coordinator.store.cleanup import CleanupKind, CleanupRow, QueueCounts
 from coordinator.store.snapshots import PinRow, SnapshotRow

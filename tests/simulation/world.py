@@ -261,7 +261,7 @@ class World:
         self.pinned: dict[str, frozenset[tuple[str, str, str]]] = {}
         """The task, stage and id of the snapshots of each pin."""
         self.postgresql = Server(loop.time) if postgresql else None
-        self.ledger = GrowingLedger(self.log, self.streams[1])
+        self.ledger = GrowingLedger(self.log, self.streams[1], split=False)
         self.blobs_fail: tuple[Fault, float] | None = None
         """How operations of containers on the blob store fail, and with which probability."""
         self.coordinator_blobs_fail: tuple[Fault, float] | None = None
@@ -298,7 +298,7 @@ class World:
         """How many records a batch reads at most, in containers that are started; None: some."""
         if beside is not None:
             self.network, self.clock, self.log = beside.network, beside.clock, beside.log
-            self.ledger = GrowingLedger(self.log, self.streams[1])
+            self.ledger = GrowingLedger(self.log, self.streams[1], split=False)
 
     def keep_streams_open(self) -> None:
         """Keep a connection to each stream of the embedded log, as there is on real machines. SQLite works for milliseconds when the last
@@ -477,7 +477,7 @@ class World:
 
         def lease_lost(reason: str) -> None:
             made[0].exit_code = 3
-            if "no answer" in reason or "unreachable" in reason or ("replaced or lost" in reason and self._is_wanted(made[0])):
+            if "no answer" in reason or "unreachable" in reason:
                 self._check_long_absence(made[0])
             self.kill(made[0], f"lease lost: {reason}")
 
@@ -562,11 +562,6 @@ class World:
             counted = max(counted, min(each.end, end))
         if lasted <= SURVIVED:
             self.broken.append(f"{container.name} has lost its lease after {lasted:.1f} s of disturbance")
-
-    def _is_wanted(self, container: Container) -> bool:
-        """Whether it is the last container of a slot of the present run, so that the coordinator has no reason to give it up."""
-        slot = self.slots.get(container.slot)
-        return slot is not None and slot.container is container and slot.run == container.run == self.run_id
 
     def _check_only_holder(self, container: Container, start: StageStart) -> None:
         """Check that no other container whose lease has not ended runs the same stage of the same task."""

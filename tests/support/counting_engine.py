@@ -98,7 +98,7 @@ class Ledger:
     read: dict[tuple[Lineage, int], tuple[Ends, Ends]] = field(default_factory=dict)
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     keys: dict[tuple[str, str], Collection[str]] = field(default_factory=dict)
-    split: bool = False
+    split: bool = True
     faults: list[str] = field(default_factory=list)
 
     def fault(self, what: str) -> AssertionError:
