@@ -173,10 +173,12 @@ def test_a_process_is_started_plainly_after_the_server_was_killed_and_the_driver
 
 
 def test_nothing_is_logged_when_the_driver_ends_the_server(sockets: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = threading.enumerate()  # a session of other tests may have a server
     started = fork_server.start(sockets, sockets, None, ())
     assert started is not None
+    (awaits_end,) = [each for each in threading.enumerate() if each not in before and each.name == "sluice-fork-server"]
     started.close()
-    wait_for("the end of the thread", lambda: "sluice-fork-server" not in {each.name for each in threading.enumerate()}, 30)
+    wait_for("the end of the thread", lambda: not awaits_end.is_alive(), 30)
     assert (caplog.messages, [*sockets.iterdir()]) == ([], [])
 
 
@@ -273,8 +275,8 @@ def test_a_client_does_not_wait_forever_for_a_server_that_hangs(server: ForkServ
     assert probed(programs(server, place)[1], place)["parent"] == server.pid
 
 
-@pytest.mark.parametrize("data", [b"", b"\0\0", b"\0\0\0\5hello", b"\xff\xff\xff\xff", b"\0\0\0\x101\0000\x00999\0/\0a\0b=c\0d"])
-def test_a_request_that_is_no_request_does_not_end_the_server(server: ForkServer, place: Path, data: bytes) -> None:
+def is_refused(server: ForkServer, data: bytes) -> None:
+    """The server accepts the connection, and refuses what it gets."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(server.client[-1])
         assert connection.recv(100) == b"accepted\n"
@@ -282,6 +284,11 @@ def test_a_request_that_is_no_request_does_not_end_the_server(server: ForkServer
             socket.send_fds(connection, [data], [0, 1, 2])
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(100) == b"refused\n"
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\0", b"\0\0\0\5hello", b"\xff\xff\xff\xff", b"\0\0\0\x101\0000\x00999\0/\0a\0b=c\0d"])
+def test_a_request_that_is_no_request_does_not_end_the_server(server: ForkServer, place: Path, data: bytes) -> None:
+    is_refused(server, data)
     assert probed(programs(server, place)[1], place)["parent"] == server.pid
 
 
@@ -297,13 +304,7 @@ def test_the_reason_why_a_request_is_refused_is_written_once(
 ) -> None:
     server = request.getfixturevalue("server")  # after `capfd`, so that its output is captured
     for _ in range(2):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.connect(server.client[-1])
-            assert connection.recv(100) == b"accepted\n"
-            if data:
-                socket.send_fds(connection, [data], [0, 1, 2])
-            connection.shutdown(socket.SHUT_WR)
-            assert connection.recv(100) == b"refused\n"
+        is_refused(server, data)
     assert capfd.readouterr().err == f"Python processes of Spark start more slowly: {why}\n"
 
 
