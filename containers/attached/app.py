@@ -192,7 +192,7 @@ class App:
         self._reported: set[str] = set()
         """The starts of queries that were listed."""
         self._refused_starts: set[str] = set()
-        """Those that were refused, and whose reason was logged and sent."""
+        """Those of them that were refused, and whose reason was logged and sent."""
         self._checkpoints: dict[StageName, Checkpoint] = {}
         self._named: set[str] = set()
         """The ids of queries that `_name_function` has logged."""
@@ -397,7 +397,7 @@ class App:
 
     def _without_supervisor(self, why: str) -> None:
         """Kill the driver, because no other process would end it before another copy starts. If it must not be ended, log an error
-        instead, and let queries continue that are paused for a drain, which nobody moves any more."""
+        instead, and let queries continue that are paused for a drain: no process takes it further."""
         if not self._ends_script:
             log.error("%s: this script is not protected any more", why)
             self.drains.abandon(timedelta(0))
@@ -437,6 +437,7 @@ class App:
         if due is not None:
             self._send("queries", queries=with_unlisted(due, len(active)))
         self._reported = {each.run_id for each in active}
+        self._refused_starts &= self._reported
         self._refused_starts |= {query.run_id for query, _ in refused}  # last: a query that waits for this ends, and perhaps the script
         for query, _ in refused:
             query.stop(timedelta(0), self._forced)

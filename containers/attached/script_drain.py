@@ -228,7 +228,7 @@ class ScriptDrain:
             list(threads.map(lambda each: each.end(self._stop_timeout), paused.values()))
 
     def abandon(self, within: timedelta) -> None:
-        """The script is stopped, or nobody moves the drain any more. Before the flush, let the queries continue, so that they can be
+        """The script is stopped, or has lost its supervisor. Before the flush, let the queries continue, so that they can be
         stopped; those that a former start has begun to flush end. A later start continues the drain. A flush that has begun is awaited, at
         most so long: it ends the queries itself."""
         with self._changed:

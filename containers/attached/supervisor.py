@@ -105,7 +105,7 @@ class Supervisor:
                 code, reason, all_ended = await self._supervise(claim, coordinator, unblocked)
         except LeaseLost as lost:
             code, reason = EXIT_LEASE_LOST, str(lost)
-        except BaseException:  # cancelled, or a fault: nobody keeps the lease of a command that goes on
+        except BaseException:  # cancelled, or a fault: the lease is not kept any more, so the command must end
             all_ended = False
             _, all_ended = await asyncio.to_thread(processes.end_all, self._descendants)
             raise

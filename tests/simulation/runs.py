@@ -140,7 +140,7 @@ def run_seed(seed: int, faults: int = FAULTS_OF_A_SEED, only: Collection[int] | 
 
 
 class _Unexpected(logging.Handler):
-    """Collects what the code under test logs with an error that is none of its own: it has met something that nobody has thought of."""
+    """Collects what the code under test logs with an error that is not one of its own: a case that it does not handle."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
