@@ -98,6 +98,7 @@ class Scripts:
         return dict(found)
 
 
+@pytest.mark.long  # as tests/integration/processes/test_exec.py, and the SIGTERM in test_attach.py
 def test_exit_codes_and_errors_are_those_of_the_script_and_signals_end_it_in_order(coordinator: Running, tmp_path: Path) -> None:
     scripts = Scripts(coordinator, tmp_path)
     with ExitStack() as stack:

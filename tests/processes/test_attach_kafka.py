@@ -186,6 +186,7 @@ def killed_and_suspended(script: Script) -> int:
     return script.duplicates
 
 
+@pytest.mark.long  # as tests/attached/test_kafka_writer.py, and the kill in test_script_life.py
 def test_a_script_that_is_killed_after_its_transaction_and_suspended_in_the_next_one_has_each_row_once(
     coordinator: Running, proxied: tuple[Topics, KafkaProxy], tmp_path: Path
 ) -> None:

@@ -166,6 +166,7 @@ def departure(number: int, scheduled: int, delay: int | None) -> Flight:
     return Flight(number, scheduled, "UA", 1545, None, "EWR", "IAH", delay, None)
 
 
+@pytest.mark.long  # as test_script_life.py
 def test_the_flights_script_has_exact_totals_after_a_kill_and_another_start(coordinator: Running, tmp_path: Path) -> None:
     def feed(batch: int, *flights: Flight) -> None:
         records = [Record(encode(each), partition=each.id % 2) for each in flights]

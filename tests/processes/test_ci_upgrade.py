@@ -119,6 +119,7 @@ class Load:
             self._scene.feed(10)
 
 
+@pytest.mark.long  # as test_upgrade.py, with `sluice upgrade` instead of the script
 def test_a_job_under_load_is_upgraded_and_a_version_that_fails_is_rolled_back(scene: Stage) -> None:
     scene.deploy()
     old = scene.start_container()

@@ -19,7 +19,7 @@ from sluice.core.errors import StreamUnavailable, UnknownStream
 from sluice.streams.log import Log
 from tests.support.processes import kill_whole, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.long]  # as test_growth.py and test_kafka_kills.py
 
 MONTHS = 3
 FLIGHTS = 80_789
@@ -59,7 +59,6 @@ def routed(log: Log) -> int:
         return 0
 
 
-@pytest.mark.long  # the next test has real topics
 def test_kill_9_of_a_container_and_of_the_coordinator_changes_no_total(tmp_path: Path) -> None:
     home = tmp_path / "demo"
     log = Log(home / "log")

@@ -63,7 +63,8 @@ def reach(scene: Stage, uuid: str, wanted: str) -> str:
     return found
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.long  # as test_drain.py, and tests/histories for each step of a drain
+@pytest.mark.parametrize("rounds", [2, 3])
 def test_a_drain_is_completed_and_totals_are_exact_when_a_process_is_killed(scene: Stage, rounds: int) -> None:
     for number, victims in enumerate(ROUNDS[:rounds], 1):
         scene.job_file.write_text([WINDOWS, HALVES][number % 2])

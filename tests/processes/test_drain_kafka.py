@@ -91,6 +91,7 @@ AT_LEAST_ONCE = HALVES.replace('value="v")', 'value="v", delivery="at-least-once
 )
 
 
+@pytest.mark.long  # as test_upgrade.py, and tests/spark/test_kafka_on_spark.py for the delivery
 def test_under_load_upgrades_that_change_the_delivery_count_each_record_once(scene: KafkaScene) -> None:
     """The job is exactly-once at first, at-least-once after a drain, and exactly-once again after an upgrade."""
     made = scene.stage

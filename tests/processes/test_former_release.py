@@ -148,6 +148,7 @@ def test_a_job_of_the_former_release_continues_when_its_coordinator_is_upgraded_
         assert scene.get(f"/runs/{scene.run_id}")["state"] == "CREATED"
 
 
+@pytest.mark.long
 def test_containers_of_this_release_work_for_a_coordinator_of_the_former_one(
     tmp_path_factory: pytest.TempPathFactory, former: Release
 ) -> None:

@@ -81,7 +81,7 @@ def played(root: Path, partitions: int, containers: int = 1, failover_after: flo
         yield made
 
 
-@pytest.fixture(params=["log", "kafka"])
+@pytest.fixture(params=[pytest.param("log", marks=pytest.mark.long), "kafka"])
 def growing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stage, Log | Topics]]:
     """A job whose input has two partitions."""
     root = tmp_path_factory.mktemp("growth")

@@ -83,6 +83,7 @@ def test_a_container_with_a_wrong_slot_run_directory_or_spark_ends_at_once_with_
         assert all(task.holder is None for task in scene.detail().tasks)
 
 
+@pytest.mark.long  # as test_full_disk.py
 def test_a_container_waits_while_its_disk_is_full_at_its_start_or_later_and_continues_when_there_is_room(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -129,6 +129,7 @@ def sales_read(composed: Composed, run: str) -> int:
     return sum(each["offset"] for each in offsets if each["stream"] == SALES)
 
 
+@pytest.mark.long  # as test_weather.py and test_drain.py
 def test_a_week_of_sales_becomes_rushes_and_a_drain_writes_the_open_ones(composed: Composed) -> None:
     sales = load_sales(DAYS)
     run = composed.run("pizza-deploy").splitlines()[-1]

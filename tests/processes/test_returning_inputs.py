@@ -82,6 +82,7 @@ class Versions:
         return Counter(json.loads(row[3] or b"")["v"] for row in rows)
 
 
+@pytest.mark.long  # as test_growth.py and tests/integration/api/test_returning_streams.py
 def test_each_key_of_an_input_that_grew_and_was_left_out_for_a_while_is_written_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     root: Path = tmp_path_factory.mktemp("returning")
     with stage(root, BOTH) as scene:

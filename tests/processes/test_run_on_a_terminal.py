@@ -36,7 +36,7 @@ def command(tmp_path: Path) -> list[str]:
     return [*run, "--home", str(tmp_path / "home"), "--port", str(free_port())]
 
 
-@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("columns", [80, pytest.param(200, marks=pytest.mark.long)])
 def test_on_a_terminal_a_table_is_updated_in_place_until_ctrl_c(command: list[str], columns: int) -> None:
     with at_terminal(command, columns=columns) as terminal:
         terminal.until("container-1")

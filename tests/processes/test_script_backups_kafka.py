@@ -118,6 +118,7 @@ def orders(kafka_server: str, tmp_path: Path) -> Iterator[Script]:
             topics.close()
 
 
+@pytest.mark.long  # as test_script_life.py, which also loses a disk in the middle of batches on Kafka
 def test_after_a_lost_disk_batches_run_again_as_they_were_planned_and_each_row_is_in_the_topic_once(orders: Script) -> None:
     """There is one snapshot, of the first batches. Many batches have been written since."""
     orders.start("one")

@@ -166,6 +166,7 @@ def test_a_drained_script_ends_and_its_next_start_continues_at_the_drained_offse
     assert orders.counts() == [2, 5, 10]  # records that come after a drain make another row of their window
 
 
+@pytest.mark.long  # as test_script_life.py and tests/integration/cli/test_script_upgrade_command.py
 def test_an_upgrade_replaces_the_command_or_gives_the_job_back_to_the_former_one(orders: Script) -> None:
     orders.feed(range(12))
     first, log = orders.start()
