@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,8 @@ from sluice.core.errors import SluiceError
 from tests.support import script_archive
 from tests.support.api import Caller, calling
 from tests.support.fakes import FakeClock
+from tests.support.preloaded import Preloaded
+from tests.support.processes import starting_with
 from tests.support.reports import SUMMARY
 from tests.support.s3servers import S3_CREDENTIALS, S3Server, versitygw
 from tests.support.servers import NotInstalled, Postgres, kafka_with_users, postgres
@@ -144,6 +146,14 @@ def sendable(value: Any) -> Any:
             return type(value)(map(sendable, value))
         case _:
             return value
+
+
+@pytest.fixture(scope="session", autouse=True)
+def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Commands of Sluice are forks of a process that has imported them (tests/support/preloaded.py)."""
+    starter = Preloaded(tmp_path_factory.mktemp("preloaded") / "log")
+    with closing(starter), starting_with(starter):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,8 @@ from coordinator.store.migrate import upgrade
 from coordinator.store.sql import open_store
 from sluice.core.errors import DatabaseInUse, FileExists, NotASqliteDatabase, UnusableCopy
 from tests.contracts.rows import run_row
+from tests.support.processes import SLUICE, completed
 
-SLUICE = [sys.executable, "-m", "sluice"]
 KILLED = 77
 RESTORE_TO_STEP = """
 import os, sys
@@ -160,7 +160,7 @@ def test_for_postgresql_the_commands_name_its_own_tools() -> None:
 
 def test_the_commands_print_what_they_did_in_one_line_and_after_an_error_its_remedy(tmp_path: Path) -> None:
     def sluice(*arguments: str, code: int = 0) -> str:
-        done = subprocess.run([*SLUICE, "db", *arguments], capture_output=True, text=True, check=False, timeout=60)
+        done = completed([*SLUICE, "db", *arguments])
         assert (done.returncode, done.stderr.count("Traceback")) == (code, 0), done.stderr
         line, *remedy = (done.stdout or done.stderr).strip().splitlines()
         assert [each.partition(": ")[0] for each in remedy] == (["remedy"] if code else [])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from coordinator.api import new_api
 from sluice.streams.log import Log
 from tests.processes.stage import stage
 from tests.support.api import run_body
-from tests.support.processes import SLUICE, free_port, serving
+from tests.support.processes import SLUICE, completed, free_port, serving
 from tests.support.servers import Postgres
 
 CANARY = "canary-7d1f0c52"
@@ -92,7 +91,7 @@ def refusals(http: httpx.Client) -> str:
 def run(*command: str, **variables: str) -> str:
     """Both outputs of a command."""
     made = {**os.environ, **variables}
-    done = subprocess.run([*SLUICE, *command], env=made, capture_output=True, text=True, timeout=120, check=False)
+    done = completed([*SLUICE, *command], environment=made)
     return done.stdout + done.stderr
 
 

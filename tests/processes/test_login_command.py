@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.issuers import confirm, oidc_provider
-from tests.support.processes import SLUICE, free_port, serving
+from tests.support.processes import SLUICE, completed, free_port, serving
 
 
 def run(environment: Mapping[str, str], *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SLUICE, *command], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return completed([*SLUICE, *command], environment=environment)
 
 
 def test_a_command_logs_in_and_out(tmp_path: Path) -> None:

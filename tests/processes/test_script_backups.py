@@ -25,7 +25,7 @@ import pytest
 from tests.processes.test_attach import BUSY_SECONDS, OPTIONS, descendants
 from tests.support.coordinators import Running, running
 from tests.support.deployed import ROOT
-from tests.support.processes import SLUICE, kill_whole, must_run, start, tail, wait_for
+from tests.support.processes import SLUICE, completed, kill_whole, must_run, start, tail, wait_for
 from tests.support.s3servers import S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -129,9 +129,9 @@ class Script:
 
     def sluice(self, *arguments: str) -> str:
         environment = {**os.environ, **self.environment(0)}
-        return subprocess.run(
-            [*SLUICE, *arguments], env=environment, capture_output=True, text=True, check=True, timeout=BUSY_SECONDS
-        ).stdout
+        done = completed([*SLUICE, *arguments], environment=environment, seconds=BUSY_SECONDS)
+        done.check_returncode()
+        return done.stdout
 
     def feed(self, *values: str) -> None:
         self.files += 1

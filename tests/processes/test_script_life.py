@@ -23,7 +23,7 @@ from sluice.streams.log import Record, Writer
 from tests.processes.test_attach import BUSY_SECONDS, OPTIONS
 from tests.support.coordinators import Running, running
 from tests.support.deployed import ROOT
-from tests.support.processes import SLUICE, await_line, kill_whole, must_run, start, tail, wait_for
+from tests.support.processes import SLUICE, await_line, completed, kill_whole, must_run, start, tail, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -119,7 +119,7 @@ class Script:
 
     def sluice(self, *arguments: str) -> None:
         environment = {**os.environ, **self.environment}
-        subprocess.run([*SLUICE, *arguments], env=environment, capture_output=True, text=True, check=True, timeout=BUSY_SECONDS)
+        completed([*SLUICE, *arguments], environment=environment, seconds=BUSY_SECONDS).check_returncode()
 
     def feed(self) -> None:
         """Orders, each twice, and their payments."""

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import TemporaryFile
+from typing import Any, Protocol, TypeVar
 
 import httpx
 import psutil
@@ -33,6 +34,33 @@ START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.05
 TAIL_LINES = 40
+
+
+class Starter(Protocol):
+    """Starts `python -m sluice` in another way (tests/support/preloaded.py)."""
+
+    def can_start(self, command: Sequence[str], environment: Mapping[str, str]) -> bool: ...
+
+    def start(
+        self, command: Sequence[str], out: int, err: int, cwd: Path, environment: Mapping[str, str], new_session: bool
+    ) -> subprocess.Popen[bytes]: ...
+
+
+_starters: list[Starter] = []
+
+
+@contextmanager
+def starting_with(starter: Starter) -> Iterator[None]:
+    """In this block the starter starts the processes that it can start."""
+    _starters.append(starter)
+    try:
+        yield
+    finally:
+        _starters.remove(starter)
+
+
+def _starter_of(command: Sequence[str], environment: Mapping[str, str]) -> Starter | None:
+    return next((each for each in _starters if each.can_start(command, environment)), None)
 
 
 class ProcessFailed(Exception):
@@ -86,16 +114,34 @@ def start(
     """Start a process with `environment` added to the environment of this process, and both outputs in `log`. A Ctrl-C at the terminal
     does not reach a process with `new_session`.
     """
+    whole = {**os.environ, **(environment or {})}
     with log.open("ab" if append else "wb") as out:
+        if starter := _starter_of(command, whole):
+            return starter.start(command, out.fileno(), out.fileno(), cwd, whole, new_session)
         return subprocess.Popen(
-            command,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            env={**os.environ, **(environment or {})},
-            start_new_session=new_session,
+            command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=whole, start_new_session=new_session
         )
+
+
+def completed(
+    command: Sequence[str], *, environment: Mapping[str, str] | None = None, cwd: Path = ROOT, seconds: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """Run a command with nothing as its input until it ends. Raises subprocess.TimeoutExpired, after the command was killed."""
+    whole = dict(os.environ if environment is None else environment)
+    starter = _starter_of(command, whole)
+    if starter is None:
+        return subprocess.run(
+            command, cwd=cwd, env=whole, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+        process = starter.start(command, out.fileno(), err.fileno(), cwd, whole, new_session=False)
+        try:
+            code = process.wait(seconds)
+        finally:
+            kill_whole(process)
+        for each in (out, err):
+            each.seek(0)
+        return subprocess.CompletedProcess(command, code, out.read(), err.read())
 
 
 def tail(log: Path, lines: int = TAIL_LINES) -> str:

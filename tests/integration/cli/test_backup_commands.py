@@ -6,8 +6,6 @@ import asyncio
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,9 +32,9 @@ from sluice.core.snapshots.snapshot import (
 )
 from sluice.streams.log import Log
 from tests.support.api import run_body
-from tests.support.coordinators import GENEROUS, Running, running
+from tests.support.coordinators import Running, running
+from tests.support.processes import SLUICE, completed
 
-SLUICE = [sys.executable, "-m", "sluice"]
 LONG_LEASES = ("--lease-seconds", "300")
 """Long, because no container sends heartbeats here, and a command takes seconds."""
 
@@ -47,15 +45,7 @@ WHERE = (str(JOB), str(TASK), str(STAGE))
 
 def sluice(*arguments: str, code: int = 0, **environment: str) -> str:
     """The output of the command."""
-    done = subprocess.run(
-        [*SLUICE, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=GENEROUS,
-        check=False,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-    )
+    done = completed([*SLUICE, *arguments], environment={**os.environ, **environment})
     assert (done.returncode, done.stderr.count("Traceback")) == (code, 0), done.stderr + done.stdout
     return done.stdout or done.stderr
 

@@ -13,7 +13,7 @@ import pytest
 from sluice.cli.documents import documents_of
 from sluice.streams.log import Log
 from tests.support.coordinators import Running, running
-from tests.support.processes import SLUICE
+from tests.support.processes import SLUICE, completed
 from tests.support.upgrades import JOB
 from tests.unit.cli.test_documents import ALL
 
@@ -39,6 +39,8 @@ def url(coordinator: Running) -> str:
 
 
 def called(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    if not stdin:
+        return completed([*SLUICE, *words])
     return subprocess.run([*SLUICE, *words], capture_output=True, text=True, timeout=60, check=False, input=stdin)
 
 

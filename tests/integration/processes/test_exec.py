@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from tests.support.coordinators import Running, running
-from tests.support.processes import ROOT, SLUICE, await_line, kill_whole, start, wait_for
+from tests.support.processes import ROOT, SLUICE, await_line, completed, kill_whole, start, wait_for
 from tests.support.terminal import at_terminal
 
 SHORT_LEASE = ("--lease-seconds", "15", "--heartbeat-seconds", "1")
@@ -72,7 +72,9 @@ class Executions:
 
     def sluice(self, *arguments: str) -> str:
         environment = {**os.environ, **self.environment}
-        return subprocess.run([*SLUICE, *arguments], env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
+        done = completed([*SLUICE, *arguments], environment=environment)
+        done.check_returncode()
+        return done.stdout
 
     def current(self) -> dict[str, Any]:
         run = self.coordinator.http.get("/runs", params={"job": self.job, "limit": 1}).json()["runs"][0]["runId"]

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,7 @@ from coordinator.store import tables
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import Store, open_store
 from sluice.core.errors import StoreUnavailable
-
-SLUICE = [sys.executable, "-m", "sluice"]
+from tests.support.processes import SLUICE, completed
 
 
 @pytest.fixture
@@ -83,7 +80,7 @@ async def test_a_database_of_a_newer_release_is_refused_and_not_changed(store: S
 
 def test_the_command_upgrades_the_database_under_home_and_may_run_twice(tmp_path: Path) -> None:
     for _ in range(2):
-        done = subprocess.run([*SLUICE, "db", "upgrade", "--home", str(tmp_path / "home")], capture_output=True, text=True, check=False)
+        done = completed([*SLUICE, "db", "upgrade", "--home", str(tmp_path / "home")])
         assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
         assert "has the current schema" in done.stdout
     assert (tmp_path / "home" / "coordinator.db").is_file()
@@ -91,7 +88,7 @@ def test_the_command_upgrades_the_database_under_home_and_may_run_twice(tmp_path
 
 def test_the_error_of_the_command_is_a_line_and_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "coordinator.db").write_bytes(b"not a database, whatever its name says" * 100)
-    done = subprocess.run([*SLUICE, "db", "upgrade", "--home", str(tmp_path)], capture_output=True, text=True, check=False)
+    done = completed([*SLUICE, "db", "upgrade", "--home", str(tmp_path)])
     assert done.returncode == 1
     assert [line.partition(": ")[0] for line in done.stderr.strip().splitlines()] == ["sluice", "remedy"]
     assert "not a database" in done.stderr
@@ -100,6 +97,6 @@ def test_the_error_of_the_command_is_a_line_and_a_remedy(tmp_path: Path) -> None
 def test_the_command_does_not_print_a_password(tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite://sluice:s3cret@/{tmp_path / 'x.db'}"
     command = [*SLUICE, "db", "upgrade", "--home", str(tmp_path), "--database-url", url]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = completed(command)
     assert "s3cret" not in done.stdout + done.stderr
     assert "sluice:***@" in done.stdout + done.stderr
