@@ -86,24 +86,20 @@ def archive() -> ClassArchive:
     return ensure_archive(os.environ)
 
 
-def test_a_session_loads_most_of_spark_s_classes_from_the_archive_with_another_collector_too(archive: ClassArchive, tmp_path: Path) -> None:
+def test_a_session_loads_most_of_spark_s_classes_from_the_archive_with_a_short_command_line_and_another_collector_too(
+    archive: ClassArchive, tmp_path: Path
+) -> None:
     (tmp_path / "a b.jsa").symlink_to(archive.file)
     seen = seen_with(ClassArchive(tmp_path / "a b.jsa", archive.class_path), tmp_path)
     assert seen.archived > 5000
     assert seen.archived > seen.others
-
-
-def test_the_command_line_of_a_jvm_with_an_archive_is_short_and_each_jar_is_on_its_class_path_once(
-    archive: ClassArchive, tmp_path: Path
-) -> None:
-    seen = seen_with(archive, tmp_path)
-    assert seen.archived > 5000
     assert seen.command_line < SHORT
     assert len(seen.jars) > 200
     assert len(set(seen.jars)) == len(seen.jars)
     assert seen.core.rpartition("/")[2] in seen.jars
 
 
+@pytest.mark.long
 def test_an_archive_is_used_in_a_directory_of_any_name_and_with_other_modification_times(tmp_path: Path) -> None:
     archive = ensure_archive({**os.environ, "SLUICE_JARS_DIR": str(tmp_path / "spä ce" / "jars")})
     for file in (archive.file, Path(archive.class_path)):
@@ -124,6 +120,7 @@ def test_a_session_starts_without_an_archive_that_cannot_be_read(archive: ClassA
     assert seen_with(ClassArchive(tmp_path / "none.jsa", archive.class_path), tmp_path).archived == 0
 
 
+@pytest.mark.long
 def test_a_session_starts_without_its_archive_when_the_jar_has_been_deleted(archive: ClassArchive, tmp_path: Path) -> None:
     seen = seen_with(ClassArchive(archive.file, str(tmp_path / "gone.jar")), tmp_path)
     assert seen.archived == 0
