@@ -75,8 +75,15 @@ def server(place: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         monkeypatch.delenv(name, raising=False)
     started = fork_server.start(sockets, place / "spark", place / "a job's", ("numpy", "no_such_module"))
     assert started is not None
+    wait_for("the end of the server's imports", lambda: is_forking(started, place))
     yield started
     started.close()
+
+
+def is_forking(server: ForkServer, place: Path) -> bool:
+    """Whether the next process is a fork. While the server imports modules on a busy machine, processes may start without it."""
+    (place / "installed" / "parent.py").write_text("import os\nprint(os.getppid())")
+    return run(programs(server, place)[1], place, "-m", "parent").stdout == f"{server.pid}\n"
 
 
 def programs(server: ForkServer, place: Path) -> tuple[str, str]:
