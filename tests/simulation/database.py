@@ -11,13 +11,14 @@ from random import Random
 from typing import Any, cast
 from weakref import WeakSet
 
-from sqlalchemy import Engine, event
+from sqlalchemy import event
 
 from coordinator.store.claim import FileClaim, SessionClaim
 from coordinator.store.sql import Store, new_engine
 from coordinator.store.sqlite import Connection
 from tests.simulation import postgresql
 from tests.simulation.loop import Process
+from tests.support.databases import share_compiled
 
 PAUSES = 0.2
 """The probability of a pause before a statement. A higher one takes time and finds no more faults: a transaction has several statements."""
@@ -133,17 +134,6 @@ class LoopConnection(Connection):
         self.end()
 
 
-def _share_compiled(engine: Engine) -> None:
-    """Compile each statement once a process instead of once a coordinator."""
-    if not _first:
-        _first.append(engine)
-    engine.dialect, engine._compiled_cache = _first[0].dialect, _first[0]._compiled_cache
-
-
-_first: list[Engine] = []
-"""The first engine of this process. Statements are compiled for its dialect."""
-
-
 def simulated_store(url: str, process: Process, faults: DatabaseFaults, server: postgresql.Server | None = None) -> Store:
     """A database whose connections end with the process. `server`: of PostgreSQL, which the file then is a part of."""
     engine = new_engine(url)
@@ -165,7 +155,7 @@ def simulated_store(url: str, process: Process, faults: DatabaseFaults, server: 
         parameters["async_creator_fn"] = connect
 
     event.listen(engine.sync_engine, "do_connect", use)
-    _share_compiled(engine.sync_engine)
+    share_compiled(engine.sync_engine)
     store = Store(engine, claim=None if server is None else SessionClaim(engine, process.name))
 
     def end() -> None:

@@ -27,7 +27,7 @@ from sluice.deploy import deploy_request
 from sluice.streams.log import Log
 from sluice.wire import runs as wire_runs
 from tests.support.api import NAMED
-from tests.support.databases import create_migrated
+from tests.support.databases import create_migrated, quick_store
 from tests.support.engines import FakeEngine, FakeQuery, soon
 from tests.support.fakes import FakeClock
 
@@ -214,7 +214,8 @@ async def place(home: Path, clock: FakeClock | None = None, **settings: Any) -> 
     terms = {"lease_seconds": 30, "margin_seconds": 3, "grace_seconds": 5, "heartbeat_seconds": 0.02, "crash_loop_backoff_seconds": 0}
     no_backups: dict[str, Any] = {"backup_stores": (), "restore_from": ()}  # a `FakeEngine` has no directories
     create_migrated(home)
-    coordinator = build(read_settings(home=home, **{**NAMED, **terms, **no_backups, **settings}), clock=clock)
+    read = read_settings(home=home, **{**NAMED, **terms, **no_backups, **settings})
+    coordinator = build(read, clock=clock, store=quick_store(read.database))
     app = httpx.ASGITransport(coordinator.asgi)
     async with coordinator.api.router.lifespan_context(coordinator.api):
         log = Log(home / "log")

@@ -21,7 +21,7 @@ from coordinator.settings import read_settings
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
 from sluice.wire import runs as wire_runs
-from tests.support.databases import create_migrated
+from tests.support.databases import create_migrated, quick_store
 from tests.support.fakes import FakeClock
 
 Json = dict[str, Any]
@@ -129,7 +129,8 @@ class Caller:
 async def calling(home: Path, clock: FakeClock, **settings: object) -> AsyncIterator[Caller]:
     """A coordinator with this home, from its start to its end. Its chores run once when it starts, and then when a test calls them."""
     create_migrated(home)
-    coordinator = build(read_settings(home=home, **{**NAMED, "lease_seconds": 30, **settings}), clock=clock, pace=inf)
+    read = read_settings(home=home, **{**NAMED, "lease_seconds": 30, **settings})
+    coordinator = build(read, clock=clock, store=quick_store(read.database), pace=inf)
     transport = httpx.ASGITransport(coordinator.asgi, raise_app_exceptions=False)
     async with (
         coordinator.api.router.lifespan_context(coordinator.api),

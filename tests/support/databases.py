@@ -18,11 +18,11 @@ from weakref import finalize
 
 import aiosqlite
 from alembic import command
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from coordinator.store.migrate import alembic_config
-from coordinator.store.sql import Store, new_engine
+from coordinator.store.sql import Store, new_engine, open_store
 from coordinator.store.sqlite import Connection
 from coordinator.store.tables import metadata
 
@@ -91,6 +91,26 @@ def _new_database() -> AsyncEngine:
     event.listen(engine.sync_engine, "do_connect", _connect_inline)
     event.listen(engine.sync_engine, "connect", _do_not_sync)
     return engine
+
+
+def quick_store(url: str) -> Store:
+    """`open_store`. For SQLite statements are compiled once a process instead of once a coordinator, and the file is not synced to disk."""
+    store = open_store(url)
+    if store.engine.dialect.name == "sqlite":
+        share_compiled(store.engine.sync_engine)
+        event.listen(store.engine.sync_engine, "connect", _do_not_sync)
+    return store
+
+
+def share_compiled(engine: Engine) -> None:
+    """Compile each statement for SQLite once a process instead of once an engine. This takes longer than executing it."""
+    if not _first:
+        _first.append(engine)
+    engine.dialect, engine._compiled_cache = _first[0].dialect, _first[0]._compiled_cache
+
+
+_first: list[Engine] = []
+"""The first engine of this process. Statements are compiled for its dialect."""
 
 
 def create_migrated(home: Path) -> None:
