@@ -27,7 +27,7 @@ from tests.support.servers import NotInstalled, Postgres, kafka_with_users, post
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# No deadline, so that a busy machine fails no test. HYPOTHESIS_PROFILE=thorough, as in CI, tries more examples than a quick local run.
+# No deadline, so that a busy machine fails no test. HYPOTHESIS_PROFILE=thorough tries more examples.
 settings.register_profile("quick", deadline=None, max_examples=40)
 settings.register_profile("thorough", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))

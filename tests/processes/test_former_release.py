@@ -19,7 +19,7 @@ from tests.processes.stage import Stage
 from tests.support.former_release import TODAY, Release, release_0_1
 from tests.support.processes import await_answer, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.long]
 
 JOB = WINDOWS.replace("from sluice import", "from containers import")
 """A window stays open until the drain: a total is exact only if its state survived everything before."""
@@ -148,7 +148,6 @@ def test_a_job_of_the_former_release_continues_when_its_coordinator_is_upgraded_
         assert scene.get(f"/runs/{scene.run_id}")["state"] == "CREATED"
 
 
-@pytest.mark.long
 def test_containers_of_this_release_work_for_a_coordinator_of_the_former_one(
     tmp_path_factory: pytest.TempPathFactory, former: Release
 ) -> None:

@@ -208,10 +208,10 @@ class Place:
 @asynccontextmanager
 async def place(home: Path, clock: FakeClock | None = None, **settings: Any) -> AsyncIterator[Place]:
     """A coordinator with a clock that does not move: no lease (30 s, grace period 5 s) ends unless a test advances it. Crash-loop
-    back-off is off, and containers send heartbeats all the time.
+    back-off is off, and containers send ten heartbeats a second.
     """
     clock = clock or FakeClock()
-    terms = {"lease_seconds": 30, "margin_seconds": 3, "grace_seconds": 5, "heartbeat_seconds": 0.02, "crash_loop_backoff_seconds": 0}
+    terms = {"lease_seconds": 30, "margin_seconds": 3, "grace_seconds": 5, "heartbeat_seconds": 0.1, "crash_loop_backoff_seconds": 0}
     no_backups: dict[str, Any] = {"backup_stores": (), "restore_from": ()}  # a `FakeEngine` has no directories
     create_migrated(home)
     read = read_settings(home=home, **{**NAMED, **terms, **no_backups, **settings})
