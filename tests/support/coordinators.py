@@ -16,17 +16,14 @@ import httpx
 from sluice.deploy import deploy_request
 from sluice.job import load_job
 from sluice.wire import runs as wire_runs
-from tests.support.processes import ROOT, SLUICE, ProcessFailed, await_answer, await_line, end, free_port, kill_whole, start
+from tests.support.processes import ROOT, SLUICE, ProcessFailed, await_answer, await_line, completed, end, free_port, kill_whole, start
 
 GENEROUS = 30.0
 
 
 def refused(*flags: str, **environment: str) -> str:
     """The error, without its remedy, of a coordinator that refuses to start."""
-    command = [*SLUICE, "coordinator", *flags]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=GENEROUS, check=False, env={**os.environ, **environment}, stdin=subprocess.DEVNULL
-    )
+    done = completed([*SLUICE, "coordinator", *flags], environment={**os.environ, **environment})
     lines = done.stderr.strip().splitlines()
     assert done.returncode == 1, done.stderr
     assert len(lines) == 2, done.stderr

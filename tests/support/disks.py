@@ -26,6 +26,10 @@ class SmallDisk:
                 except OSError:
                     continue
 
+    @property
+    def is_filled(self) -> bool:
+        return self._filler.exists()
+
     def make_room(self) -> None:
         self._filler.unlink()
 
