@@ -193,6 +193,7 @@ def test_a_stateful_job_whose_input_grows_twice_under_load_while_its_container_i
     assert watchdog.wait(120) == 0
 
 
+@pytest.mark.long  # as tests/integration/api/test_scaling.py, and the growth above
 def test_a_stateful_job_that_is_scaled_up_and_down_under_load_while_a_container_is_killed_has_exact_totals(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

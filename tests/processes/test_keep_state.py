@@ -75,6 +75,7 @@ def drain_under_load(scene: Stage, topics: Topics, numbers: Numbers) -> Counter[
     return found
 
 
+@pytest.mark.long  # as test_upgrade.py, and tests/spark/test_log_on_spark.py for the records
 def test_records_that_are_sent_again_after_drains_that_keep_the_state_are_written_once(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -102,6 +102,7 @@ def counted(topics: Topics, output: str) -> Counter[tuple[int, str]]:
     return found
 
 
+@pytest.mark.long  # as test_weather.py and test_watermark_faults.py
 def test_a_container_that_starts_late_loses_no_order_whether_the_event_time_is_named_or_not(tmp_path: Path) -> None:
     with stage_on_kafka(tmp_path, JOB, numbers=PARTITIONS) as (scene, topics):
         topics.create("untimed-out", 1)
