@@ -35,7 +35,7 @@ LOCAL_KAFKA = "127.0.0.1:9092"
 RUN_FAILED = "the run failed: "
 TICK = timedelta(seconds=1)
 START_WITHIN = timedelta(seconds=30)
-NEXT_WITHIN = timedelta(seconds=3)
+NEXT_WITHIN = timedelta(seconds=10)
 """How long the coordinator waits after a drain for the job's next run, which `sluice upgrade` deploys immediately."""
 
 
