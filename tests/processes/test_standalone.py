@@ -183,6 +183,7 @@ def python_without_sluice(directory: Path) -> Path:
     return python
 
 
+@pytest.mark.long  # as TestOnAStandaloneCluster, with a script
 def test_a_script_has_backed_up_checkpoints_if_all_its_executors_share_their_directory(tmp_path: Path, master: str, worker: None) -> None:
     """The executors cannot import Sluice."""
     options = [word for name, value in EXECUTORS.items() for word in ("--conf", f"{name}={value!r}" if " " in value else f"{name}={value}")]

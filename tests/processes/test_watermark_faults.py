@@ -128,6 +128,7 @@ def await_drained(scene: Stage, mode: str) -> None:
     assert phase(scene, uuid) == "DRAINED"
 
 
+@pytest.mark.long  # as test_weather.py, and tests/spark/test_watermark_*.py
 def test_no_row_is_late_through_a_fail_over_growth_a_lost_disk_and_a_roll_back(scene: Stage) -> None:
     hours = Hours(scene)
     scene.start_coordinator()
