@@ -7,11 +7,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.simulation.fault_injection import KAFKA_FAULTS, POSTGRESQL_FAULTS
 from tests.simulation.runs import fewest_faults, run_seed
+from tests.support.processes import ROOT, start, wait_for
 from tests.support.reports import SUMMARY
 
 KEPT = [0]
@@ -108,3 +112,18 @@ def test_the_same_seed_gives_the_same_trace_in_two_processes() -> None:
     first = trace("1")
     assert "faults are over" in first
     assert trace("2") == first
+
+
+def test_workers_end_with_the_process_that_has_started_them(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.simulation", "--workers", "2", "--seeds", "50", "--no-shrink"]
+    process = start(command, tmp_path / "log", environment={"PYTHONPATH": str(ROOT)})
+    workers = wait_for("its workers", lambda: [each for each in children_of(process) if "spawn_main" in " ".join(each.cmdline())])
+    process.kill()
+    process.wait()
+    wait_for("their end", lambda: not any(each.is_running() for each in workers), 60)
+
+
+def children_of(process: subprocess.Popen[bytes]) -> Sequence[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(process.pid).children()
+    return []
