@@ -163,7 +163,7 @@ def test_a_container_killed_in_the_middle_of_a_drain_is_restarted_without_its_di
         assert counted(scene) == by_hour(500)
 
 
-@pytest.mark.long
+@pytest.mark.long  # as tests/histories/test_drain_histories.py, and the first test with one stream
 def test_a_drain_is_exact_with_a_stream_that_two_stages_write_and_a_stage_with_two_inputs(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -34,7 +34,7 @@ def log_of(scene: Stage, execution_id: str) -> str:
     return file.read_text(errors="replace")
 
 
-@pytest.mark.long
+@pytest.mark.long  # as test_weather.py, in which a container starts late
 def test_a_container_that_starts_before_the_coordinator_and_one_that_starts_much_later_share_the_tasks(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -360,7 +360,6 @@ print("the script ends.", flush=True)
 """
 
 
-@pytest.mark.long
 def test_a_query_whose_file_sink_would_skip_batches_after_a_lost_disk_is_stopped(moved: Script) -> None:
     (moved.root / "counts.py").write_text(FILE_SINK)
 

@@ -46,6 +46,7 @@ COMMANDS = (
 """Modules that `python -m sluice` imports for a command. They start no threads, which a fork would not have."""
 ROOT = Path(__file__).parents[2]
 LARGEST = 1 << 20
+"""Bytes of a request, which has the whole environment."""
 LOOK_SECONDS = 0.01
 
 
@@ -125,6 +126,7 @@ class Preloaded:
             while True:
                 answer = json.loads(self._received())
                 if "started" in answer:
+                    self._codes.pop(answer["started"], None)  # of an earlier fork, if the system uses its number again
                     return Forked(self, command, answer["started"])
                 self._codes[answer["ended"]] = answer["code"]
 
