@@ -45,7 +45,7 @@ from tests.support.processes import ROOT, wait_for
 NAME = "drain"
 SHARE = float(os.environ.get("BENCH_SHARE", "1"))
 """Scale of rows and turns: 1 is the real benchmark; a smaller scale is for a quick test."""
-TURNS = max(1, round(3 * SHARE))
+TURNS = int(os.environ.get("BENCH_DRAIN_TURNS", max(1, round(3 * SHARE))))
 IDLE_ROWS = 4_000
 MANY_ROWS = round(1_000_000 * SHARE)
 IDLE_SECONDS = 14.0

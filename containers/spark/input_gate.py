@@ -8,6 +8,8 @@ trigger of the query is then 0. `Waits` defines when the gate lets a call pass.
 One thread of the container (`InputWatcher`) looks up the ends of the streams that waiting queries read, and opens the gates of those that
 have not read everything. The gates are objects of the JVM: a query that waits uses no Python thread, and Spark can interrupt it.
 
+A gate also limits how many batches run at a time while all cores are busy (`BatchLimit`), where executors are threads of the driver.
+
 While a query waits, its trigger is active (`isTriggerActive`), and it has `awaitProgressLock`. Therefore `hurry` must be called before a
 query is stopped or paused between two batches. The time of the wait is not counted in the batch that follows.
 
@@ -30,6 +32,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from containers.spark.jvm import compiled, each_of
+from containers.spark.masters import is_local
 from containers.state.offsets.offsetlog import positions_of
 from sluice.core.ids import Ssp, StreamId
 
@@ -44,8 +47,10 @@ GATES, GATE = "sluice.InputGates", "sluice.InputGates$InputGate"
 SOURCE = """
 package sluice;
 
+import com.sun.management.OperatingSystemMXBean;
 import java.io.InterruptedIOException;
 import java.io.UncheckedIOException;
+import java.lang.management.ManagementFactory;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.Map;
@@ -61,8 +66,50 @@ public class InputGates {
 
     final Map present = new LinkedHashMap();
     final Map waiting = new LinkedHashMap();
+    final Map queued = new LinkedHashMap();
+    final OperatingSystemMXBean machine = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
     long created = 0L;
     boolean closed = false;
+    int batches = 0;
+    double busy = 0.0;
+    long stall = 0L;
+    int running = 0;
+    long changed = System.nanoTime();
+    long sampled = changed;
+
+    /** Sets how many batches run at a time, 0 for no limit; with how many idle cores, and after how many milliseconds, one more may. */
+    public synchronized void limit(int batches, double idle, long stall) {
+        this.batches = batches;
+        this.busy = 1.0 - idle / machine.getAvailableProcessors();
+        this.stall = stall * 1000000L;
+    }
+
+    /** The milliseconds after which a queued gate is to ask again, unless it is notified before; 0 if it may let its batch begin. */
+    long delay(InputGate gate) {
+        if (gate.hurried || !gate.execution.isActive() || batches == 0) {
+            return 0L;
+        }
+        if (queued.values().iterator().next() != gate) {
+            return 1000L;
+        }
+        return running < batches || System.nanoTime() - changed > stall || hasIdleCores() ? 0L : 20L;
+    }
+
+    /** The load is that since the last call, so one after a short or a long time says nothing. */
+    boolean hasIdleCores() {
+        long since = System.nanoTime() - sampled;
+        if (since < 50000000L) {
+            return false;
+        }
+        sampled += since;
+        return machine.getSystemCpuLoad() < busy && since < 200000000L;
+    }
+
+    /** A batch begins or has ended. */
+    void changed() {
+        changed = System.nanoTime();
+        notifyAll();
+    }
 
     public synchronized InputGate gate(MicroBatchExecution execution, long interval, long longest, boolean repeats) {
         created += 1L;
@@ -121,9 +168,11 @@ public class InputGates {
         boolean opened = false;
         boolean hurried = false;
         boolean asked = false;
+        boolean counted = false;
         long batch = -1L;
         long passed = 0L;
         long pace = 0L;
+        long queued = 0L;
 
         InputGate(InputGates gates, long id, MicroBatchExecution execution, long interval, long longest, boolean repeats) {
             this.gates = gates;
@@ -142,7 +191,35 @@ public class InputGates {
         public void hurry() {
             synchronized (gates) {
                 hurried = true;
+                ended();
                 gates.notifyAll();
+            }
+        }
+
+        /** The batch of the query has ended, or does not count any more. */
+        void ended() {
+            if (counted) {
+                counted = false;
+                gates.running -= 1;
+                gates.changed();
+            }
+        }
+
+        void queue() throws InterruptedException {
+            gates.queued.put(Long.valueOf(id), this);
+            try {
+                long delay = gates.delay(this);
+                while (delay > 0L) {
+                    gates.wait(delay);
+                    delay = gates.delay(this);
+                }
+            } finally {
+                gates.queued.remove(Long.valueOf(id));
+                gates.changed();
+            }
+            if (!hurried) {
+                counted = true;
+                gates.running += 1;
             }
         }
 
@@ -171,11 +248,13 @@ public class InputGates {
                 context.reportTimeTaken("latestOffset", -waited);
                 context.reportTimeTaken("triggerExecution", -waited);
             }
+            context.reportTimeTaken("waitForCore", queued);
             return null;
         }
 
         void await(long began, boolean follows, String read) throws InterruptedException {
             synchronized (gates) {
+                ended();
                 positions = read;
                 try {
                     long left = left(began, follows);
@@ -192,6 +271,9 @@ public class InputGates {
                 } finally {
                     gates.waiting.remove(Long.valueOf(id));
                 }
+                long inputs = System.nanoTime();
+                queue();
+                queued = (System.nanoTime() - inputs) / 1000000L;
                 opened = false;
                 hurried = false;
                 asked = true;
@@ -237,6 +319,7 @@ public class InputGates {
         public void stop() {
             synchronized (gates) {
                 gates.present.remove(Long.valueOf(id));
+                ended();
             }
         }
 
@@ -261,7 +344,7 @@ LONGEST = timedelta(seconds=5)
 ASKED_EVERY = timedelta(seconds=1)
 """How often calls pass the gate of a timed query without new records (see `Waits`), if no interval is set."""
 
-FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=5), timedelta(milliseconds=50)
+FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=5), timedelta(milliseconds=100)
 """The shortest and the longest time between two lookups of the ends of streams."""
 
 GROWTH = 1.5
@@ -292,12 +375,27 @@ class Waits:
         return (self.interval or ASKED_EVERY) if self.timed else self.longest
 
 
+@dataclass(frozen=True, slots=True)
+class BatchLimit:
+    """How many batches run at a time: the others wait, in the order in which their queries could begin. Without a limit all of them share
+    the cores, and each takes as long as all of them together.
+
+    `batches`: the limit. It holds only while the processors are busy: not while `idle_cores` or more of them are idle, because
+    a batch that waits for a broker or a database needs no core; and not if no batch has begun or ended for `stall`."""
+
+    batches: int
+    idle_cores: float = 0.25
+    stall: timedelta = timedelta(seconds=1)
+
+
 class InputGates:
     """The gates of the queries of a session. Thread-safe."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, limit: BatchLimit | None = None) -> None:
         """Raises Py4JError, PySparkException if this version of Spark does not allow it."""
         self._java = compiled(spark, SOURCE, GATES).newInstance()
+        if limit is not None:
+            self._java.limit(limit.batches, limit.idle_cores, limit.stall // MILLISECOND)
         self._numbers: dict[str, int] = {}
         """The number of the present gate of each query, by the name of the query."""
         self._gates: dict[int, Any] = {}
@@ -356,7 +454,8 @@ class InputGates:
 def input_gates(spark: SparkSession) -> InputGates | None:
     """None, with a warning, if this version of Spark does not allow them: the sources are then polled."""
     try:
-        return InputGates(spark)
+        context = spark.sparkContext
+        return InputGates(spark, BatchLimit(context.defaultParallelism) if is_local(str(context.master)) else None)
     except (Py4JError, PySparkException) as error:
         log.warning("queries poll their sources, because there can be no gates in this session: %s", error)
         return None

@@ -40,7 +40,7 @@ TURN_SECONDS = 1e-6
 
 
 MOST_TURNS = 5_000_000
-"""A seed takes about a hundred thousand turns."""
+"""The most turns of a loop. Without a bound, code that tries again at once would never end."""
 
 
 class Killed(BaseException):
@@ -76,16 +76,17 @@ def current_process() -> Process:
 class _Timers(selectors.BaseSelector):
     """Selects nothing, and advances the virtual time instead."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_turns: int) -> None:
         self.now = 0.0
         self.turns = 0
+        self.most_turns = most_turns
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
             raise Stuck("no timer is set and nothing is ready")
         self.now += max(timeout, TURN_SECONDS)
         self.turns += 1
-        if self.turns > MOST_TURNS:
+        if self.turns > self.most_turns:
             raise Stuck(f"still at {self.now:.3f} s after {self.turns} turns of the loop")
         return []
 
@@ -136,9 +137,14 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
 
-    def __init__(self, chance: Random, thread_seconds: Callable[[Random], float] = lambda chance: chance.uniform(0, 0.002)) -> None:
+    def __init__(
+        self,
+        chance: Random,
+        thread_seconds: Callable[[Random], float] = lambda chance: chance.uniform(0, 0.002),
+        most_turns: int = MOST_TURNS,
+    ) -> None:
         self._discarded = False
-        self._timers = _Timers()
+        self._timers = _Timers(most_turns)
         super().__init__(self._timers)
         self._chance = chance
         self._thread_seconds = thread_seconds
@@ -149,6 +155,11 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self.set_task_factory(self._new_task)
         self.errors: list[str] = []
         self.set_exception_handler(lambda _, context: self.errors.append(f"{context.get('message')}: {context.get('exception')!r}"))
+
+    @property
+    def turns(self) -> int:
+        """The number of turns so far."""
+        return self._timers.turns
 
     def time(self) -> float:
         return self._timers.now
@@ -254,9 +265,9 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
 
 @contextmanager
-def simulated(chance: Random) -> Iterator[SimulatedLoop]:
+def simulated(chance: Random, most_turns: int = MOST_TURNS) -> Iterator[SimulatedLoop]:
     """A simulated loop. Inside the block, greenlets that wait for a `concurrent.futures.Future` wait on this loop."""
-    loop = SimulatedLoop(chance)
+    loop = SimulatedLoop(chance, most_turns=most_turns)
     waits = concurrent.futures.Future.result
 
     def result(future: concurrent.futures.Future[Any], timeout: float | None = None) -> Any:

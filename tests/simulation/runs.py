@@ -61,6 +61,7 @@ class Outcome:
     faults: Counter[str] = field(default_factory=Counter)
     trace: Sequence[str] = ()
     virtual_seconds: float = 0.0
+    turns: int = 0
     requests: int = 0
     drains: int = 0
     transactions: Counter[str] = field(default_factory=Counter)
@@ -200,7 +201,7 @@ def _run_seed(chance: Random, directory: Path, outcome: Outcome, kinds: Collecti
             outcome.broken.append(f"{type(error).__name__}: {error}")
         # Copied before the loop ends, because the coroutines that are dropped then run their `finally` blocks.
         world.close()
-        outcome.trace, outcome.virtual_seconds = [*world.trace], loop.time()
+        outcome.trace, outcome.virtual_seconds, outcome.turns = [*world.trace], loop.time(), loop.turns
         outcome.requests, outcome.drains = world.network.requests, world.checked_drains
         if world.brokers is not None:
             outcome.transactions = world.brokers.happened

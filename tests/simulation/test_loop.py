@@ -159,6 +159,15 @@ def test_a_wait_that_can_never_end_is_an_error() -> None:
         run(test)
 
 
+def test_a_loop_that_tries_again_at_once_for_ever_is_an_error() -> None:
+    async def test() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    with pytest.raises(Stuck, match="after 1001 turns"), simulated(Random(1), most_turns=1000) as loop:
+        loop.run_until_complete(loop.create_task(test(), context=main_process()))
+
+
 def test_the_intervals_of_chores_are_multiplied_by_the_given_pace() -> None:
     class Clock:
         def now(self) -> datetime:

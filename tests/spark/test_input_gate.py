@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from math import inf
+from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
 from uuid import uuid4
 
+import pandas as pd
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from containers.spark.caps import natural_watermark
 from containers.spark.gate import PausedQuery, pause
-from containers.spark.input_gate import InputGates, InputWatcher, Waits
+from containers.spark.input_gate import BatchLimit, InputGates, InputWatcher, Waits
 from containers.spark.installation import GatedStarts
 from containers.spark.listener import BatchDone, Listener
 from containers.spark.query import start_query
 from containers.spark.systems.registry import EndsOfSystems
+from containers.spark.task import StageTask
 from containers.spark.watermark import Capping, WatermarkGate
 from containers.state.offsets.offsetlog import from_millis
 from sluice.clock import SystemClock
 from sluice.core.ids import Lineage, StageName
 from sluice.core.watermarks import Cap, NoCap
 from tests.spark.conftest import SOON, Bench
-from tests.spark.drainworld import Drained, windowed
+from tests.spark.drainworld import OUT, Drained, Stage, events, windowed
 from tests.spark.operators import EVENTS, grouped
 
 pytestmark = pytest.mark.spark
@@ -90,8 +95,8 @@ class Gated:
 
 
 @contextmanager
-def gating(bench: Bench) -> Iterator[Gated]:
-    gates, ends, starts = InputGates(bench.spark), EndsOfSystems(bench.systems(), SystemClock()), GatedStarts(bench.spark)
+def gating(bench: Bench, limit: BatchLimit | None = None) -> Iterator[Gated]:
+    gates, ends, starts = InputGates(bench.spark, limit), EndsOfSystems(bench.systems(), SystemClock()), GatedStarts(bench.spark)
     watcher = InputWatcher(gates.exchange, ends.latest, ends.close)
     made = Gated(bench, gates, starts)
     listener = Listener(made.done.append, lambda ended: None, made.idle.append, starts.on_started)
@@ -247,3 +252,88 @@ def test_a_waiting_query_reports_that_it_is_idle(gated: Gated) -> None:
         gated.bench.spark.conf.unset(interval)
     await_true(lambda: str(query.runId) in gated.idle)
     assert gated.bench.stop(query)
+
+
+def recorded(at: Path, name: str) -> Stage:
+    """A stage whose batches with rows create the file `name` when they begin, and end when the file "end" has been created."""
+
+    def work(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            (at / name).touch()
+            while not (at / "end").exists():
+                sleep(0.01)
+            yield frame[["k"]]
+
+    def stage(task: StageTask) -> DataStreamWriter:
+        return task.write(events(task).coalesce(1).mapInPandas(work, "k string"), OUT).outputMode("append")
+
+    return stage
+
+
+def started_with(gated: Gated, at: Path, name: str) -> StreamingQuery:
+    drained = Drained(gated.bench, recorded(at, name))
+    drained.grant = replace(drained.grant, stage=StageName(name), lineage=Lineage(str(uuid4())))
+    return gated.start(drained, Waits(timedelta(0), longest=NEVER))
+
+
+ONE_AT_A_TIME = BatchLimit(1, idle_cores=inf, stall=NEVER)
+
+
+def test_no_more_batches_run_at_a_time_than_the_limit(bench: Bench, tmp_path: Path) -> None:
+    with gating(bench, ONE_AT_A_TIME) as gated:
+        gated.bench.feed(EVENTS, batch=0)
+        first = started_with(gated, tmp_path, "first")
+        await_true((tmp_path / "first").exists)
+        second = started_with(gated, tmp_path, "second")
+        gated.await_waiting(second)
+        assert not (tmp_path / "second").exists()
+        (tmp_path / "end").touch()
+        gated.await_rows(2 * len(EVENTS))
+        waits = {each.query: each.parts_ms["waitForCore"] for each in gated.done if each.rows}
+        assert waits[str(second.name)] > waits[str(first.name)]
+        assert gated.bench.stop(first)
+        assert gated.bench.stop(second)
+
+
+@pytest.mark.parametrize(
+    "limit", [replace(ONE_AT_A_TIME, idle_cores=-inf), replace(ONE_AT_A_TIME, stall=timedelta(milliseconds=100))], ids=["idle", "stalled"]
+)
+def test_a_batch_above_the_limit_begins_while_cores_are_idle_or_if_none_has_ended_for_a_while(
+    limit: BatchLimit, bench: Bench, tmp_path: Path
+) -> None:
+    with gating(bench, limit) as gated:
+        gated.bench.feed(EVENTS, batch=0)
+        queries = [started_with(gated, tmp_path, name) for name in ("first", "second")]
+        await_true(lambda: (tmp_path / "first").exists() and (tmp_path / "second").exists())
+        (tmp_path / "end").touch()
+        gated.await_rows(2 * len(EVENTS))
+        assert all(gated.bench.stop(each) for each in queries)
+
+
+def test_a_query_that_waits_for_a_core_can_be_paused_and_stopped(bench: Bench, tmp_path: Path) -> None:
+    with gating(bench, ONE_AT_A_TIME) as gated:
+        gated.bench.feed(EVENTS, batch=0)
+        running = started_with(gated, tmp_path, "running")
+        await_true((tmp_path / "running").exists)
+        queued = started_with(gated, tmp_path, "queued")
+        gated.await_waiting(queued)
+        queued.stop()
+        paused = started_with(gated, tmp_path, "paused")
+        gated.await_waiting(paused)
+        (tmp_path / "end").touch()
+        assert gated.pause(paused).waits
+        assert gated.bench.stop(running)
+
+
+def test_a_query_that_is_stopped_in_a_batch_gives_its_core_to_the_next(bench: Bench, tmp_path: Path) -> None:
+    with gating(bench, ONE_AT_A_TIME) as gated:
+        gated.bench.feed(EVENTS, batch=0)
+        former = started_with(gated, tmp_path, "former")
+        await_true((tmp_path / "former").exists)
+        following = started_with(gated, tmp_path, "following")
+        gated.await_waiting(following)
+        former.stop()
+        await_true((tmp_path / "following").exists)
+        (tmp_path / "end").touch()
+        gated.await_rows(len(EVENTS))
+        assert gated.bench.stop(following)
