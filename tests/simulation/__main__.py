@@ -95,7 +95,8 @@ def main() -> int:
         only = None if options.only is None else {int(number) for number in options.only.split(",") if number}
         outcome = run_seed(options.seed, options.faults, only, kinds)
         print("\n".join([*(outcome.trace if options.trace else ()), *(f"seed {options.seed}: {each}" for each in outcome.broken)]))
-        print(f"{time.monotonic() - began:.0f} s, {outcome.virtual_seconds:.0f} s of virtual time, {outcome.turns} turns, {outcome.requests} requests")
+        turns = f"{outcome.turns} turns, {outcome.requests} requests"
+        print(f"{time.monotonic() - began:.0f} s, {outcome.virtual_seconds:.0f} s of virtual time, {turns}")
         if outcome.broken and not options.trace and not options.no_shrink:
             show_fewest(options.seed, kinds, options.faults)
         return 1 if outcome.broken else 0
