@@ -46,6 +46,7 @@ NAME = "drain"
 SHARE = float(os.environ.get("BENCH_SHARE", "1"))
 """Scale of rows and turns: 1 is the real benchmark; a smaller scale is for a quick test."""
 TURNS = int(os.environ.get("BENCH_DRAIN_TURNS", max(1, round(3 * SHARE))))
+"""How often each case is measured. One turn takes about ten minutes."""
 IDLE_ROWS = 4_000
 MANY_ROWS = round(1_000_000 * SHARE)
 IDLE_SECONDS = 14.0
@@ -113,7 +114,7 @@ def run() -> Result:
 
 def judged(found: Mapping[str, Measured], upgrade: float) -> Result:
     """`ratio`: the flushes of an idle job of one stage in plain Spark, as a fraction of its drain."""
-    figures: dict[str, float] = {"upgrade_first_output_s": round(upgrade, 1)}
+    figures: dict[str, float] = {"turns": TURNS, "upgrade_first_output_s": round(upgrade, 1)}
     for name, measured in found.items():
         figures[f"{name}_s"] = round(statistics.median(measured.drain), 2)
         for phase in (Phase.STOPPING, Phase.FLUSHING, Phase.COMMITTING):

@@ -380,8 +380,8 @@ class BatchLimit:
     """How many batches run at a time: the others wait, in the order in which their queries could begin. Without a limit all of them share
     the cores, and each takes as long as all of them together.
 
-    `batches`: the limit. It holds only while the processors are busy: not while `idle_cores` or more of them are idle, because
-    a batch that waits for a broker or a database needs no core; and not if no batch has begun or ended for `stall`."""
+    `batches`: the limit. It does not hold while `idle_cores` or more are idle, because a batch that waits for a broker or a database needs
+    no core; nor if no batch has begun or ended for `stall`."""
 
     batches: int
     idle_cores: float = 0.25
@@ -394,6 +394,7 @@ class InputGates:
     def __init__(self, spark: SparkSession, limit: BatchLimit | None = None) -> None:
         """Raises Py4JError, PySparkException if this version of Spark does not allow it."""
         self._java = compiled(spark, SOURCE, GATES).newInstance()
+        self.limit = limit
         if limit is not None:
             self._java.limit(limit.batches, limit.idle_cores, limit.stall // MILLISECOND)
         self._numbers: dict[str, int] = {}

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from containers.spark.caps import natural_watermark
 from containers.spark.gate import PausedQuery, pause
-from containers.spark.input_gate import BatchLimit, InputGates, InputWatcher, Waits
+from containers.spark.input_gate import BatchLimit, InputGates, InputWatcher, Waits, input_gates
 from containers.spark.installation import GatedStarts
 from containers.spark.listener import BatchDone, Listener
 from containers.spark.query import start_query
@@ -32,7 +32,7 @@ from sluice.clock import SystemClock
 from sluice.core.ids import Lineage, StageName
 from sluice.core.watermarks import Cap, NoCap
 from tests.spark.conftest import SOON, Bench
-from tests.spark.drainworld import OUT, Drained, Stage, events, windowed
+from tests.spark.drainworld import OUT, Drained, events, windowed
 from tests.spark.operators import EVENTS, grouped
 
 pytestmark = pytest.mark.spark
@@ -254,26 +254,41 @@ def test_a_waiting_query_reports_that_it_is_idle(gated: Gated) -> None:
     assert gated.bench.stop(query)
 
 
-def recorded(at: Path, name: str) -> Stage:
-    """A stage whose batches with rows create the file `name` when they begin, and end when the file "end" has been created."""
+@dataclass
+class Blocked:
+    """A query whose batches with rows create the file `begun` when they begin, and end when the file `end` has been created."""
+
+    query: StreamingQuery
+    begun: Path
+    end: Path
+
+
+def started(gated: Gated, at: Path, name: str) -> Blocked:
+    begun, end = at / name, at / f"end of {name}"
 
     def work(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for frame in frames:
-            (at / name).touch()
-            while not (at / "end").exists():
+            begun.touch()
+            while not end.exists():
                 sleep(0.01)
             yield frame[["k"]]
 
     def stage(task: StageTask) -> DataStreamWriter:
         return task.write(events(task).coalesce(1).mapInPandas(work, "k string"), OUT).outputMode("append")
 
-    return stage
-
-
-def started_with(gated: Gated, at: Path, name: str) -> StreamingQuery:
-    drained = Drained(gated.bench, recorded(at, name))
+    drained = Drained(gated.bench, stage)
     drained.grant = replace(drained.grant, stage=StageName(name), lineage=Lineage(str(uuid4())))
-    return gated.start(drained, Waits(timedelta(0), longest=NEVER))
+    return Blocked(gated.start(drained, Waits(timedelta(0), longest=NEVER)), begun, end)
+
+
+def running_and_queued(gated: Gated, at: Path) -> tuple[Blocked, Blocked]:
+    """A query in a batch, and one that could begin a batch, and waits."""
+    gated.bench.feed(EVENTS, batch=0)
+    running = started(gated, at, "running")
+    await_true(running.begun.exists)
+    queued = started(gated, at, "queued")
+    gated.await_waiting(queued.query)
+    return running, queued
 
 
 ONE_AT_A_TIME = BatchLimit(1, idle_cores=inf, stall=NEVER)
@@ -281,18 +296,15 @@ ONE_AT_A_TIME = BatchLimit(1, idle_cores=inf, stall=NEVER)
 
 def test_no_more_batches_run_at_a_time_than_the_limit(bench: Bench, tmp_path: Path) -> None:
     with gating(bench, ONE_AT_A_TIME) as gated:
-        gated.bench.feed(EVENTS, batch=0)
-        first = started_with(gated, tmp_path, "first")
-        await_true((tmp_path / "first").exists)
-        second = started_with(gated, tmp_path, "second")
-        gated.await_waiting(second)
-        assert not (tmp_path / "second").exists()
-        (tmp_path / "end").touch()
+        running, queued = running_and_queued(gated, tmp_path)
+        queued.end.touch()
+        assert not queued.begun.exists()
+        running.end.touch()
         gated.await_rows(2 * len(EVENTS))
         waits = {each.query: each.parts_ms["waitForCore"] for each in gated.done if each.rows}
-        assert waits[str(second.name)] > waits[str(first.name)]
-        assert gated.bench.stop(first)
-        assert gated.bench.stop(second)
+        assert waits[str(queued.query.name)] > waits[str(running.query.name)]
+        assert gated.bench.stop(running.query)
+        assert gated.bench.stop(queued.query)
 
 
 @pytest.mark.parametrize(
@@ -303,37 +315,46 @@ def test_a_batch_above_the_limit_begins_while_cores_are_idle_or_if_none_has_ende
 ) -> None:
     with gating(bench, limit) as gated:
         gated.bench.feed(EVENTS, batch=0)
-        queries = [started_with(gated, tmp_path, name) for name in ("first", "second")]
-        await_true(lambda: (tmp_path / "first").exists() and (tmp_path / "second").exists())
-        (tmp_path / "end").touch()
+        queries = [started(gated, tmp_path, name) for name in ("first", "second")]
+        await_true(lambda: all(each.begun.exists() for each in queries))
+        for each in queries:
+            each.end.touch()
         gated.await_rows(2 * len(EVENTS))
-        assert all(gated.bench.stop(each) for each in queries)
+        assert all(gated.bench.stop(each.query) for each in queries)
 
 
-def test_a_query_that_waits_for_a_core_can_be_paused_and_stopped(bench: Bench, tmp_path: Path) -> None:
+def test_a_query_that_waits_for_a_core_can_be_paused(bench: Bench, tmp_path: Path) -> None:
     with gating(bench, ONE_AT_A_TIME) as gated:
-        gated.bench.feed(EVENTS, batch=0)
-        running = started_with(gated, tmp_path, "running")
-        await_true((tmp_path / "running").exists)
-        queued = started_with(gated, tmp_path, "queued")
-        gated.await_waiting(queued)
-        queued.stop()
-        paused = started_with(gated, tmp_path, "paused")
-        gated.await_waiting(paused)
-        (tmp_path / "end").touch()
-        assert gated.pause(paused).waits
-        assert gated.bench.stop(running)
+        running, queued = running_and_queued(gated, tmp_path)
+        queued.end.touch()
+        assert gated.pause(queued.query).waits
+        assert not running.end.exists()
+        running.end.touch()
+        assert gated.bench.stop(running.query)
+
+
+def test_a_query_that_waits_for_a_core_can_be_stopped_by_spark(bench: Bench, tmp_path: Path) -> None:
+    with gating(bench, ONE_AT_A_TIME) as gated:
+        running, queued = running_and_queued(gated, tmp_path)
+        queued.query.stop()
+        assert not queued.query.isActive
+        assert queued.query.exception() is None
+        assert not queued.begun.exists()
+        running.end.touch()
+        assert gated.bench.stop(running.query)
 
 
 def test_a_query_that_is_stopped_in_a_batch_gives_its_core_to_the_next(bench: Bench, tmp_path: Path) -> None:
     with gating(bench, ONE_AT_A_TIME) as gated:
-        gated.bench.feed(EVENTS, batch=0)
-        former = started_with(gated, tmp_path, "former")
-        await_true((tmp_path / "former").exists)
-        following = started_with(gated, tmp_path, "following")
-        gated.await_waiting(following)
-        former.stop()
-        await_true((tmp_path / "following").exists)
-        (tmp_path / "end").touch()
+        running, queued = running_and_queued(gated, tmp_path)
+        queued.end.touch()
+        running.query.stop()
         gated.await_rows(len(EVENTS))
-        assert gated.bench.stop(following)
+        assert gated.bench.stop(queued.query)
+
+
+def test_a_session_with_a_local_master_runs_as_many_batches_at_a_time_as_it_has_cores(bench: Bench) -> None:
+    gates = input_gates(bench.spark)
+    assert gates is not None
+    assert gates.limit == BatchLimit(bench.spark.sparkContext.defaultParallelism)
+    gates.close()
