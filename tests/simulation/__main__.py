@@ -7,52 +7,17 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from functools import partial
-from itertools import islice
-from multiprocessing import get_context, parent_process
-from threading import Thread
+from collections.abc import Collection, Sequence
 
 from tests.simulation.fault_injection import FAULTS
-from tests.simulation.runs import FAULTS_OF_A_SEED, Outcome, fewest_faults, run_seed
+from tests.simulation.pool import outcomes
+from tests.simulation.runs import FAULTS_OF_A_SEED, fewest_faults, run_seed
 
 LEAST_SHARE = 0.01
 """The least share of the seeds in which each kind of fault should happen."""
 
 ENOUGH = 1000
 """From so many seeds on a share that is too low is a failure."""
-
-
-def outcomes(seeds: Iterable[int], kinds: Sequence[str], count: int, workers: int, seconds: float | None) -> Iterator[Outcome]:
-    """In the order in which they end. Seeds that have begun within the time are finished."""
-    began, left = time.monotonic(), iter(seeds)
-    if workers == 1:
-        for seed in left:
-            yield run_seed(seed, count, kinds=kinds)
-            if seconds is not None and time.monotonic() - began > seconds:
-                return
-        return
-    run = partial(run_seed, faults=count, kinds=kinds)
-    with ProcessPoolExecutor(workers, get_context("spawn"), end_with_parent) as pool:
-        running: set[Future[Outcome]] = {pool.submit(run, seed) for seed in islice(left, workers)}
-        while running:
-            ended, running = wait(running, return_when=FIRST_COMPLETED)
-            yield from (each.result() for each in ended)
-            if seconds is None or time.monotonic() - began < seconds:
-                running |= {pool.submit(run, seed) for seed in islice(left, len(ended))}
-
-
-def end_with_parent() -> None:
-    """End this worker when the process that has started it is killed. A seed may have minutes left."""
-
-    def watch() -> None:
-        parent = parent_process()
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    Thread(target=watch, daemon=True).start()
 
 
 def show_shares(faults: Sequence[Counter[str]], kinds: Collection[str]) -> Sequence[str]:

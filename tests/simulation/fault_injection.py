@@ -289,7 +289,10 @@ async def change_without_answer(world: World) -> None:
 
 
 async def lose_index(world: World) -> bool:
-    """In half of the cases all machines are lost at that moment, so that the index is needed."""
+    """In half of the cases all machines are lost at that moment, so that the index is needed. Not during a drain: one that fails returns to
+    its pinned snapshots, and if one of these is lost, only an operator can choose another."""
+    if world.draining is not None and not world.draining.done():
+        return False
     lost = world.lose_index()
     if world.dice.random() < 0.5:
         for container in _running(world):

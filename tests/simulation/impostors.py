@@ -67,6 +67,8 @@ async def impostor(world: World) -> None:
         if who == "former":
             client.act_as(dice.choice(others).client.incarnation)
         name = dice.choice(sorted(ACTS))
+        if name == register.__name__ and not world.database_has(target.name):
+            continue  # a stranger that may start containers may do so under an id that no container has had
         try:
             answer = await ACTS[name](client, target, dice)
         except (Refused, LeaseLost, CoordinatorUnreachable) as error:

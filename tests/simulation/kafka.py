@@ -247,9 +247,18 @@ class KafkaLog(Log):
         return self.brokers.readable(stream)
 
     def append(
-        self, stream: str, records: Sequence[Record], *, writer: Writer, batch: int, headers: Headers | None = None, now_micros: int
+        self,
+        stream: str,
+        records: Sequence[Record],
+        *,
+        writer: Writer,
+        batch: int,
+        headers: Headers | None = None,
+        now_micros: int,
+        partitions: int | None = None,
     ) -> bool:
-        """Append without a transaction, as other programs do."""
+        """Append without a transaction, as other programs do, which write to all partitions."""
+        assert partitions is None
         for position, record in enumerate(records):
             self.brokers.append(stream, record, position, self.brokers.headers_id(headers or {}), None)
         return True

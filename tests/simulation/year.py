@@ -52,6 +52,9 @@ CACHES_FULL_AFTER = 8 * MONTH
 GROWTH, SLACK = 1.2, 30
 """The most that a count may be at the end: this factor of the largest count before, and so many more."""
 
+MOST_TURNS = 20_000_000
+"""Of the loop."""
+
 TRACE_LINES = 2000
 
 SETTINGS: Mapping[str, Any] = {
@@ -101,7 +104,7 @@ def run_year(seed: int = 0, days: int = 365) -> Year:
 
 def _run(chance: Random, directory: Path, year: Year, days: int) -> None:
     worlds: list[World] = []
-    with drawn_from(chance), unexpected_errors() as unexpected, simulated(chance) as loop:
+    with drawn_from(chance), unexpected_errors() as unexpected, simulated(chance, MOST_TURNS) as loop:
         settings = {"commit_interval_seconds": 3600, "report_seconds": 4.0, "metrics_host": NO_ADDRESS, "max_replay": 3}
         for name in JOBS:
             world = World(loop, chance, directory, settings, name=name, beside=worlds[0] if worlds else None, pace=3.0)

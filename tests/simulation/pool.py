@@ -1,0 +1,45 @@
+"""Runs seeds in several processes. It is not in `__main__`, whose functions cannot be found by processes that are spawned."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import partial
+from itertools import islice
+from multiprocessing import get_context, parent_process
+from threading import Thread
+
+from tests.simulation.runs import Outcome, run_seed
+
+
+def outcomes(seeds: Iterable[int], kinds: Sequence[str], count: int, workers: int, seconds: float | None) -> Iterator[Outcome]:
+    """In the order in which they end. Seeds that have begun within the time are finished."""
+    began, left = time.monotonic(), iter(seeds)
+    if workers == 1:
+        for seed in left:
+            yield run_seed(seed, count, kinds=kinds)
+            if seconds is not None and time.monotonic() - began > seconds:
+                return
+        return
+    run = partial(run_seed, faults=count, kinds=kinds)
+    with ProcessPoolExecutor(workers, get_context("spawn"), end_with_parent) as pool:
+        running: set[Future[Outcome]] = {pool.submit(run, seed) for seed in islice(left, workers)}
+        while running:
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            yield from (each.result() for each in ended)
+            if seconds is None or time.monotonic() - began < seconds:
+                running |= {pool.submit(run, seed) for seed in islice(left, len(ended))}
+
+
+def end_with_parent() -> None:
+    """End this worker when the process that has started it is killed. A seed may have minutes left."""
+
+    def watch() -> None:
+        parent = parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
