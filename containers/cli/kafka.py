@@ -14,7 +14,7 @@ from containers.local.kafka import Broker, Process
 from sluice import logconfig
 from sluice.cli import streams
 from sluice.cli.documents import Document, Json, print_reply
-from sluice.core.errors import BadSettings
+from sluice.core.errors import BadOption
 from sluice.wire.body import Reply
 
 app = typer.Typer(no_args_is_help=True, help="Start and stop a Kafka broker for development on this machine.")
@@ -65,6 +65,7 @@ def up(
 ) -> None:
     """Start the broker unless it is running, wait until it answers, and print its address."""
     directory = home / "kafka"
+    Broker(directory).create_directory()
     before = Broker(directory).running()
     if before is None:
         broker_jars()  # here, because it cannot be interrupted on the event loop
@@ -88,7 +89,7 @@ def up(
 def _credentials(text: str) -> tuple[str, str]:
     name, _, password = text.partition(":")
     if not password:
-        raise BadSettings("--user needs a name and a password: --user NAME:PASSWORD")
+        raise BadOption("--user needs a name and a password: --user NAME:PASSWORD")
     return name, password
 
 

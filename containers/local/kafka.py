@@ -22,7 +22,7 @@ import socket
 import subprocess
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -31,9 +31,10 @@ import psutil
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
-from containers.errors import BrokerUnavailable
+from containers.errors import BrokerUnavailable, DiskUnwritable, disk_error
 from containers.jars import broker_jars, java
-from containers.local.kafka_config import LOG4J, LOOPBACK, KeyStore, Secured, server_properties
+from containers.local.kafka_config import LOG4J, KeyStore, Secured, server_properties
+from containers.local.ports import LOOPBACK, free_ports
 from sluice.randomness import new_uuid, token_hex
 
 _POLL = timedelta(milliseconds=100)
@@ -102,6 +103,15 @@ class Broker:
         """The certificate that clients must trust, as PEM."""
         return self.directory / "tls" / "certificate.pem"
 
+    def create_directory(self) -> None:
+        """Raises DiskUnwritable if the broker's files cannot be written."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_error(error, f"{self.directory}: {error.strerror}") from error
+        if not os.access(self.directory, os.W_OK | os.X_OK):
+            raise DiskUnwritable(f"{self.directory}: this user may not write it")
+
     def running(self) -> Process | None:
         """The broker's process, whether or not it answers already."""
         try:
@@ -111,9 +121,9 @@ class Broker:
         return process if process.is_alive() else None
 
     async def up(self) -> Process:
-        """Start the broker unless it is running, and wait until it answers. Raises BrokerUnavailable, also if it runs at another port, and
-        JarsUnavailable. After a failure or a cancellation, nothing that it started keeps running."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        """Start the broker unless it is running, and wait until it answers. Raises BrokerUnavailable, also if it runs at another port,
+        DiskUnwritable and JarsUnavailable. After a failure or a cancellation, nothing that it started keeps running."""
+        self.create_directory()
         async with self._locked():
             found = self.running()
             if found is None:
@@ -154,7 +164,9 @@ class Broker:
             yield
 
     async def _start(self) -> Process:
-        port, secured_port, controller_port = _free_ports(self._port, 2)
+        secured_port, controller_port, port, *_ = (each for each in free_ports(4) if each != self._port)
+        if self._port is not None:
+            _check_free(port := self._port)
         java_command = [self._program("java"), "-cp", os.pathsep.join(map(str, await asyncio.to_thread(self._jars)))]
         secured = Secured(secured_port, self._sasl, await self._keys() if self._tls else None) if self._sasl or self._tls else None
         logging = self.directory / "log4j2.properties"
@@ -300,22 +312,14 @@ def _last_lines(text: str) -> str:
     return "\n".join(f"  {line}" for line in lines[-_LAST_LINES:])
 
 
-def _free_ports(first: int | None, further: int) -> list[int]:
-    """`first`, or any free port for None, and that many further ones. Each is held until all are found, so that they differ.
-
-    Raises BrokerUnavailable when `first` is taken."""
-    with ExitStack() as held:
-        ports = []
-        for wanted in (first, *[None] * further):
-            probe = held.enter_context(socket.socket())
-            if wanted is not None:  # else the system might give the same port twice
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((LOOPBACK, wanted or 0))
-            except OSError as error:
-                raise BrokerUnavailable(f"{LOOPBACK}:{wanted or 0} is not available ({error.strerror}): choose another port") from error
-            ports.append(int(probe.getsockname()[1]))
-        return ports
+def _check_free(port: int) -> None:
+    """Raises BrokerUnavailable when something listens on the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            raise BrokerUnavailable(f"{LOOPBACK}:{port} is not available ({error.strerror}): choose another port") from error
 
 
 def _write_private(file: Path, text: str) -> None:

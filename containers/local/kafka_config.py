@@ -9,9 +9,9 @@ from pathlib import Path
 
 import javaproperties
 
-from sluice.core.errors import BadSettings
+from containers.local.ports import LOOPBACK
+from sluice.core.errors import BadOption
 
-LOOPBACK = "127.0.0.1"
 _NODE = 1
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -69,7 +69,7 @@ class KeyStore:
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """A second listener with authentication (`users`: name -> password), encryption (`keys`), or both. Raises BadSettings."""
+    """A second listener with authentication (`users`: name -> password), encryption (`keys`), or both. Raises BadOption."""
 
     port: int
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -78,7 +78,7 @@ class Secured:
     def __post_init__(self) -> None:
         for user in self.users:
             if not _USER.fullmatch(user):
-                raise BadSettings(f"{user[:80]!r} cannot be the name of a user: use letters, digits, '.', '_' and '-'")
+                raise BadOption(f"{user[:80]!r} cannot be the name of a user: use letters, digits, '.', '_' and '-'")
 
     @property
     def protocol(self) -> str:

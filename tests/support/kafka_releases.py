@@ -18,7 +18,8 @@ from confluent_kafka.admin import AdminClient
 
 from containers.jars import BROKER, JarSet, check_java, ensure_jars
 from containers.local.kafka import Process
-from containers.local.kafka_config import LOG4J, LOOPBACK, Secured, server_properties
+from containers.local.kafka_config import LOG4J, Secured, server_properties
+from containers.local.ports import LOOPBACK
 from tests.support.processes import free_port, kill_whole, must_run, start, tail, wait_for
 
 VARIABLE = "SLUICE_TEST_KAFKA_VERSION"

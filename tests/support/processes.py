@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 import httpx
 import psutil
 
-from sluice.randomness import below
+from containers.local.ports import free_ports
 
 T = TypeVar("T")
 
@@ -76,19 +75,9 @@ class TooSlow(ProcessFailed):
 
 
 def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def server_port() -> int:
-    """As `free_port`, for a server that is restarted: the port is outside the range from which Linux, as configured by default, gives ports
-    to clients, and so also to those that try to reach the server."""
-    while True:
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", 15_000 + below(15_000)))
-            return int(probe.getsockname()[1])
+    """A loopback port on which nothing listens, and which the system gives to no client."""
+    [port] = free_ports(1)
+    return port
 
 
 @cache

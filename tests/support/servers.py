@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from containers.errors import JarsUnavailable
 from containers.jars import broker_jars, check_java
 from containers.local.kafka import Broker, Process
-from containers.local.kafka_config import LOOPBACK
+from containers.local.ports import LOOPBACK
 from tests.support.kafka_releases import broker_with_zookeeper, chosen, jars_of, needs_zookeeper
 from tests.support.processes import ProcessFailed, free_port, kill_whole, must_run, serving, start, tail, wait_for
 
