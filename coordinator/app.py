@@ -16,6 +16,7 @@ from coordinator.api import browsers, errors, middleware, new_api
 from coordinator.api.access import Access
 from coordinator.api.browsers import HostCheck
 from coordinator.api.deps import DrainParts, JobModelParts, Parts, SnapshotParts
+from coordinator.api.exposition import Exposition
 from coordinator.api.fastpath import FastPaths
 from coordinator.api.middleware import App, Traffic
 from coordinator.blobpool import Backup, BlobStores, OnOpen, OpenBlobStores
@@ -49,7 +50,6 @@ from coordinator.jobmodels.partition_monitor import PartitionMonitor
 from coordinator.jobmodels.rollout import Adoptions, ModelHistory
 from coordinator.jobmodels.standby import Standbys
 from coordinator.jobmodels.versions import ModelVersions
-from coordinator.metrics import new_registry
 from coordinator.runs.alignment import AlignmentCoordinator
 from coordinator.runs.deploy import Deployments
 from coordinator.runs.lag import LagMonitor
@@ -92,7 +92,7 @@ from sluice.core.access.networks import parse_open_networks
 from sluice.core.access.providers import Provider, RoleRow
 from sluice.core.access.tokens import Grant
 from sluice.core.drain import DrainId, DrainTimeLimits, Phase
-from sluice.core.errors import DatabaseInUse, SluiceError, StreamUnavailable
+from sluice.core.errors import BadSettings, DatabaseInUse, SluiceError
 from sluice.core.ids import JobName, Lineage, RunId
 from sluice.core.leases.failover import CrashLoopPolicy
 from sluice.core.snapshots.retention import Retention
@@ -284,7 +284,7 @@ def build(
     )
     operations = Operations(clock, lambda: new_uuid().hex)
     drains = Drains(store, systems, blob_stores, stage_metrics, notices, clock, models.decoded, new_drain_id, reports)
-    drain_watch = DrainDeadlines(store, drains, clock)
+    drain_watch = DrainDeadlines(store, drains, clock, lambda: leases.bounds.longest)
     groupers, crash_loop = Groupers(settings.groupers), CrashLoopPolicy(timedelta(seconds=settings.crash_loop_backoff_seconds))
     deployments = Deployments(store, systems, models, notices, clock, new_run_id, groupers, blob_stores, stage_metrics, strangers)
     runs = Runs(store, models, notices, clock, crash_loop)
@@ -356,38 +356,35 @@ def build(
         lag=lag,
         notices=notices,
         health=Health(store, systems, leases, maintenance, blob_stores, backup_monitor.sentences, disks, issued.sentences),
-        exposition=partial(
-            metrics.exposition,
-            new_registry(
-                [
-                    metrics.of_build,
-                    partial(metrics.of_leases, leases),
-                    partial(metrics.of_jobs, lag),
-                    partial(metrics.of_versions, lag),
-                    partial(metrics.of_watermarks, watermarks, lag),
-                    partial(metrics.of_reports, reports, lag),
-                    partial(metrics.of_scripts, stage_metrics.scripts),
-                    partial(metrics.of_streams, partition_watch, clock),
-                    partial(metrics.of_trimmed_streams, trim),
-                    partial(metrics.of_chores, maintenance),
-                    partial(metrics.of_traffic, traffic, models, notices),
-                    partial(metrics.of_connections, connections),
-                    partial(metrics.of_authentication, authentication),
-                    partial(metrics.of_database, lambda: store.failures, lambda: store.claimed),
-                    partial(metrics.of_event_loop, loop_lag),
-                    partial(metrics.of_drains, drain_watch),
-                    partial(metrics.of_snapshots, snapshots, lag),
-                    partial(metrics.of_degraded_backups, backup_monitor),
-                    partial(metrics.of_lost_blobs, lost_blobs, backup_monitor),
-                    partial(metrics.of_clock, hold),
-                    partial(metrics.of_issued, issued),
-                    partial(metrics.of_disks, disks),
-                    partial(metrics.of_transactions, transactions),
-                    partial(metrics.of_clean_up, clean_up, clock),
-                    partial(metrics.of_collection, collection),
-                    partial(metrics.of_requests, requests),
-                ]
-            ),
+        exposition=Exposition(
+            [
+                metrics.of_build,
+                partial(metrics.of_leases, leases),
+                partial(metrics.of_jobs, lag),
+                partial(metrics.of_versions, lag),
+                partial(metrics.of_watermarks, watermarks, lag),
+                partial(metrics.of_reports, reports, lag),
+                partial(metrics.of_scripts, stage_metrics.scripts),
+                partial(metrics.of_streams, partition_watch, clock),
+                partial(metrics.of_trimmed_streams, trim),
+                partial(metrics.of_chores, maintenance),
+                partial(metrics.of_traffic, traffic, models, notices),
+                partial(metrics.of_connections, connections),
+                partial(metrics.of_authentication, authentication),
+                partial(metrics.of_database, lambda: store.failures, lambda: store.claimed),
+                partial(metrics.of_event_loop, loop_lag),
+                partial(metrics.of_drains, drain_watch),
+                partial(metrics.of_snapshots, snapshots, lag),
+                partial(metrics.of_degraded_backups, backup_monitor),
+                partial(metrics.of_lost_blobs, lost_blobs, backup_monitor),
+                partial(metrics.of_clock, hold),
+                partial(metrics.of_issued, issued),
+                partial(metrics.of_disks, disks),
+                partial(metrics.of_transactions, transactions),
+                partial(metrics.of_clean_up, clean_up, clock),
+                partial(metrics.of_collection, collection),
+                partial(metrics.of_requests, requests),
+            ]
         ),
         systems=systems,
         blob_stores=blob_stores,
@@ -487,7 +484,7 @@ def build(
     marked = middleware.deprecation_marked(middleware.limited(api, settings.max_body_bytes))
     hosts = HostCheck(settings.host_names)
     fast_paths = FastPaths(leases, models, hosts, for_all=not settings.authenticates)
-    asgi = fast_paths.before(middleware.with_term(traffic.counted(middleware.traced(browsers.guarded(marked, hosts))), leases))
+    asgi = fast_paths.before(middleware.with_term(traffic.counted(browsers.guarded(middleware.traced(marked), hosts)), leases))
     taken = partial(take, settings, store)
     return Coordinator(asgi, fast_paths, api, notices, task_waiters, pages, connections, loop_lag, authentication, taken)
 
@@ -513,17 +510,17 @@ async def take(settings: Settings, store: Store) -> None:
 
 
 async def prepare(settings: Settings, store: Store) -> None:
-    """Create the directories and migrate the database to the newest schema. Raises StoreUnavailable or StreamUnavailable with the path."""
+    """Create the directories and migrate the database to the newest schema. Raises BadSettings or StoreUnavailable with the path."""
     make_directories(settings)
     await upgrade(store)
 
 
 def make_directories(settings: Settings) -> None:
-    """Raises StreamUnavailable with the path."""
-    try:
-        settings.home.mkdir(parents=True, exist_ok=True)
-        settings.log_directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StreamUnavailable(
-            f"cannot create the directory {error.filename}: {error.strerror}; set SLUICE_HOME to a writable directory"
-        ) from error
+    """Raises BadSettings with the path and the setting."""
+    of_log = "home" if settings.log_dir is None else "log_dir"
+    for setting, directory in (("home", settings.home), (of_log, settings.log_directory)):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            writable = f"name a writable one with --{setting.replace('_', '-')} or SLUICE_{setting.upper()}"
+            raise BadSettings(f"{setting}: cannot create the directory {error.filename}: {error.strerror}; {writable}") from error

@@ -5,13 +5,12 @@ integers, which is faster. docs/operating.md lists the metrics.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
+from coordinator.api.exposition import PER_STEP
 from coordinator.api.middleware import Traffic
 from coordinator.chores import ChoreScheduler
 from coordinator.connections import Connections
@@ -44,9 +43,7 @@ from sluice.core.leases.ownership import FALSE
 from sluice.core.lifecycle import RunState
 from sluice.core.snapshots.degraded import Degradation
 from sluice.core.waits import age
-from sluice.metrics import build_info, with_old_names
-
-Source = Callable[[], Iterable[Metric]]
+from sluice.metrics import build_info
 
 
 def of_leases(leases: Leases) -> Iterable[Metric]:
@@ -87,7 +84,11 @@ def of_jobs(lag: LagMonitor) -> Iterable[Metric]:
         "sluice_job_containers", "Incarnations of the job's run, present and past, by state.", labels=["sluice_job", "state"]
     )
     held = GaugeMetricFamily("sluice_job_tasks_owned", "Tasks that a container owns.", labels=["sluice_job"])
-    unheld = GaugeMetricFamily("sluice_job_tasks_unowned", "Tasks that no container owns.", labels=["sluice_job"])
+    unheld = GaugeMetricFamily(
+        "sluice_job_tasks_unowned",
+        "Tasks that no container owns, without those of slots with a live bare container.",
+        labels=["sluice_job"],
+    )
     behind = GaugeMetricFamily(
         "sluice_job_lag_records",
         "Records that a stage has not read yet, over all its tasks, owned or not.",
@@ -209,28 +210,6 @@ def of_traffic(traffic: Traffic, models: JobModels, notices: Notices) -> Iterabl
 def of_database(failures: Callable[[], int], claimed: Callable[[], bool]) -> Iterable[Metric]:
     yield CounterMetricFamily("sluice_database_errors", "Database operations that failed.", failures())
     yield GaugeMetricFamily("sluice_claim_held", "1 while this coordinator holds the claim on its database, else 0.", int(claimed()))
-
-
-class _All(Collector):
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self._sources = sources
-
-    def collect(self) -> Iterable[Metric]:
-        for source in self._sources:
-            yield from with_old_names(source())
-
-
-def new_registry(sources: Sequence[Source]) -> CollectorRegistry:
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # else every counter has a second series with the time when it was created
-    registry = CollectorRegistry()
-    registry.register(_All(sources))
-    ProcessCollector(registry=registry)
-    return registry
-
-
-def exposition(registry: CollectorRegistry) -> bytes:
-    """Prometheus' text format."""
-    return generate_latest(registry)
 
 
 _STREAM = ["sluice_job", "system", "stream"]
@@ -419,20 +398,24 @@ def of_disks(disks: MeasureDisks) -> Iterable[Metric]:
     return free, low
 
 
-def of_snapshots(snapshots: Snapshots, lag: LagMonitor) -> Iterable[Metric]:
+def of_snapshots(snapshots: Snapshots, lag: LagMonitor) -> Iterable[Metric | None]:
     """The age of each task's newest snapshot, the maximum over its stages: the work lost with a disk. Only jobs with a live run."""
     ages = GaugeMetricFamily(
         "sluice_snapshot_age_seconds", "Age of a task's newest snapshot; of its stages the oldest.", labels=["sluice_job", "task"]
     )
     live = {each.job for each in lag.jobs if not each.state.ended}
-    oldest: dict[tuple[str, str], float] = {}
-    for key in snapshots.newest:
-        if key.job not in live:
-            continue
-        seconds = snapshots.age(key).total_seconds()
-        oldest[key.job, key.task] = max(seconds, oldest.get((key.job, key.task), seconds))
-    for (job, task), seconds in sorted(oldest.items()):
-        ages.add_metric([job, task], seconds)
+    oldest: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for number, key in enumerate(tuple(snapshots.newest)):
+        if number % PER_STEP == 0:
+            yield None
+        if key.job in live and key in snapshots.newest:  # it may have been removed since the last step
+            seconds, of_job = snapshots.age(key).total_seconds(), oldest[key.job]
+            of_job[key.task] = max(seconds, of_job.get(key.task, seconds))
+    for job, of_job in sorted(oldest.items()):
+        for number, task in enumerate(sorted(of_job)):
+            if number % PER_STEP == 0:
+                yield None
+            ages.add_metric([job, task], of_job[task])
     yield ages
 
 

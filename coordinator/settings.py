@@ -30,6 +30,7 @@ from sluice.core.leases.failover import FailOver
 from sluice.core.leases.lease import LeasePolicy
 from sluice.core.pruning import HistoryPolicy
 from sluice.disks import checked_path
+from sluice.streams.settings import checked_bootstrap
 from sluice.wire.access import Pattern as JobPattern
 
 
@@ -58,6 +59,10 @@ def _environment() -> Mapping[str, str]:
     """By names in lower case, since pydantic-settings ignores the case of variables."""
     return {name.lower(): value for name, value in os.environ.items()}
 
+
+_SQLITE = re.compile(r"sqlite\+aiosqlite://(/.*)?")
+_POSTGRESQL = re.compile(r"postgresql\+asyncpg://([^:/]*(:[^@]*)?@)?(\[[^]/?]+\]|[^:/?\s]*)(:\d*)?(/[^?]*)?(\?.*)?")
+"""SQLAlchemy's URLs of the drivers that the coordinator has. The parts are found as SQLAlchemy finds them: a password may contain `/`."""
 
 StoreRoleArn = Annotated[str, Field(min_length=20, max_length=2048, pattern=r"^arn:[a-zA-Z0-9-]+:iam:[^:\s]*:[^:\s]*:role/[^\s:]+$")]
 
@@ -129,7 +134,7 @@ class IdentityProvider(BaseModel):
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="ignore", allow_inf_nan=False)
 
     home: Path = Field(
         Path(".sluice"),
@@ -284,7 +289,7 @@ class Settings(BaseSettings):
         86400,
         ge=60,
         description="keep blobs that no snapshot refers to for this long. Must exceed the longest commit, which is twice the sum of the "
-        "containers' commit_max_delay_seconds and commit_timeout_seconds; otherwise containers refuse to start",
+        "containers' commit_max_delay_seconds and commit_timeout_seconds, and one second; otherwise containers refuse to start",
     )
     gc_max_deletes_per_second: float = Field(1000, gt=0, description="maximum rate of garbage collection")
     blob_ttl_seconds: float = Field(30 * 86400, gt=0, description="time to live that containers set on uploaded blobs; used for the alert")
@@ -361,6 +366,22 @@ class Settings(BaseSettings):
             if not self.blob_places.get(name, "").startswith("s3://"):
                 raise ValueError(f"blob_store_roles has a role for {name!r}, which is not an s3:// store of blob_stores")
         return self
+
+    @field_validator("database_url")
+    @classmethod
+    def _database(cls, url: str) -> str:
+        if not url:
+            return url
+        if not _SQLITE.fullmatch(url) and not _POSTGRESQL.fullmatch(url):
+            raise ValueError("write sqlite+aiosqlite:///FILE or postgresql+asyncpg://USER@HOST/DATABASE")
+        if re.search(r"[?&]sslmode=", url):
+            raise ValueError("asyncpg has the option ssl, as in ?ssl=verify-full, and not sslmode")
+        return url
+
+    @field_validator("kafka_bootstrap")
+    @classmethod
+    def _servers(cls, given: str) -> str:
+        return checked_bootstrap(given)
 
     @field_validator("sts_endpoint")
     @classmethod
@@ -528,14 +549,19 @@ def _check_exposure(settings: Settings) -> None:
 
 def _message(error: Exception) -> str:
     """The text of an error. The input of an error about several settings is omitted, because it contains all settings with the secret
-    ones."""
+    ones. So is an input that may have a password, and is not a URL in which the password would be found."""
     if not isinstance(error, ValidationError):
         return str(error)
     shown = []
     for each in error.errors():
         where = ".".join(map(str, each["loc"]))
-        shown.append(without_credentials(f"{where}: {each['msg']} (got {each['input']!r})") if where else each["msg"])
+        given = f" (got {each['input']!r})" if not (isinstance(each["input"], str) and _is_half_a_url(each["input"])) else ""
+        shown.append(without_credentials(f"{where}: {each['msg']}{given}") if where else each["msg"])
     return "; ".join(shown)
+
+
+def _is_half_a_url(text: str) -> bool:
+    return "@" in text and "://" not in text
 
 
 def _is_loopback(host: str) -> bool:

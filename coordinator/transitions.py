@@ -267,7 +267,7 @@ async def _roll_back(tx: WriteTransaction, drain: DrainRow) -> int:
         store = stores.get((stage.task, stage.stage))
         if store is None:
             continue
-        if stage.pinned is not None:
+        if stage.pinned is not None and await tx.snapshots.get(store.key, stage.pinned) is not None:
             await tx.fleet.put_stage_state(replace(store, head=stage.pinned, chosen=True))
         elif stage.began_empty and store.starts:
             lineage = Lineage(str(uuid5(NAMESPACE_OID, f"{drain.drain_id} {store.lineage}")))

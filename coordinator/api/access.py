@@ -32,7 +32,7 @@ from sluice.core.access.roles import Role
 from sluice.core.access.tokens import INCARNATION_PREFIX, Rights
 from sluice.core.deprecations import Kind, of_kind
 from sluice.core.drain import DrainId
-from sluice.core.errors import Forbidden, LeaseLost, NotAuthenticated, SluiceError, Unavailable
+from sluice.core.errors import Forbidden, InvalidRequest, LeaseLost, NotAuthenticated, SluiceError, Unavailable
 from sluice.core.ids import ExecutionContainerId, JobName, RunId, TaskName
 from sluice.core.text import is_storable
 from sluice.randomness import new_uuid
@@ -267,8 +267,8 @@ class Access:
                 job = self._only_job()
             return job is not None and self._samza_networks.admit(address, job)
         named = request.query_params.getlist("executionContainerId")
-        if len(named) != 1 or "\0" in named[0]:
-            return True
+        if len(named) != 1:
+            return False
         if named[0] not in self._bare:  # so that heartbeats are answered while the database is unavailable
             async with self._store.read() as tx:
                 container = await tx.fleet.container(ExecutionContainerId(named[0]))
@@ -366,7 +366,7 @@ class Access:
         if not job:
             return {}
         async with self._store.read() as tx:
-            return await state_of_job(tx, JobName(job))
+            return await state_of_job(tx, JobName(job), with_snapshots=not attempt.action.startswith("POST /containers/"))
 
     async def job_of_run(self, run_id: RunId) -> JobName | None:
         if run_id not in self._jobs:
@@ -465,7 +465,7 @@ async def recorded_answer(
         status, reason = error.status, error.slug
         raise
     except RequestValidationError:
-        status, reason = 422, "invalid-request"
+        status, reason = InvalidRequest.status, InvalidRequest.slug
         raise
     except HTTPException as error:
         status, reason = error.status_code, ""
@@ -529,6 +529,11 @@ class RequestGuard:
     def name(self) -> str:
         """The name of the principal; "" without authentication."""
         return "" if self._principal is None else self._principal.name
+
+    @property
+    def container(self) -> ExecutionContainerId | None:
+        """The container that sends the request; None if it is not authenticated as one."""
+        return None if self._container is None else self._container.execution_id
 
     @property
     def by_principal(self) -> bool:

@@ -62,11 +62,11 @@ async def get_notices(
 async def register_container(
     run_id: RunIdPath, body: wire_agents.RegisterRequest, parts: PartsDep, guard: RequestGuardDep, request: Request
 ) -> wire_agents.RegisterReply:
-    """Register an incarnation of a slot. An older incarnation of the slot becomes invalid. The answer has a token; the container sends it
-    with every later request. Bare containers send no tokens, so only launchers may register them."""
+    """Register an incarnation of a slot. An older incarnation of the slot becomes invalid. The answer has the container's token, which it
+    sends with every later request. Bare containers send no tokens, so only launchers may register them."""
     if body.bare:
         await guard.launcher(run_id)
-    token = new_incarnation_token(ExecutionContainerId(body.execution_container_id), random_bytes(SECRET_BYTES))
+    token = body.token or new_incarnation_token(ExecutionContainerId(body.execution_container_id), random_bytes(SECRET_BYTES))
     new = Registration(
         ProcessorId(body.processor_id),
         ExecutionContainerId(body.execution_container_id),
@@ -75,6 +75,7 @@ async def register_container(
         _published(body, request, parts),
         can_keep_state=Mode.KEEP_STATE in body.drain_modes,
         token=digest(token),
+        chose_token=body.token is not None,
         principal=guard.name,
         only_if_free=body.only_if_free,
     )
@@ -311,11 +312,13 @@ async def report_event_time(
 
 
 @router.post("/runs/{runId}/watermarks")
-async def report_watermarks(run_id: RunIdPath, body: wire_agents.WatermarksRequest, parts: PartsDep) -> wire_agents.WatermarksReply:
+async def report_watermarks(
+    run_id: RunIdPath, body: wire_agents.WatermarksRequest, parts: PartsDep, guard: RequestGuardDep
+) -> wire_agents.WatermarksReply:
     """Report the progress of a container's stages that write or read intermediate streams. The answer limits the watermarks of the stages
     that read one."""
     reports = {(TaskName(each.task), StageName(each.stage)): _watermark_report(each) for each in body.stages}
-    answer = await parts.watermarks.report(RunId(run_id), reports)
+    answer = await parts.watermarks.report(RunId(run_id), reports, guard.container)
     return wire_agents.WatermarksReply(
         stages=tuple(
             wire_agents.StageCap(task=task, stage=stage, streams=tuple(_stream_cap(each) for each in caps))

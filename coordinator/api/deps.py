@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path, Request
 
+from coordinator.api.exposition import Exposition
 from coordinator.blobpool import BlobStores
 from coordinator.drains.drains import Drains
 from coordinator.fleet.blob_credentials import BlobCredentials
@@ -111,8 +112,7 @@ class Parts:
     lag: LagMonitor
     notices: Notices
     health: Health
-    exposition: Callable[[], bytes]
-    """The page of `/metrics`."""
+    exposition: Exposition
     systems: dict[str, StreamSystem]
     blob_stores: BlobStores
     blob_credentials: BlobCredentials

@@ -21,10 +21,17 @@ router = APIRouter(responses=PROBLEMS, route_class=GuardedRoute)
 # --- health ----------------------------------------------------------------------------------------------------------
 
 
-@router.head("/metrics", response_class=PlainTextResponse, include_in_schema=False)
 @router.get("/metrics", response_class=PlainTextResponse)
 async def get_metrics(parts: PartsDep) -> Response:
-    return Response(parts.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    return Response(await parts.exposition.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+@router.head("/metrics", response_class=PlainTextResponse, include_in_schema=False)
+async def head_metrics() -> Response:
+    """Without a length, because the page is not computed."""
+    response = Response(headers={"Content-Type": CONTENT_TYPE_LATEST})
+    del response.headers["Content-Length"]
+    return response
 
 
 @router.get("/prometheus/targets")

@@ -584,6 +584,7 @@ def container_reply(row: ContainerRow, lease_left: timedelta | None = None) -> w
         metrics_address=row.metrics_address,
         job_model_version=row.model_version,
         adopted_at=row.adopted_at,
+        bare=row.bare,
         lease_seconds_left=None if lease_left is None else round(lease_left.total_seconds(), 3),
     )
 

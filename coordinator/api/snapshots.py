@@ -17,6 +17,7 @@ from coordinator.snapshots.gc import CollectionResult
 from coordinator.snapshots.operations import LongRunningOperation, Progress
 from coordinator.snapshots.reports import MarkerReport, Replacement, SnapshotReport
 from coordinator.store.snapshots import MarkerRow, PinRow
+from sluice.core.errors import UnknownSnapshot
 from sluice.core.ids import Generation, JobName, Lineage, RunId, StageKey, StageName, TaskName
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, checked_blob_id
 from sluice.wire import body as wire_body
@@ -125,6 +126,7 @@ async def verify_snapshots(
     """Read all retained snapshots of a job and compare every size and hash. Then replace lost blobs where possible. A long-running
     operation; its result lists what is missing or corrupt."""
     where = None if body.blob_store is None else BlobStoreName(body.blob_store)
+    await deps.audits.check_job(JobName(job), where)
 
     async def work(progress: Progress) -> Mapping[str, Any]:
         result = await deps.audits.verify_job(JobName(job), where, progress)
@@ -142,6 +144,8 @@ async def verify_snapshot(
     """Read a whole snapshot and compare every size and hash. A long-running operation; its result lists what is missing or corrupt."""
     key, where = _key(job, body.task, body.stage), None if body.blob_store is None else BlobStoreName(body.blob_store)
     found = (await deps.catalog.snapshot(key, CommitId(checkpoint_id))).row
+    if where is not None and where not in found.markers:
+        raise UnknownSnapshot(f"snapshot {checkpoint_id} is not in {where}: it is in {', '.join(sorted(found.markers))}")
     subject = f"{job} {body.task} {body.stage} {checkpoint_id} {where or ''}".rstrip()
     return _operation(
         deps.operations.start("verify", subject, "bytes", lambda progress: deps.audits.verify(key, found.checkpoint, where, progress))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -22,8 +22,9 @@ MAX_NAMED = 10
 """Maximum number of blockers in a log message."""
 
 AFTER_RESTART = timedelta(minutes=1)
-"""After the coordinator has started, a drain has at least this much time left, or its hard deadline if that is shorter. Containers could
-not report before the start, and the wall clock may have jumped."""
+"""After the coordinator has started, and the leases of containers that were lost before have ended, a drain has at least this much time
+left, or its hard deadline if that is shorter. Containers could not report before the start, tasks of a lost container can be acquired only
+after its lease, and the wall clock may have jumped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,13 @@ class DrainProgress:
 
 @dataclass(slots=True)
 class DrainDeadlines:
-    """`active` and `outcomes` are for the metrics. Blockers are computed only when they are reported, because that is slow for a large
-    job."""
+    """`longest_lease`: after this long every lease that was granted before the start has ended, with its grace period. `active` and
+    `outcomes` are for the metrics. Blockers are computed only when they are reported, because that is slow for a large job."""
 
     store: Store
     drains: Drains
     clock: Clock
+    longest_lease: Callable[[], timedelta]
     every: timedelta = timedelta(seconds=1)
     name: str = "watch_drains"
     active: Sequence[DrainProgress] = ()
@@ -84,7 +86,7 @@ class DrainDeadlines:
 
     def _progress(self, drain: DrainRow, steps: Mapping[Step, int]) -> DrainProgress:
         """Measured with the monotonic clock: a jump of the wall clock must not fail a drain whose state is half flushed."""
-        at_most = max(timedelta(0), drain.hard - AFTER_RESTART)
+        at_most = max(timedelta(0), drain.hard - AFTER_RESTART - self.longest_lease())
         waited = self._waits.waited((drain.drain_id, None), drain.stopping_at or drain.requested_at, at_most)
         in_phase = self._waits.waited((drain.drain_id, drain.phase), drain.entered_at, waited)
         now = self.clock.now()

@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Registration:
     """The request of an incarnation of a slot. `bare`: a client that sends no epoch. `metrics_address`: "host:port". `can_keep_state`,
-    `principal`: see `ContainerRow`. `token`: the digest of its new token. `only_if_free`: do not supersede a valid incarnation of
-    the slot."""
+    `principal`, `chose_token`: see `ContainerRow`. `token`: the digest of its token.
+    `only_if_free`: do not supersede a valid incarnation of the slot."""
 
     processor_id: ProcessorId
     execution_id: ExecutionContainerId
@@ -53,6 +53,7 @@ class Registration:
     metrics_address: str | None
     can_keep_state: bool = False
     token: Digest | None = None
+    chose_token: bool = False
     principal: str = ""
     only_if_free: bool = False
 
@@ -159,8 +160,8 @@ class Registrations:
 
     async def register(self, run_id: RunId, new: Registration) -> RegistrationResult:
         """Make this incarnation the valid one of its slot. An older incarnation is superseded. A registration that is repeated because its
-        answer was lost gets the same answer with a new token. Raises Forbidden, UnknownRun, UnknownSlot, StaleRun, IdInUse, SlotInUse,
-        CrashLoopBackoff, OutdatedContainers, and LeaseLost for a superseded incarnation."""
+        answer was lost gets the same answer, with a new token if the container has not chosen it. Raises Forbidden, UnknownRun,
+        UnknownSlot, StaleRun, IdInUse, SlotInUse, CrashLoopBackoff, OutdatedContainers, and LeaseLost for a superseded incarnation."""
         return await self._registrations.submit((run_id, new))
 
     async def _register_all(self, requests: Sequence[tuple[RunId, Registration]]) -> Sequence[RegistrationResult | SluiceError]:
@@ -184,8 +185,9 @@ class Registrations:
             known = await tx.fleet.container(new.execution_id)
             if known is not None:
                 _check_repeated(known, run_id, new)
-                known = replace(known, token=new.token)
-                await tx.fleet.put_container(known)
+                if (known.token, known.chose_token) != (new.token, new.chose_token):
+                    known = replace(known, token=new.token, chose_token=new.chose_token)
+                    await tx.fleet.put_container(known)
                 return _Stored(known, (), run.model_version, await runs.newest_notice(run_id))
             former = await tx.fleet.containers(run_id, new.processor_id)
             if new.only_if_free:
@@ -246,6 +248,7 @@ class Registrations:
             can_keep_state=new.can_keep_state,
             token=new.token,
             principal=new.principal,
+            chose_token=new.chose_token,
         )
         await tx.fleet.put_container(container)
         return container
@@ -420,6 +423,8 @@ def _check_repeated(known: ContainerRow, run_id: RunId, new: Registration) -> No
         raise Forbidden(f"container {known.execution_id} was registered by another principal: register with another id")
     if known.state is not ContainerState.LIVE:
         raise LeaseLost(f"container {known.execution_id} is {known.state}: another container has its slot now")
+    if (known.chose_token or new.chose_token) and known.token != new.token:
+        raise IdInUse(f"container {known.execution_id} was registered with another token: every incarnation needs a new id")
 
 
 async def _invalidated(tx: WriteTransaction, container: ContainerRow, exited: _Exit) -> ContainerRow:

@@ -14,8 +14,9 @@ MAX_ENTRIES = 200
 """Entries of a stored state. A job may have thousands of pins and tasks."""
 
 
-async def state_of_job(tx: ReadTransaction, job: JobName) -> AuditedState:
-    """The current run of the job and its drain, pins, and the snapshots that users chose to continue from; empty without such a job."""
+async def state_of_job(tx: ReadTransaction, job: JobName, *, with_snapshots: bool = True) -> AuditedState:
+    """The current run of the job and its drain, and, with `with_snapshots`, pins and the snapshots that users chose to continue from; empty
+    without such a job."""
     run = await tx.runs.current(job)
     if run is None:
         return {}
@@ -30,8 +31,10 @@ async def state_of_job(tx: ReadTransaction, job: JobName) -> AuditedState:
     drain = await tx.drains.newest(run.run_id)
     if drain is not None:
         found["drain"] = f"{drain.drain_id} {drain.phase.value}"
+    if not with_snapshots:
+        return found
     found |= {f"pin {each.pin_id} of {each.task}/{each.stage}": each.checkpoint for each in await tx.snapshots.pins(job)}
-    found |= {f"chosen snapshot of {each.task}/{each.stage}": str(each.head) for each in await tx.fleet.stage_states(job) if each.chosen}
+    found |= {f"chosen snapshot of {each.task}/{each.stage}": str(each.head) for each in await tx.fleet.stage_states(job, only_chosen=True)}
     return found
 
 

@@ -145,7 +145,7 @@ class Deployments:
             if each.id in missing:
                 await self._streams.system(each.id.system).create(each.id.stream, each.partitions, kept=each.role is Role.INTERMEDIATE)
         fresh = check_continued(before.kept.stages, spec, plan.model) if before.kept is not None else ()
-        starts = await self._streams.starts(spec, plan, before.starts, before.unread.starts)
+        starts = await self._streams.starts(spec, plan, before.starts, before.unread.starts, continued=before.continued is not None)
         spec = await self._streams.with_identities(spec, before.identities)
         return await self._save(spec, before, plan, starts, who, fresh)
 

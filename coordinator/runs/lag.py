@@ -37,7 +37,7 @@ Lag = Mapping[tuple[TaskName, StageName], int]
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """A job with its current run. If the run has ended, only `job` and `state` are set. `slots`: the number of its slots. `unowned`: the
-    number of tasks without an owner, 0 while the run is stopping. `lag`: by stage, the sum over its tasks. `reassigned_slots`: the number
+    number of tasks without an owner, see `_unowned`. `lag`: by stage, the sum over its tasks. `reassigned_slots`: the number
     of slots without tasks since a fail-over. `failing`: by stage, the number of tasks in which it fails. `late`: by stage, the rows dropped
     as late, and apart from these the rows of feeders that were given up. `unconfirmed`: the number of reported offsets beyond the ends of
     their partitions."""
@@ -160,6 +160,7 @@ class LagMonitor:
             runs = {run.run_id: run for run in await tx.runs.active()}
             models = {run_id: await self._model_of(tx, run) for run_id, run in runs.items()}
             counts = {run_id: await tx.fleet.counts(run_id, run.job) for run_id, run in runs.items()}
+            unowned = {run_id: await _unowned(tx, run, models[run_id], counts[run_id]) for run_id, run in runs.items()}
             positions = await self._find_positions(tx, runs, models)
         kept = {} if self._all_forgotten else {run_id: found for run_id, found in positions.items() if run_id not in self._forgotten}
         self._positions = kept
@@ -177,7 +178,6 @@ class LagMonitor:
             if run is None:
                 return JobStatus(job.job, job.state)
             of_run, slots = counts[run.run_id], run.spec.containers
-            unowned = models[run.run_id].task_count - of_run.owned if run.stop_requested_at is None else 0
             away = max(0, slots - len(models[run.run_id].containers))
             failures = self._stage_metrics.failures_of(run.run_id)
             failing = Counter(stage for (_, stage), failure in failures.items() if not failure.over)
@@ -186,7 +186,7 @@ class LagMonitor:
                 job=job.job,
                 state=job.state,
                 slots=slots,
-                unowned=max(0, unowned),
+                unowned=unowned[run.run_id],
                 counts=of_run,
                 lag={**found[run.run_id].by_stage, **_lag_of_queries(queries)},
                 version=run.model_version,
@@ -244,6 +244,17 @@ class LagMonitor:
             if number % PER_TURN == 0:
                 await asyncio.sleep(0)
         return _Computed(positions, reports, ends, found, dict(by_stage), beyond)
+
+
+async def _unowned(tx: ReadTransaction, run: RunRow, model: JobModel, counts: RunCounts) -> int:
+    """The number of tasks without an owner. 0 while the run is stopping. Tasks of a slot with a bare container do not count: it runs them
+    without acquiring them."""
+    if run.stop_requested_at is not None:
+        return 0
+    if not counts.bare_slots:
+        return max(0, model.task_count - counts.owned)
+    owned = {each.task for each in await tx.fleet.owners(run.job) if each.run_id == run.run_id and not each.owner.released}
+    return sum(len(each.tasks.keys() - owned) for slot, each in model.containers.items() if slot not in counts.bare_slots)
 
 
 def _left(ends: Mapping[StreamId, Offsets], starts: Sequence[tuple[StreamId, Ssp, int]], at: Mapping[Ssp, int]) -> tuple[int, int] | None:

@@ -54,12 +54,13 @@ class JobStreams:
         return spec.with_identities({each.id: await identity(each.id) for each in spec.streams if each.role is Role.INPUT})
 
     async def starts(
-        self, spec: RunSpec, plan: PlannedModel, old: Mapping[Ssp, int] | None, unread: Mapping[Ssp, int]
+        self, spec: RunSpec, plan: PlannedModel, old: Mapping[Ssp, int] | None, unread: Mapping[Ssp, int], *, continued: bool
     ) -> Mapping[Ssp, int]:
-        """The first offset of every partition that a task reads. `old`: the start offsets of the history that the run continues, or the end
-        offsets of the drain that it follows; such a run reads new partitions from their beginning. It reads `unread` partitions,
-        which the former run did not read, from their start offset in the history, or from the earliest record that still exists. A new
-        history reads intermediate streams from their end."""
+        """The first offset of every partition that a task reads. `old`: the start offsets of the history that the run continues, if
+        `continued`, or the end offsets of the drain that it follows; such a run reads new partitions from their beginning. It reads
+        `unread` partitions, which the former run did not read, from their start offset in the history, or from the earliest record that
+        still exists. A new history reads intermediate streams from their end. After a drain they are read from the earliest record, if the
+        records at the end offsets were deleted: records after the end offsets are of later histories, and are not read."""
         inputs = spec.inputs
         ssps = {ssp for task in plan.model.tasks.values() for ssp in task.ssps}
         starts: dict[Ssp, int] = {}
@@ -71,6 +72,8 @@ class JobStreams:
             for ssp in ssps:
                 if ssp.stream_id == stream:
                     starts[ssp] = (old or {}).get(ssp, max(offsets[ssp.partition], unread.get(ssp, 0)))
+                    if not continued and stream not in inputs:
+                        starts[ssp] = max(starts[ssp], offsets[ssp.partition])
         return starts
 
     async def _resolve(self, stream: StreamId, where: str | datetime) -> Offsets:

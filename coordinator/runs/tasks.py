@@ -51,6 +51,9 @@ from sluice.core.waits import not_ahead
 from sluice.wire.agents import StageMetricsBody
 from sluice.wire.snapshots import Continuation
 
+MAX_JOBS = 10_000
+"""Maximum number of runs whose job is cached."""
+
 
 @dataclass(frozen=True, slots=True)
 class StageStart:
@@ -122,10 +125,12 @@ class Tasks:
         self._blob_stores = blob_stores
         self._task_waiters = task_waiters or TaskWaiters()
         self._assignments: dict[JobName, _Assignment] = {}
+        self._jobs: dict[RunId, JobName] = {}
 
     def forget(self) -> None:
         """Clear what is cached from the database."""
         self._assignments.clear()
+        self._jobs.clear()
         self._regrouping.forget()
 
     async def acquire(
@@ -138,17 +143,23 @@ class Tasks:
         Raises UnknownRun, UnknownTask, TaskNotYours, StaleRun, OutdatedContainers, CatalogIncomplete, NumbersNotReserved, and LeaseLost
         for an incarnation that is no longer valid.
         """
-        found = await self._acquire(run_id, task, execution_id, epoch)
-        if not isinstance(found, Wait) or not wait:
-            return found
-        async with self._store.read() as tx:
-            job = (await get_run(tx, run_id)).job
-        with self._task_waiters.register((job, task)) as released:
-            found = await self._acquire(run_id, task, execution_id, epoch)  # it may have been released before the waiter was registered
-            if isinstance(found, Wait):
+        with self._task_waiters.register((await self._job_of(run_id), task)) as released:  # before it may be released
+            found = await self._acquire(run_id, task, execution_id, epoch)
+            if wait and isinstance(found, Wait):
                 await notices.wait(released, min(wait, found.delay))
                 found = await self._acquire(run_id, task, execution_id, epoch)
         return found
+
+    async def _job_of(self, run_id: RunId) -> JobName:
+        """Cached, because it never changes. Raises UnknownRun."""
+        job = self._jobs.get(run_id)
+        if job is None:
+            async with self._store.read() as tx:
+                job = (await get_run(tx, run_id)).job
+            if len(self._jobs) >= MAX_JOBS:
+                self._jobs.clear()
+            self._jobs[run_id] = job
+        return job
 
     async def _acquire(self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch) -> AcquiredTask | Wait:
         async with self._store.begin() as tx:

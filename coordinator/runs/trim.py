@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -14,8 +14,9 @@ from coordinator.store.sql import ReadTransaction, Store
 from coordinator.transitions import stages_of
 from coordinator.waits import DeletionHold
 from sluice.clock import Clock
+from sluice.core.drain import Mode
 from sluice.core.errors import SluiceError
-from sluice.core.ids import JobName, Ssp, StageKey, StreamId
+from sluice.core.ids import JobName, Ssp, StageKey, StageName, StreamId, TaskName
 from sluice.core.jobmodels.model import JobModel
 from sluice.core.leases.ownership import PartitionReader, kept_for_snapshots, unread_from
 from sluice.streams.port import StreamSystem
@@ -109,12 +110,13 @@ class TrimStreams:
 async def _readers(tx: ReadTransaction, run: RunRow, model: JobModel, backs_up: bool) -> Sequence[tuple[Ssp, PartitionReader]]:
     """The readers of the partitions of the run's intermediate streams: each stage of each task to which the model assigns them. Reports of
     other tasks and stages, which belong to earlier models, do not count. A stage that is backed up and has no snapshot yet reads from its
-    start again when its disk is lost."""
+    start again when its disk is lost, and so does a stage that began empty in a drain, if the drain fails."""
     if not run.spec.intermediates:
         return ()
     starts = await tx.runs.start_offsets(run.run_id)
     rows = {(row.task, row.stage): row for row in await tx.fleet.stage_states(run.job)}
     found, intermediates = [], run.spec.intermediates
+    returning = await _returning(tx, run)
     for reads in stages_of(run, model):
         ssps = [ssp for ssp in reads.ssps if ssp.stream_id in intermediates]
         if not ssps:
@@ -123,7 +125,15 @@ async def _readers(tx: ReadTransaction, run: RunRow, model: JobModel, backs_up: 
         snapshots = await tx.snapshots.of_stage(StageKey(run.job, reads.task, reads.stage)) if row and row.offsets else ()
         for ssp in ssps:
             start = row.starts.get(ssp, starts.get(ssp, 0)) if row else starts.get(ssp, 0)
-            reported = row.offsets.get(ssp) if row else None
+            reported = row.offsets.get(ssp) if row and (reads.task, reads.stage) not in returning else None
             restorable = [each.offsets.get(ssp) for each in snapshots] or ([None] if backs_up else [])
             found.append((ssp, PartitionReader(start, reported, restorable)))
     return found
+
+
+async def _returning(tx: ReadTransaction, run: RunRow) -> Collection[tuple[TaskName, StageName]]:
+    """The stages that begin again with empty state if the drain in progress fails."""
+    drain = await tx.drains.newest(run.run_id)
+    if drain is None or drain.phase.over or drain.mode is not Mode.DEFAULT:
+        return ()
+    return {(each.task, each.stage) for each in await tx.drains.stages(drain.drain_id) if each.began_empty}

@@ -25,7 +25,7 @@ from coordinator.store.sql import ReadTransaction, Store
 from coordinator.transitions import get_run
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError, StreamUnavailable
-from sluice.core.ids import Generation, Instant, JobName, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.core.ids import ExecutionContainerId, Generation, Instant, JobName, RunId, Ssp, StageName, StreamId, TaskName
 from sluice.core.jobmodels.model import JobModel
 from sluice.core.watermarks import (
     Bound,
@@ -137,6 +137,7 @@ class _View:
 
     run: RunRow
     owners: Mapping[TaskName, Generation]
+    holders: Mapping[TaskName, ExecutionContainerId]
     positions: Mapping[Key, Mapping[Ssp, int]]
     started: Mapping[Key, Generation | None]
     at: Instant
@@ -248,8 +249,9 @@ class WatermarkCoordinator:
 
     # --- reports -----------------------------------------------------------------------------------------------------
 
-    async def report(self, run_id: RunId, reports: Mapping[Key, StageReport]) -> ReportOutcome:
-        """Record a container's report about its stages. Returns how far their watermarks may rise. Raises UnknownRun."""
+    async def report(self, run_id: RunId, reports: Mapping[Key, StageReport], sender: ExecutionContainerId | None = None) -> ReportOutcome:
+        """Record a container's report about its stages. Returns how far their watermarks may rise. `sender`: the container, if it has
+        authenticated itself; what it reports about tasks of others is refused. Raises UnknownRun."""
         known = self._runs.get(run_id)
         if known is None:
             async with self._store.read() as tx:
@@ -264,7 +266,11 @@ class WatermarkCoordinator:
             and any(each.generation > view.owners.get(task, 0) for (task, _), each in reports.items())
         ):
             view = known.view = await self._look(run_id)
-        accepted = {key for key, each in reports.items() if key in view.positions and view.owners.get(key[0]) == each.generation}
+        accepted = {
+            key
+            for key, each in reports.items()
+            if key in view.positions and view.owners.get(key[0]) == each.generation and sender in (None, view.holders.get(key[0]))
+        }
         for key in accepted:
             self._record(known, key, reports[key])
         if accepted:
@@ -352,11 +358,10 @@ class WatermarkCoordinator:
             model = await self._model_of(tx, run)
             rows: Mapping[Key, StageStateRow] = {(row.task, row.stage): row for row in await tx.fleet.stage_states(run.job)}
             starts = await tx.runs.start_offsets(run_id)
-            owners = {
-                row.task: row.owner.generation
-                for row in await tx.fleet.owners(run.job)
-                if row.run_id == run_id and not row.owner.released and not run.state.ended
-            }
+            held = [
+                row for row in await tx.fleet.owners(run.job) if row.run_id == run_id and not row.owner.released and not run.state.ended
+            ]
+            owners, holders = {row.task: row.owner.generation for row in held}, {row.task: row.owner.holder for row in held}
         positions, by_stage = {}, run.spec.stage_division()
         for task in model.tasks.values():
             for stage, ssps in by_stage(task.ssps).items():
@@ -364,7 +369,7 @@ class WatermarkCoordinator:
                 read = {} if row is None else row.position
                 positions[task.name, stage] = {ssp: read.get(ssp, starts.get(ssp, 0)) for ssp in ssps}
         started = {key: row.generation for key, row in rows.items() if row.batch_id is not None}
-        return _View(run, owners, positions, started, began)
+        return _View(run, owners, holders, positions, started, began)
 
     async def _latest(self, streams: set[StreamId]) -> tuple[Mapping[StreamId, Offsets], Mapping[StreamId, str]]:
         """The ends of the streams, and the errors for streams whose ends are unknown."""

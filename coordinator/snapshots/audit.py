@@ -17,7 +17,7 @@ from coordinator.store.snapshots import SnapshotRow
 from coordinator.store.sql import Store
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import BlobStore, Purpose, RequestContext
-from sluice.core.errors import BlobCorrupted, BlobMissing, CorruptData, UnknownSnapshot
+from sluice.core.errors import BlobCorrupted, BlobMissing, CorruptData, UnknownJob, UnknownSnapshot
 from sluice.core.ids import JobName, StageKey
 from sluice.core.snapshots.fingerprint import Hashes
 from sluice.core.snapshots.indexjson import lengths
@@ -64,6 +64,10 @@ class AuditResult:
     @property
     def good(self) -> bool:
         return not self.missing and not self.unread
+
+
+def _no_snapshot(job: JobName, where: BlobStoreName | None) -> UnknownSnapshot:
+    return UnknownSnapshot(f"job {job} has no snapshot" + (f" in {where}" if where else ""))
 
 
 class Audits:
@@ -117,6 +121,16 @@ class Audits:
 
     # --- all snapshots of a job ---
 
+    async def check_job(self, job: JobName, where: BlobStoreName | None) -> None:
+        """Raises UnknownJob, and UnknownSnapshot if the job has no snapshot there."""
+        async with self._store.read() as tx:
+            if not await is_known(tx, job):
+                raise UnknownJob(f"there is no job {job!r}")
+            for key in await tx.snapshots.stages(job):
+                if any(where is None or where in row.markers for row in await tx.snapshots.of_stage(key)):
+                    return
+        raise _no_snapshot(job, where)
+
     async def verify_job(self, job: JobName, where: BlobStoreName | None, progress: Progress) -> Mapping[str, Any]:
         """Read all that the retained snapshots of a job need, in one blob store or in each, and compare sizes and hashes. A file that
         several snapshots share is read once. Snapshots that are retired in the meantime are ignored.
@@ -137,7 +151,7 @@ class Audits:
                 if found and await self._is_retained(key, row.checkpoint):
                     wrong[name] |= {f"{key.task} {key.stage} {row.checkpoint}: {path}": problem for path, problem in found.items()}
         if not snapshots:
-            raise UnknownSnapshot(f"job {job} has no snapshot" + (f" in {where}" if where else ""))
+            raise _no_snapshot(job, where)
         return {"whole": not wrong, "snapshots": snapshots, "files": len(verified), "bytes": progress.done, "wrong": wrong}
 
     async def _damage(

@@ -60,8 +60,8 @@ def pins_at(pins: Sequence[PinRow], key: StageKey, now: datetime) -> Mapping[Com
 
 @dataclass(slots=True)
 class CleanUp:
-    """Chore. `ttl` is the time to live of uploads: a task that removes it must be done within a third of it. While the database may lack
-    snapshots (`hold`), only these tasks are done: the others delete something."""
+    """Chore. `ttl` is the time to live of uploads: a task that removes it must be done within a third of it. While deletions are on hold,
+    only these tasks are done: the others delete something."""
 
     store: Store
     blob_stores: BlobStores
@@ -82,15 +82,24 @@ class CleanUp:
 
     def overdue(self, now: datetime) -> bool:
         """Whether a TTL has not been removed for too long, so that blobs of snapshots may expire."""
-        return any(each.kind is CleanupKind.KEEP and each.oldest + self.max_age < now for each in self.queue)
+        return self._overdue(self.queue, now)
+
+    async def is_overdue(self) -> bool:
+        """The same, according to the database. `queue` is empty before the first run, and out of date while a run waits for a blob
+        store."""
+        async with self.store.read() as tx:
+            return self._overdue(await tx.cleanup.counts(), self.clock.now())
+
+    def _overdue(self, queue: Sequence[QueueCounts], now: datetime) -> bool:
+        return any(each.kind is CleanupKind.KEEP and each.oldest + self.max_age < now for each in queue)
 
     async def run_once(self) -> Mapping[str, int]:
+        only = CleanupKind.KEEP if self.hold is not None and self.hold.active() else None
         async with self.store.read() as tx:
             self.queue = await tx.cleanup.counts()
             now = self.clock.now()
-            due = [*await tx.cleanup.due(now, self.batch), *await tx.cleanup.due_after(now + LONGEST_PAUSE + TOLERANCE, self.batch)]
-        if self.hold is not None and self.hold.incomplete:
-            due = [each for each in due if each.kind is CleanupKind.KEEP]
+            ahead = now + LONGEST_PAUSE + TOLERANCE
+            due = [*await tx.cleanup.due(now, self.batch, only), *await tx.cleanup.due_after(ahead, self.batch, only)]
         by_store: defaultdict[BlobStoreName, list[CleanupRow]] = defaultdict(list)
         for item in due:
             by_store[item.blob_store].append(item)
@@ -178,7 +187,7 @@ class CleanUp:
             await blobs.remove_ttl(blob, about)
         async with self.store.begin() as tx:
             row = await tx.snapshots.get(key, row.checkpoint)
-            if row is not None:
+            if row is not None and row.markers[where].index == index_blob:  # else a repair has replaced it, and queued the new one
                 kept = replace(row.markers[where], kept=True)
                 await tx.snapshots.put(replace(row, markers={**row.markers, where: kept}))
 
@@ -294,7 +303,7 @@ class SweepExpired:
     name: str = "sweep_expired"
 
     async def run_once(self) -> Mapping[str, int]:
-        if self.hold.active() or self.clean_up.overdue(self.clock.now()):
+        if self.hold.active() or await self.clean_up.is_overdue():
             return {"held_back": 1}
         found = await asyncio.gather(*(self._sweep(name) for name in self.blob_stores.names), return_exceptions=True)
         for each in found:

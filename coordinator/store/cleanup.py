@@ -70,18 +70,20 @@ class MarkedBlobRow:
 
 
 class CleanupReads(Reads):
-    async def due(self, now: datetime, limit: int) -> Sequence[CleanupRow]:
-        """Up to `limit` tasks that are due, in the order of `due_at`."""
-        table = tables.cleanups
-        order = (table.c.due_at, table.c.kind, table.c.blob_store, table.c.subject)
-        query = select(table).where(table.c.due_at <= now).order_by(*order).limit(limit)
-        return [cleanup_row(found) for found in await self._connection.execute(query)]
+    async def due(self, now: datetime, limit: int, only: CleanupKind | None = None) -> Sequence[CleanupRow]:
+        """Up to `limit` tasks that are due, all or of one kind, in the order of `due_at`."""
+        return await self._first(tables.cleanups.c.due_at <= now, limit, only)
 
-    async def due_after(self, at: datetime, limit: int) -> Sequence[CleanupRow]:
-        """Up to `limit` tasks that become due after that time, in the order of `due_at`."""
+    async def due_after(self, at: datetime, limit: int, only: CleanupKind | None = None) -> Sequence[CleanupRow]:
+        """Up to `limit` tasks that become due after that time, all or of one kind, in the order of `due_at`."""
+        return await self._first(tables.cleanups.c.due_at > at, limit, only)
+
+    async def _first(self, condition: ColumnElement[bool], limit: int, only: CleanupKind | None) -> Sequence[CleanupRow]:
         table = tables.cleanups
-        query = select(table).where(table.c.due_at > at).order_by(table.c.due_at, table.c.kind, table.c.blob_store, table.c.subject)
-        return [cleanup_row(found) for found in await self._connection.execute(query.limit(limit))]
+        query = select(table).where(condition).order_by(table.c.due_at, table.c.kind, table.c.blob_store, table.c.subject).limit(limit)
+        if only is not None:
+            query = query.where(table.c.kind == only.value)
+        return [cleanup_row(found) for found in await self._connection.execute(query)]
 
     async def queued(self, like: CleanupRow) -> CleanupRow | None:
         """The task that is queued under the same key."""

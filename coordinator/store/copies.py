@@ -22,7 +22,7 @@ from sqlalchemy.engine import make_url
 from coordinator.store.claim import lock_file
 from coordinator.store.migrate import known_revisions
 from sluice.blobs import durable_fs
-from sluice.core.errors import DatabaseInUse, FileExists, NotASqliteDatabase, StoreUnavailable, UnusableCopy
+from sluice.core.errors import BadOption, DatabaseInUse, FileExists, NotASqliteDatabase, StoreUnavailable, UnusableCopy
 from sluice.randomness import token_hex
 
 RESTORED = 1
@@ -58,9 +58,12 @@ def database_file(url: str) -> Path:
 def backup(database: Path, target: Path, *, force: bool) -> DatabaseCopy:
     """Copy a consistent state of the database. A coordinator may be running. `force`: replace the target if it exists.
 
-    Raises FileExists, UnusableCopy for a database that is damaged, and StoreUnavailable."""
+    Raises BadOption if there is no database, or no directory of the target; FileExists; UnusableCopy for a database that is damaged; and
+    StoreUnavailable."""
     if not database.is_file():
-        raise StoreUnavailable(f"there is no database {database}: give the coordinator's --home or --database-url")
+        raise BadOption(f"there is no database {database}: give the coordinator's --home or --database-url")
+    if not target.parent.is_dir():
+        raise BadOption(f"there is no directory {target.parent}: create it, or give another file")
     with _errors_of(target):
         _check_free(target, force=force)
         draft = _draft(target)

@@ -63,6 +63,8 @@ class ContainerRow:
     """The digest of the container's token; None if an earlier release registered it."""
     principal: str = ""
     """The principal that registered it; "" without authentication."""
+    chose_token: bool = False
+    """Whether the container has chosen its token. False if an earlier release registered it and it did not repeat its registration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +152,13 @@ class StageStateRow:
 
 @dataclass(frozen=True, slots=True)
 class RunCounts:
-    """Counts of a run: its containers by state, the number of tasks that are owned under it, and its live containers by model version."""
+    """Counts of a run: its containers by state, the number of tasks that are owned under it, and its live containers by model version.
+    `bare_slots`: the slots whose live container is bare."""
 
     containers: Mapping[ContainerState, int]
     owned: int
     versions: Mapping[int, int] = field(default_factory=dict)
+    bare_slots: frozenset[ProcessorId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +217,12 @@ class FleetReads(Reads):
         owned = select(func.count()).where(owners.job == job, owners.run_id == run_id, owners.released.is_(False))
         version, live = tables.containers.c.model_version, (states == ContainerState.LIVE.value, tables.containers.c.ended_at.is_(None))
         by_version = select(version, func.count()).where(tables.containers.c.run_id == run_id, *live).group_by(version)
+        bare = select(tables.containers.c.processor_id).where(tables.containers.c.run_id == run_id, *live, tables.containers.c.bare)
         return RunCounts(
             containers={ContainerState(state): count for state, count in await self._connection.execute(by_state)},
             owned=int(await self._connection.scalar(owned) or 0),
             versions={found.model_version: found[1] for found in await self._connection.execute(by_version)},
+            bare_slots=frozenset(await self._connection.scalars(bare)),
         )
 
     async def owner(self, job: JobName, task: TaskName) -> TaskOwnershipRow | None:
@@ -240,10 +246,14 @@ class FleetReads(Reads):
         found = (await self._connection.execute(query)).first()
         return stage_state_row(found) if found else None
 
-    async def stage_states(self, job: JobName, task: TaskName | None = None) -> Sequence[StageStateRow]:
+    async def stage_states(self, job: JobName, task: TaskName | None = None, *, only_chosen: bool = False) -> Sequence[StageStateRow]:
+        """The states of the stages of a job, or of one task. `only_chosen`: of those that continue from a snapshot that was chosen for
+        them; the other rows are not decoded, because a job may have 100,000."""
         query = select(tables.stores).where(tables.stores.c.job == job)
         if task is not None:
             query = query.where(tables.stores.c.task == task)
+        if only_chosen:
+            query = query.where(tables.stores.c.chosen.is_(True))
         return await self._all(query.order_by(tables.stores.c.task, tables.stores.c.stage), stage_state_row)
 
 

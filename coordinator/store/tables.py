@@ -215,6 +215,7 @@ containers = Table(
     Column("can_keep_state", Boolean, nullable=False, server_default=text("false")),
     Column("token", DIGEST),
     Column("principal", String(200), nullable=False, server_default=""),
+    Column("chose_token", Boolean, nullable=False, server_default=text("false")),
     Index("uq_containers_slot_epoch", "run_id", "processor_id", "epoch", unique=True),
     Index("ix_containers_standing", "run_id", "execution_id", sqlite_where=_NOT_ENDED, postgresql_where=_NOT_ENDED),
 )

@@ -19,6 +19,7 @@ from sqlalchemy import Table, event, insert
 
 from coordinator.store import cleanup, drains, fleet, jobmodels, snapshots, tables
 from coordinator.store.access import EventRow, Outcome, SessionRow, TokenRow
+from coordinator.store.cleanup import CleanupKind
 from coordinator.store.fleet import ContainerState
 from coordinator.store.runs import RunRow, run_columns
 from coordinator.store.snapshots import SnapshotRow
@@ -252,7 +253,11 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
     "fleet.owned_by": [lambda tx: tx.fleet.owned_by(CONTAINER)],
     "fleet.counts": [lambda tx: tx.fleet.counts(RUN, JOB)],
     "fleet.stage_state": [lambda tx: tx.fleet.stage_state(STORE)],
-    "fleet.stage_states": [lambda tx: tx.fleet.stage_states(JOB), lambda tx: tx.fleet.stage_states(JOB, TASK)],
+    "fleet.stage_states": [
+        lambda tx: tx.fleet.stage_states(JOB),
+        lambda tx: tx.fleet.stage_states(JOB, TASK),
+        lambda tx: tx.fleet.stage_states(JOB, only_chosen=True),
+    ],
     "snapshots.last_seq": [lambda tx: tx.snapshots.last_seq(JOB)],
     "snapshots.get": [lambda tx: tx.snapshots.get(STORE, checkpoint_of(123))],
     "snapshots.of_stage": [lambda tx: tx.snapshots.of_stage(STORE)],
@@ -267,8 +272,14 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
     "snapshots.runs": [lambda tx: tx.snapshots.runs(JOB)],
     "snapshots.pins": [lambda tx: tx.snapshots.pins(JOB)],
     "snapshots.pin": [lambda tx: tx.snapshots.pin("pin-7-120")],
-    "cleanup.due": [lambda tx: tx.cleanup.due(NOON + timedelta(hours=50), 20)],
-    "cleanup.due_after": [lambda tx: tx.cleanup.due_after(NOON + timedelta(hours=4_900), 20)],
+    "cleanup.due": [
+        lambda tx: tx.cleanup.due(NOON + timedelta(hours=50), 20),
+        lambda tx: tx.cleanup.due(NOON + timedelta(hours=50), 20, CleanupKind.KEEP),
+    ],
+    "cleanup.due_after": [
+        lambda tx: tx.cleanup.due_after(NOON + timedelta(hours=4_900), 20),
+        lambda tx: tx.cleanup.due_after(NOON + timedelta(hours=4_900), 20, CleanupKind.KEEP),
+    ],
     "cleanup.queued": [lambda tx: tx.cleanup.queued(cleanup_row(7))],
     "cleanup.marked": [lambda tx: tx.cleanup.marked(LOCAL, FIRST_BLOB, LAST_BLOB)],
     "cleanup.owner_id": [lambda tx: tx.cleanup.owner_id(LOCAL)],

@@ -113,10 +113,10 @@ async def test_all_outputs_of_a_batch_are_equal_over_kills_stops_and_lost_disks(
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_all_outputs_of_a_batch_are_equal_when_answers_to_reports_are_lost_too(tmp_path: Path, seed: int) -> None:
-    """A commit is abandoned after 0.2 s. The next one must then find out what the coordinator has recorded."""
+    """A commit is abandoned after 0.5 s. The next one must then find out what the coordinator has recorded."""
     chance = random.Random(f"{seed} lost answers")
     async with place(tmp_path / "home", **BACKED_UP) as there:
-        run_id, quick = await there.deploy(job=one_stage()), {"commit_max_delay_seconds": 0.1, "commit_timeout_seconds": 0.1}
+        run_id, quick = await there.deploy(job=one_stage()), {"commit_max_delay_seconds": 0.1, "commit_timeout_seconds": 0.4}
         history = History(there, run_id, chance, 3600, **quick)
         await history.begin()
         for _ in range(STEPS):

@@ -75,7 +75,7 @@ class World:
         regrouping = Regrouping(self.leases, self.clock, self._lineage, lambda _: None)
         self.tasks = Tasks(self.store, self.leases, self.clock, models.decoded, self._lineage, measures, reports, blob_stores, regrouping)
         self.drains = Drains(self.store, systems, blob_stores, measures, notices, self.clock, models.decoded, self._drain_id, reports)
-        self.watch = DrainDeadlines(self.store, self.drains, self.clock)
+        self.watch = DrainDeadlines(self.store, self.drains, self.clock, timedelta)
 
     def _run_id(self, job: JobName, _: object) -> RunId:
         return RunId(f"{job}-{next(self.numbers)}")

@@ -28,6 +28,18 @@ class CleanupContract:
             assert [row.subject[-1] for row in await tx.cleanup.due_after(NOON + timedelta(minutes=2), 9)] == ["1", "4"]
             assert len(await tx.cleanup.due_after(NOON, 1)) == 1
 
+    async def test_due_tasks_of_one_kind_are_not_hidden_by_earlier_ones_of_another(self, store: Store) -> None:
+        async with store.begin() as tx:
+            for number in range(1, 6):
+                await tx.cleanup.put(cleanup_row(number, CleanupKind.RETIRE))
+            await tx.cleanup.put(cleanup_row(6, due=NOON + timedelta(minutes=1)))
+        async with store.read() as tx:
+            for due in (
+                await tx.cleanup.due(NOON + timedelta(hours=1), 2, CleanupKind.KEEP),
+                await tx.cleanup.due_after(NOON - timedelta(hours=1), 2, CleanupKind.KEEP),
+            ):
+                assert [row.subject[-1] for row in due] == ["6"]
+
     async def test_a_task_that_was_queued_again_is_not_dropped_with_its_former_entry(self, store: Store) -> None:
         again = cleanup_row(queued_at=NOON + timedelta(seconds=1), tries=2, error="é")
         async with store.begin() as tx:

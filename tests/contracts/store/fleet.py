@@ -31,6 +31,7 @@ class FleetContract:
             metrics_address="h:1",
             model_version=7,
             adopted_at=NOON,
+            chose_token=True,
         )
         async with store.begin() as tx:
             await tx.fleet.put_container(container_row())
@@ -127,12 +128,15 @@ class FleetContract:
             await tx.fleet.put_container(container_row("c3", epoch=3))
             await tx.fleet.put_container(container_row("c4", "1", model_version=2))
             await tx.fleet.put_container(container_row("c5", run_id="r2"))
+            await tx.fleet.put_container(container_row("c6", "2", bare=True))
+            await tx.fleet.put_container(container_row("c7", "3", bare=True, state=ContainerState.LOST, ended_at=NOON))
             for row in (ownership_row("a"), ownership_row("b"), ownership_row("c", released=True), ownership_row("d", job=OTHER)):
                 await tx.fleet.put_owner(row)
             await tx.fleet.put_owner(replace(ownership_row("e"), run_id=RunId("r2")))
         async with store.read() as tx:
-            counts = {ContainerState.REPLACED: 1, ContainerState.EXITED: 1, ContainerState.LIVE: 2}
-            assert await tx.fleet.counts(RunId("r1"), JOB) == RunCounts(counts, 2, {0: 1, 2: 1})
+            counts = {ContainerState.REPLACED: 1, ContainerState.EXITED: 1, ContainerState.LIVE: 3, ContainerState.LOST: 1}
+            found = RunCounts(counts, 2, {0: 2, 2: 1}, bare_slots=frozenset({ProcessorId("2")}))
+            assert await tx.fleet.counts(RunId("r1"), JOB) == found
             assert await tx.fleet.counts(RunId("nobody's"), JOB) == RunCounts({}, 0)
 
     async def test_states_of_stages_are_ordered_by_task_and_stage_and_have_their_offsets(self, store: Store) -> None:
@@ -163,6 +167,7 @@ class FleetContract:
         async with store.begin() as tx:
             assert list(await tx.fleet.stage_states(JOB)) == [full, stage_state_row("other")]
             assert await tx.fleet.stage_state(full.key) == full
+            assert list(await tx.fleet.stage_states(JOB, only_chosen=True)) == [full]
             for _ in range(2):
                 await tx.fleet.drop_stage_states(full.job, full.task, full.stage)
             assert await tx.fleet.stage_state(full.key) is None

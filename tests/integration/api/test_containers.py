@@ -8,6 +8,8 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+from sluice.core.access.tokens import SECRET_BYTES, new_incarnation_token
+from sluice.core.ids import ExecutionContainerId
 from tests.support.api import Caller, calling, problem_slug, run_body
 from tests.support.fakes import FakeClock
 
@@ -56,6 +58,31 @@ async def test_a_repeated_registration_gets_the_same_answer(caller: Caller, run_
     assert first.pop("token") != second.pop("token")
     assert first == second
     assert len((await caller.run(run_id))["incarnations"]) == 1
+
+
+def chosen_token(execution_id: str, secret: bytes = b"1" * SECRET_BYTES) -> str:
+    return new_incarnation_token(ExecutionContainerId(execution_id), secret)
+
+
+async def test_a_repeated_registration_with_a_chosen_token_gets_the_same_answer(caller: Caller, run_id: str) -> None:
+    token = chosen_token("c1")
+    first, second = [await caller.registered(run_id, "c1", token=token) for _ in range(2)]
+    assert first == second
+    assert first["token"] == token
+
+
+async def test_a_registration_with_another_token_does_not_replace_the_token_of_a_container(caller: Caller, run_id: str) -> None:
+    await caller.registered(run_id, "c1", token=chosen_token("c1"))
+    assert problem_slug(await caller.register(run_id, "c1", token=chosen_token("c1", b"2" * SECRET_BYTES))) == (409, "id-in-use")
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["", "x", "sluice-i.c2hvcnQ.YzE", chosen_token("c2"), chosen_token("c1")[:-1], chosen_token("c1").replace("sluice-i", "sluice-t"), 7],
+)
+async def test_a_chosen_token_is_complete_and_names_the_container(caller: Caller, run_id: str, token: object) -> None:
+    assert problem_slug(await caller.register(run_id, "c1", token=token))[0] == 422
+    assert (await caller.run(run_id))["incarnations"] == []
 
 
 async def test_each_incarnation_of_a_slot_gets_the_next_epoch_and_replaces_the_one_before(caller: Caller, run_id: str) -> None:

@@ -10,9 +10,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sluice.client.agents import AgentClient
 from sluice.core.access.roles import Role
 from sluice.core.access.tokens import SECRET_BYTES, Grant, new_incarnation_token
-from sluice.core.ids import ExecutionContainerId
+from sluice.core.ids import ExecutionContainerId, RunId
+from sluice.wire.agents import RegisterRequest
+from tests.integration.api.test_containers import chosen_token
 from tests.support.api import Caller, calling, problem_slug, run_body
 from tests.support.fakes import FakeClock
 from tests.support.servers import Postgres
@@ -138,6 +141,46 @@ async def test_only_the_same_principal_may_repeat_a_registration_and_it_gets_a_n
     assert problem_slug(await there.register("c1", who="other")) == (403, "forbidden")
     there.use(second)
     assert await there.caller.alive("c1", 1)
+
+
+async def test_a_registration_that_arrives_a_second_time_does_not_change_the_token(there: Guarded) -> None:
+    """A proxy repeats it, or it was delayed, and the container has sent it again in the meantime."""
+    way, identity = httpx.ASGITransport(there.caller.coordinator.api), there.roles["agent"]
+    client, request = AgentClient("http://c", way, token=lambda: identity), RegisterRequest(processor_id="0", execution_container_id="c1")
+    first = await client.register(RunId(there.run_id), request)
+    assert await client.register(RunId(there.run_id), request) == first
+    there.use(str(first.token))
+    assert await there.caller.alive("c1", 1)
+
+
+async def test_a_registration_without_a_token_does_not_replace_a_chosen_one(there: Guarded) -> None:
+    """Another process has the id of the container, and the agent token of its job."""
+    token = chosen_token("c1")
+    assert (await there.register("c1", token=token)).status_code == 201
+    assert problem_slug(await there.register("c1")) == (409, "id-in-use")
+    assert problem_slug(await there.register("c1", token=chosen_token("c1", b"2" * SECRET_BYTES))) == (409, "id-in-use")
+    assert (await there.register("c1", token=token)).status_code == 201, "it repeats its registration"
+    there.use(token)
+    assert await there.caller.alive("c1", 1)
+
+
+async def test_a_container_that_was_given_a_token_may_choose_it(there: Guarded) -> None:
+    token = await there.registered("c1")
+    assert problem_slug(await there.register("c1", token=chosen_token("c1"))) == (409, "id-in-use")
+    assert (await there.register("c1", token=token)).json()["token"] == token
+    assert problem_slug(await there.register("c1")) == (409, "id-in-use")
+    there.use(token)
+    assert await there.caller.alive("c1", 1)
+
+
+async def test_a_restarted_coordinator_knows_that_a_token_was_chosen(tmp_path: Path) -> None:
+    clock, token = FakeClock(), chosen_token("c1")
+    async with serving(tmp_path, clock) as there:
+        assert (await there.register("c1", token=token)).status_code == 201
+    async with serving(tmp_path, clock) as there:
+        assert problem_slug(await there.register("c1")) == (409, "id-in-use")
+        there.use(token)
+        assert await there.caller.alive("c1", 1)
 
 
 async def test_no_other_token_renews_a_lease(there: Guarded) -> None:

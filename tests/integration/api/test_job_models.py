@@ -61,6 +61,7 @@ async def test_load_balancers_may_probe_with_head(caller: Caller) -> None:
     for path in ("/livez", "/readyz", "/metrics"):
         whole, head = await caller.http.get(path), await caller.http.head(path)
         assert (head.status_code, head.headers["content-type"]) == (200, whole.headers["content-type"])
+        assert (head.content, head.headers.get("content-length")) in ((b"", None), (b"", whole.headers["content-length"]))
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])

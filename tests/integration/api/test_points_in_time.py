@@ -66,6 +66,22 @@ async def test_pins_are_listed_page_by_page(caller: Caller) -> None:
     assert page["next"] is None
 
 
+async def test_nothing_is_verified_for_a_job_or_store_without_snapshots(caller: Caller) -> None:
+    await caller.deploy()
+    assert problem_slug(await caller.http.post("/jobs/lost/snapshots/verify", json={})) == (404, "unknown-job")
+    assert problem_slug(await caller.http.post(f"{JOB}/snapshots/verify", json={})) == (404, "unknown-snapshot")
+
+
+async def test_a_snapshot_is_verified_only_in_stores_that_have_it(caller: Caller) -> None:
+    await reported(caller, 1)
+    elsewhere = {"blobStore": "elsewhere"}
+    one = f"{JOB}/snapshots/{checkpoint_id(1)}/verify"
+    assert problem_slug(await caller.http.post(f"{JOB}/snapshots/verify", json=elsewhere)) == (404, "unknown-snapshot")
+    assert problem_slug(await caller.http.post(one, json=STORE | elsewhere)) == (404, "unknown-snapshot")
+    assert (await caller.http.post(f"{JOB}/snapshots/verify", json={"blobStore": "local"})).status_code == 202
+    assert (await caller.http.post(one, json=STORE | {"blobStore": "local"})).status_code == 202
+
+
 async def test_a_pin_shows_what_it_keeps_and_until_when(caller: Caller, clock: FakeClock) -> None:
     await reported(caller, 2)
     body = {**STORE, "checkpointId": checkpoint_id(1), "pinId": "keep", "reason": "an é", "expiresSeconds": 3600}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sluice.core.remedies import KIND_OF, REMEDIES, plain
 from tests.support.api import INPUT, OUTPUT, Caller, Json, chained_body, problem_slug, run_body
 
 STAGE = {"name": "hourly", "reads": ["flights"], "writes": ["delays"]}
@@ -140,6 +141,70 @@ async def test_each_refused_request_is_answered_with_its_problem_type(
     caller: Caller, method: str, path: str, body: Any, expected: tuple[int, str]
 ) -> None:
     assert problem_slug(await caller.http.request(method, path, json=body)) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "slug", "named"),
+    [
+        ("GET", "/runs/lost", None, "unknown-run", "`sluice jobs runs JOB`"),
+        ("POST", "/runs", b"{}", "invalid-request", "`/docs`"),
+        ("POST", "/runs", b"[" * 100_000, "http-400", "valid JSON"),
+        ("GET", "/nowhere", None, "http-404", "`/docs`"),
+        ("GET", "/jobs/lost", None, "http-405", "`/docs`"),
+    ],
+)
+async def test_a_refusal_says_what_to_do_and_is_in_the_table_of_errors(
+    caller: Caller, method: str, path: str, content: bytes | None, slug: str, named: str
+) -> None:
+    answer = await caller.http.request(method, path, content=content, headers={"Content-Type": "application/json"})
+    kind = KIND_OF[slug]
+    assert problem_slug(answer) == (kind.status, slug)
+    body = answer.json()
+    assert body["title"] == kind.title()
+    assert body["remedy"] == plain(REMEDIES[kind.__name__])
+    assert named in body["remedy"]
+
+
+async def test_the_refusal_of_an_unknown_path_or_method_names_the_request(caller: Caller) -> None:
+    assert (await caller.http.get("/nowhere")).json()["detail"] == "there is no request GET at this path"
+    assert (await caller.http.get("/jobs/lost")).json()["detail"] == "there is no request GET at this path"
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
+async def test_the_refusal_of_a_body_that_is_not_sent_as_json_names_the_header(caller: Caller, kind: str | None) -> None:
+    headers = {} if kind is None else {"Content-Type": kind}
+    answer = await caller.http.post("/runs", content=b'{"job":"x"}', headers=headers)
+    assert problem_slug(answer) == (422, "invalid-request")
+    assert answer.json()["detail"] == "body: send the header Content-Type: application/json"
+
+
+@pytest.mark.parametrize(
+    ("content", "detail"),
+    [
+        (b'{"job": x}', "body: it is not valid JSON at character 8: Expecting value"),
+        (b"[" * 3_000_000, "body: it is not valid JSON, is nested too deeply, or has a number with too many digits"),
+    ],
+    ids=["no value", "nested"],
+)
+async def test_the_refusal_of_a_malformed_body_says_that_it_is_not_valid_json(caller: Caller, content: bytes, detail: str) -> None:
+    answer = await caller.http.post("/runs", content=content, headers={"Content-Type": "application/json"})
+    assert answer.json()["detail"] == detail
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"start": "yesterday"}, "body.start"),
+        ({"start": {"literal": 1}}, "body.start"),
+        ({"inputs": [{**INPUT, "broadcast": "x"}]}, "body.inputs.0.broadcast"),
+        ({"config": {"a[b-c]": {"d": 1}}}, "body.config.a[b-c]"),
+        ({"contaners": 1}, "body.contaners"),
+        ({"inputs": [{"name": "flights"}]}, "body.inputs.0.system"),
+    ],
+)
+async def test_a_refusal_names_the_field_as_the_request_has_it(caller: Caller, changed: Json, field: str) -> None:
+    detail = (await caller.http.post("/runs", json=run_body() | changed)).json()["detail"]
+    assert {part.partition(": ")[0] for part in detail.split("; ")} == {field}, detail
 
 
 @pytest.mark.parametrize("query", ["after=-1", "after=99999999999999999999", "after=x", "wait=-1", "wait=1e9", "wait=nan", "wait=inf"])

@@ -16,6 +16,8 @@ import pytest
 
 from sluice.core.access.roles import Role
 from sluice.core.access.tokens import Grant
+from sluice.status import overview
+from sluice.wire.runs import RunDetail
 from tests.support.api import UNSAVED, Caller, Drained, Json, calling, problem_slug, run_body, running
 from tests.support.fakes import FakeClock
 
@@ -87,6 +89,25 @@ async def test_the_tasks_of_a_samza_container_are_free_when_it_must_have_exited_
     await expire(caller)
     assert [each["state"] for each in (await caller.run(run_id))["incarnations"]] == ["LOST"]
     assert not await container.alive()
+
+
+async def test_the_tasks_of_a_live_samza_container_need_no_owner(caller: Caller, clock: FakeClock) -> None:
+    async def unowned() -> int:
+        await caller.run_chore("survey")
+        lines = (await caller.http.get("/metrics")).text.splitlines()
+        (line,) = [each for each in lines if each.startswith('sluice_job_tasks_unowned{sluice_job="flight-delays"}')]
+        return int(float(line.split()[-1]))
+
+    run_id = str((await caller.deploy(run_body(containers=2, **UNSAVED)))["runId"])
+    container = await launched(caller, run_id)
+    await caller.registered(run_id, "c1", slot="1")
+    assert await unowned() == 1
+    await caller.acquired(run_id, "c1", 1, task="Partition 1")
+    assert await unowned() == 0
+    shown = overview(RunDetail.model_validate(await caller.run(run_id)), clock.now())
+    assert not [each for each in shown.problems if "without an owner" in each]
+    await caller.http.post(f"/containers/{container.execution_id}/exit", json={"exitCode": 1, "terminated": True})
+    assert await unowned() == 1
 
 
 async def test_the_container_of_a_run_that_is_stopped_is_not_alive_and_the_run_ends(caller: Caller, clock: FakeClock) -> None:
@@ -400,3 +421,22 @@ async def test_no_network_is_open_by_default(tmp_path: Path, clock: FakeClock) -
     async with calling(tmp_path, clock, authentication=True) as caller:
         for path in ("/", "/jobModel", "/locality", "/jobs/x/", "/containerHeartbeat?executionContainerId=c"):
             assert (await caller.http.get(path)).status_code == 401
+
+
+@pytest.mark.parametrize("url", ["/", "/jobs/flight-delays/", "/jobs/other/"])
+async def test_two_ids_in_one_heartbeat_renew_no_lease(guarded: Caller, clock: FakeClock, url: str) -> None:
+    await use(guarded, Role.ADMIN, Role.LAUNCHER, Role.AGENT)
+    run_id = str((await guarded.deploy())["runId"])
+    await guarded.registered(run_id, "ours")  # has a token of its own
+    other = await other_job(guarded)
+    await guarded.registered(other, "theirs", bare=True)  # of a job for whose heartbeats 127.0.0.1 is not admitted
+    await use(guarded)
+    leases = guarded.coordinator.api.state.parts.leases
+    clock.advance(20)
+    found = {}
+    for name, headers in (("ours", {"Sluice-Epoch": "1"}), ("theirs", {})):
+        before = leases.left(name)
+        query = f"executionContainerId=unknown&executionContainerId={name}"
+        answer = await guarded.http.get(f"{url}containerHeartbeat?{query}", headers=headers)
+        found[name] = (answer.status_code, answer.text, leases.left(name) > before)
+    assert not any(renewed for _, _, renewed in found.values()), found

@@ -70,6 +70,28 @@ async def test_a_drain_continues_after_a_restart_of_the_coordinator_under_a_cloc
         assert (await run.drain_status())["phase"] == "FLUSHING"
         clock.advance(60)
         await turn(caller, DrainDeadlines)
+        assert (await run.drain_status())["phase"] == "FLUSHING"
+        clock.advance(540)
+        await turn(caller, DrainDeadlines)
+        assert (await run.drain_status())["phase"] == "FAILED"
+
+
+async def test_a_drain_may_continue_after_a_restart_when_the_leases_of_lost_containers_have_ended(home: Path, clock: FakeClock) -> None:
+    """The minute begins when the tasks of these containers can be acquired. They may have longer leases than the new coordinator grants."""
+    async with calling(home, clock, lease_seconds=300) as caller:
+        caller.log.create("flights", 2)
+        run = await running(caller)
+        await run.requested(hardDeadlineSeconds=600)
+        await run.to_flushing()
+    clock.jump(HOUR)
+    async with calling(home, clock, lease_seconds=40) as caller:
+        run.caller = caller
+        await turn(caller, DrainDeadlines)
+        clock.advance(300 + 5 + 59)
+        await turn(caller, DrainDeadlines)
+        assert (await run.drain_status())["phase"] == "FLUSHING"
+        clock.advance(1)
+        await turn(caller, DrainDeadlines)
         assert (await run.drain_status())["phase"] == "FAILED"
 
 
