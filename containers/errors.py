@@ -35,6 +35,10 @@ class JavaMissing(ClientError):
     """Java was not found."""
 
 
+class CoordinatorNotStarted(Unavailable):
+    """The coordinator did not start."""
+
+
 class JarsUnavailable(Unavailable):
     """Required jars cannot be downloaded."""
 

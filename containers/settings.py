@@ -11,14 +11,16 @@ from stat import S_ISREG
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from containers.scratch import scratch_directory
-from sluice.client import urls_of
+from sluice.client import RETRY_DELAY, urls_of
 from sluice.core.errors import BadSettings
 from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId
 from sluice.disks import NEXT_TO_NOTHING, Thresholds, checked_path
 from sluice.randomness import new_uuid
+from sluice.streams.settings import checked_bootstrap
 
 
 class ContainerSettings(BaseSettings):
@@ -120,6 +122,11 @@ class ContainerSettings(BaseSettings):
             raise ValueError(str(error)) from None
         return given
 
+    @field_validator("kafka_bootstrap")
+    @classmethod
+    def _servers(cls, given: str) -> str:
+        return checked_bootstrap(given)
+
     @field_validator("home", "state_dir", "sockets_dir", "jvm_log")
     @classmethod
     def _utf8(cls, given: Path | None) -> Path | None:
@@ -215,10 +222,16 @@ def read_container_settings(**given: Any) -> ContainerSettings:
     try:
         return ContainerSettings(**given)
     except ValidationError as error:
-        errors = "; ".join(f"SLUICE_{str(each['loc'][0]).upper()}: {each['msg']}" for each in error.errors())
+        errors = "; ".join(f"SLUICE_{str(each['loc'][0]).upper()}: {_problem(each)}" for each in error.errors())
         raise BadSettings(errors.replace("SLUICE_EXECUTION_ENV", "EXECUTION_ENV").replace("SLUICE_SLUICE", "SLUICE")) from error
     except SettingsError as error:  # of the one variable that is JSON
         raise BadSettings(f"SLUICE_SPARK_CONF: not a JSON object: {error.__cause__}") from error
+
+
+def _problem(error: ErrorDetails) -> str:
+    if error["loc"] == ("run_id",) and error["type"] == "missing":
+        return "set it to the id that `sluice deploy job.py` prints"
+    return error["msg"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,16 +248,16 @@ class CommitPolicy:
 
     @property
     def longest(self) -> timedelta:
-        """The longest time from the first blob of a snapshot to its report: a commit whose report fails, and the next commit, which starts
-        with that report."""
-        return 2 * (self.max_delay + self.timeout)
+        """The longest time from the first blob of a snapshot to its report: a commit whose report fails, a pause, and the next commit,
+        which starts with that report."""
+        return 2 * (self.max_delay + self.timeout) + RETRY_DELAY
 
     def check(self, grace: timedelta) -> None:
         """Raises BadSettings if a commit may take longer than `grace`, after which the coordinator deletes blobs that no snapshot refers
         to."""
         if self.longest >= grace:
             raise BadSettings(
-                f"a commit may take {self.longest} (twice SLUICE_COMMIT_MAX_DELAY_SECONDS and SLUICE_COMMIT_TIMEOUT_SECONDS), and after "
-                f"{grace} the coordinator deletes what no snapshot refers to: decrease one of these settings, or increase the "
-                "coordinator's gc_grace_seconds"
+                f"a commit may take {self.longest} (twice SLUICE_COMMIT_MAX_DELAY_SECONDS and SLUICE_COMMIT_TIMEOUT_SECONDS, and a pause "
+                f"of {RETRY_DELAY}), and after {grace} the coordinator deletes what no snapshot refers to: decrease one of these settings, "
+                "or increase the coordinator's gc_grace_seconds"
             )

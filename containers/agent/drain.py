@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
@@ -117,6 +117,8 @@ class DrainParticipant:
         self._on_begin = on_begin
         self._on_end = on_end
         self._drain: Drain | None = None
+        self._participating = 0
+        """The number of tasks that take part in a drain."""
 
     # --- which drain -----------------------------------------------------------------------------------------------
 
@@ -126,39 +128,63 @@ class DrainParticipant:
         return self._drain is not None
 
     def begin(self, drain: wire_runs.DrainOfRun | None) -> None:
-        """Take part in the run's drain, if there is one."""
-        if drain is not None and not drain.phase.over and self._drain is None:
-            log.info("drain %s, mode %s: %s", drain.uuid, drain.mode, drain.phase)
-            self._drain = Drain(drain.uuid, drain.phase, Mode(drain.mode))
-            self._on_begin()
+        """Take part in the run's drain, if there is one. A run has one drain at a time, so a former one has ended, although this container
+        may not know it yet."""
+        if drain is None or drain.phase.over:
+            return
+        former = self._drain
+        if former is not None and former.uuid == drain.uuid:
+            return
+        if former is not None and not former.phase.over:
+            self._lifecycle.in_background(self._join(drain.uuid), "drain")
+            return
+        log.info("drain %s, mode %s: %s", drain.uuid, drain.mode, drain.phase)
+        self._drain = Drain(drain.uuid, drain.phase, Mode(drain.mode))
+        self._on_begin()
 
     def advance(self, notice: wire_drains.DrainNotice) -> None:
         """The phase or the set of flushed stages has changed. A notice of another drain than the run's changes nothing."""
         drain = self._drain
         if drain is not None and drain.uuid == notice.uuid:
             drain.advance(notice.phase, notice.flushed, {})
-            if notice.phase is Phase.FLUSHING and notice.flushed is None:  # a coordinator of 0.1; goes in 0.3
+            if drain.phase is Phase.CANCELLED and not self._participating:
+                self._leave(drain)
+            elif notice.phase is Phase.FLUSHING and notice.flushed is None:  # a coordinator of 0.1; goes in 0.3
                 self._lifecycle.in_background(self._read_flushed(drain), "drain")
         elif not notice.phase.over:
-            self._lifecycle.in_background(self._join(notice), "drain")
+            self._lifecycle.in_background(self._join(notice.uuid, notice), "drain")
 
-    async def _join(self, notice: wire_drains.DrainNotice) -> None:
-        """Take part in the drain of the notice if it is the run's."""
+    async def _join(self, uuid: str, notice: wire_drains.DrainNotice | None = None) -> None:
+        """Take part in the drain `uuid` if it is the run's."""
         while not self._lifecycle.exiting:
             try:
-                drain = (await self._coordinator.basic_run(self._run_id)).drain
+                ended = await self._former_ended(uuid)
+                drain = (await self._coordinator.basic_run(self._run_id)).drain  # last: it may have ended meanwhile
             except Unavailable:
                 await self._lifecycle.pause(RETRY)
+                continue
             except Refused as refused:
-                log.warning("a notice of drain %s is ignored: %s", notice.uuid, refused)
+                log.warning("a notice of drain %s is ignored: %s", uuid, refused)
                 return
-            else:
-                if drain is not None and drain.uuid == notice.uuid:
-                    self.begin(drain)
-                    if self._drain is not None and self._drain.uuid == notice.uuid:
-                        self._drain.advance(drain.phase, None, {})
+            if drain is None or drain.uuid != uuid:
+                return
+            if ended:
+                self.begin(drain)
+                if self._drain is not None and self._drain.uuid == uuid:
+                    self._drain.advance(drain.phase, None, {})
+                    if notice is not None:
                         self.advance(notice)
                 return
+            await self._lifecycle.pause(RETRY)
+
+    async def _former_ended(self, uuid: str) -> bool:
+        """Whether this container takes part in no other drain that has not ended."""
+        former = self._drain
+        if former is None or former.uuid == uuid:
+            return True
+        with suppress(DrainEnded):
+            await self._reread(former)
+        return former.phase.over
 
     # --- taking part -----------------------------------------------------------------------------------------------
 
@@ -168,6 +194,7 @@ class DrainParticipant:
         drain = self._drain
         if drain is None:
             return False
+        self._participating += 1
         try:
             while True:
                 try:
@@ -179,11 +206,17 @@ class DrainParticipant:
         except DrainEnded:
             if drain.phase is Phase.DRAINED or (drain.phase is Phase.FAILED and await self._emptied_anything(drain)):
                 return True
+        finally:
+            self._participating -= 1
+        self._leave(drain)
+        return False
+
+    def _leave(self, drain: Drain) -> None:
+        """Continue after a drain that has ended, unless another one has begun meanwhile."""
         if self._drain is drain:
             log.info("drain %s ended before anything was emptied: the queries resume", drain.uuid)
             self._drain = None
             self._on_end()
-        return False
 
     async def _participate(self, drain: Drain, queries: Queries, stages: Sequence[Stage]) -> None:
         """Take the steps of the drain. Steps of a phase that has passed were taken before this container restarted, and are skipped."""

@@ -38,6 +38,7 @@ from containers.attached.driver_drains import DriverDrains
 from containers.attached.kafka_columns import CannotWrite
 from containers.attached.script_report import ScriptReport
 from containers.errors import PathNotShared
+from containers.settings import read_container_settings
 from containers.spark.scripts.active_queries import (
     SPARK_ERRORS,
     ActiveQueries,
@@ -52,6 +53,7 @@ from sluice.clock import Clock, SystemClock
 from sluice.core.drain import Phase
 from sluice.core.errors import Conflict
 from sluice.core.ids import ExecutionContainerId, JobName, Lineage, RunId, StageName
+from sluice.logconfig import read_log_settings
 from sluice.randomness import new_uuid
 from sluice.wire.agents import MAX_QUERIES
 
@@ -64,6 +66,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 T = TypeVar("T")
+
+UNKNOWN_RUN = "unknown"
+"""Instead of the run in settings that are read before there is one."""
 
 LOCAL = "http://127.0.0.1:8180"
 
@@ -109,9 +114,17 @@ def attach(
             return known
         check_deploy_mode(spark.sparkContext.getConf().get("spark.submit.deployMode") or "", observed=observed)
         url = coordinator or os.environ.get("SLUICE_COORDINATOR_URL", LOCAL)
+        _check_settings(url)
         app = _attach(spark, job, url, wait, replace, observed, stop_timeout)
         _attached.append(app)
         return app
+
+
+def _check_settings(url: str) -> None:
+    """Check the settings that the supervisor and `app.checkpoint` read from the environment. Raises BadSettings: in the script, so that its
+    error names the setting."""
+    read_log_settings()
+    read_container_settings(coordinator_url=url, run_id=UNKNOWN_RUN)
 
 
 _attaching = threading.Lock()
@@ -213,6 +226,8 @@ class App:
             stop_timeout,
             written=lambda query: () if self._kafka is None else self._kafka.topics_of(query.id),
             on_start=self._on_start,
+            repeated=self._plans.kept_paused,
+            lacks_plans=self._plans.lacks,
             forced=self._forced,
         )
 
@@ -339,7 +354,7 @@ class App:
         self._plans.end()
         self._disconnected.set()
         if not self._answered.is_set():
-            self._refused = self._refused or "the supervisor has ended"
+            self._refused = self._refused or "the supervisor has ended: standard error has more"
             self._answered.set()
         elif self._grant is not None and not self._ending:
             self._without_supervisor("the supervisor of this script has ended")
@@ -408,12 +423,35 @@ class App:
                 processes.kill(each)
         os._exit(EXIT_LEASE_LOST)
 
+    def _expired(self) -> bool:
+        return self._lease_ends is not None and self._clock.elapsed() >= self._lease_ends
+
+    def _take_unread(self) -> None:
+        """Wait up to a second until the other thread has taken what the supervisor has sent. After a long call that kept the interpreter,
+        such as `sorted`, renewals of the lease are still unread. Other processes enforce the lease meanwhile."""
+        empty = 0
+        for _ in range(20):
+            threading.Event().wait(0.05)
+            empty = 0 if self._has_unread() else empty + 1
+            if empty == 2:  # what was read last has been taken, too
+                return
+
+    def _has_unread(self) -> bool:
+        if self._connection is None:
+            return False
+        try:
+            return bool(self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except OSError:
+            return False
+
     # --- the queries -----------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         while not self._ending:
-            if self._ends_script and self._lease_ends is not None and self._clock.elapsed() >= self._lease_ends:
-                self._without_supervisor("the lease has expired")
+            if self._ends_script and self._expired():
+                self._take_unread()
+                if self._expired():
+                    self._without_supervisor("the lease has expired")
             try:
                 self._look()
             except SPARK_ERRORS as error:
@@ -448,7 +486,8 @@ class App:
             self._stop_all([each for each in active if not self.drains.holds(each)], self._stop_timeout)
 
     def _on_start(self, query: ActiveQuery) -> None:
-        """Called on the thread of a query that starts, before it reads its checkpoint."""
+        """Called on the thread of a query that starts, before it reads its checkpoint. Batches that were planned before run again also if
+        the query is paused for a drain: the drain ends after the last batch that the sink has."""
         if not self._check_sink(query):
             self._plans.repeat(session_of(self._spark), query)
             return
@@ -509,7 +548,7 @@ class App:
             self._stopped.set()
 
     def _stop_all(self, active: Sequence[ActiveQuery], within: timedelta) -> Sequence[str]:
-        return [each.checkpoint for each in stop_all(active, within, self._forced)]
+        return [each.checkpoint for each in stop_all(active, within, self._forced, self._plans.pause)]
 
     def _stop_and_say(self, within: timedelta) -> None:
         log.info("stopping the queries between two batches")

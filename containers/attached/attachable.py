@@ -34,10 +34,12 @@ class CannotAttach(ClientError):
 
 
 def check_session(spark: Any) -> None:
-    """Raises CannotAttach if the queries of this session cannot be found and stopped, because its JVM cannot be reached, or its internals
-    are others."""
-    if not hasattr(spark, "_jsparkSession"):
+    """Raises CannotAttach if this is no session, or its queries cannot be found and stopped, because its JVM cannot be reached, or its
+    internals are others."""
+    if any(each.__module__.startswith("pyspark.sql.connect.") for each in type(spark).__mro__):
         raise CannotAttach("spark is a session of Spark Connect: its queries run in another process; start the script with spark-submit")
+    if not hasattr(spark, "_jsparkSession"):
+        raise CannotAttach(f"`spark` must be a SparkSession, not {type(spark).__name__}")
     version = str(spark.version)
     if not OLDEST <= parse_version(version) <= NEWEST:
         known = f"Spark {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"

@@ -14,10 +14,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.attached import messages, processes
@@ -231,15 +232,23 @@ def command(request: Request, driver: Driver, url: str, stop_timeout: timedelta)
 def main() -> None:
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(each, signal.SIG_IGN)
-    settings = json.loads(sys.argv[1])
-    logconfig.configure(logconfig.read_log_settings()).fields["job"] = settings["job"]
-    request = Request(
-        JobName(settings["job"]), ExecutionContainerId(settings["container"]), settings["host"], settings["replace"], settings["wait"]
-    )
-    driver = Driver(tuple(map(ProcessId.parse, settings["processes"])), settings["observed"])
-    attendant = Attendant(request, driver, settings["url"], SystemClock(), timedelta(seconds=settings["stop_timeout"]))
     connection = socket.socket(fileno=os.dup(0))
+    try:
+        attendant = _configured(json.loads(sys.argv[1]))
+    except SluiceError as error:
+        connection.sendall(messages.encode("refused", why=str(error)))
+        raise SystemExit(EXIT_FAILED) from None
     raise SystemExit(asyncio.run(attendant.run(connection)))
+
+
+def _configured(arguments: Mapping[str, Any]) -> Attendant:
+    """Raises BadSettings."""
+    logconfig.configure(logconfig.read_log_settings()).fields["job"] = arguments["job"]
+    request = Request(
+        JobName(arguments["job"]), ExecutionContainerId(arguments["container"]), arguments["host"], arguments["replace"], arguments["wait"]
+    )
+    driver = Driver(tuple(map(ProcessId.parse, arguments["processes"])), arguments["observed"])
+    return Attendant(request, driver, arguments["url"], SystemClock(), timedelta(seconds=arguments["stop_timeout"]))
 
 
 if __name__ == "__main__":

@@ -129,7 +129,8 @@ class Claims:
 
     async def claim(self, request: Request) -> Claim:
         """Wait until the command may be started. A drain whose queries were all flushed is ended first, and then there is nothing to start.
-        Raises LeaseLost if another container has replaced this one meanwhile, NotAttached, and MustWait."""
+        Raises LeaseLost if another container has replaced this one meanwhile, NotAttached, and, without `wait`, MustWait and
+        CoordinatorUnreachable."""
         while True:
             claim = await self._claim(request)
             drain = claim.drain
@@ -150,10 +151,10 @@ class Claims:
                 await self._pause(request, f"job {request.job} is running: {refused}")
             except _Stopped as stopped:
                 await self._pause(request, f"{stopped}; `sluice start {request.job}` starts it")
-            except CoordinatorUnavailable as unavailable:
-                await self._pause(request, str(unavailable))
             except CoordinatorUnreachable as unreachable:
-                await self._pause(request, f"the coordinator cannot be reached: {unreachable}")
+                if not request.wait:
+                    raise
+                await self._pause(request, _without_coordinator(unreachable))
         self.registered = True
         if reply.token is not None:
             self._coordinator.act_as(reply.token)
@@ -295,3 +296,10 @@ class _Stopped(Exception):
 def attached_request(job: JobName) -> wire_runs.RunRequest:
     """The request that makes the run of an attached job."""
     return wire_runs.RunRequest(job=job, kind=JobKind.ATTACHED, containers=1, inputs=(), stages=())
+
+
+def _without_coordinator(error: CoordinatorUnreachable) -> str:
+    """Why a claim waits: the coordinator is not ready, or there is none."""
+    if isinstance(error, CoordinatorUnavailable):
+        return str(error)
+    return f"the coordinator cannot be reached: {error}; start one with `sluice coordinator`, or set SLUICE_COORDINATOR_URL"

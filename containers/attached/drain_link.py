@@ -59,13 +59,16 @@ class DrainLink:
         self._driver_done = asyncio.Event()
 
     async def begin(self, uuid: str) -> None:
-        """Read a drain of the run, at the start or after a notice, and pass its phase to the driver."""
+        """Read a drain of the run, at the start or after a notice, and pass its phase to the driver. Notices are read from the first one
+        on, so the drain may be older than the one in progress, and over."""
         detail = await _retry(lambda: self._coordinator.drain(uuid))
         if detail is None:
             return
         known = self._drain
         if known is not None and known.uuid == uuid and _ORDER.index(known.phase) > _ORDER.index(detail.phase):
             return
+        if known is not None and known.uuid != uuid and detail.phase.over and not known.phase.over:
+            return  # otherwise the steps of the one in progress would be dropped
         self._drain = detail
         if known is None or known.uuid != uuid:
             self._driver_done.clear()

@@ -1,6 +1,7 @@
 """The drains of a script in its driver: which query is paused for them, and what happens when a query starts.
 
-While a drain is active, each query that starts is paused before its first batch. A checkpoint that a drain has flushed is locked
+While a drain is active, each query that starts is paused before its first batch, except those that were planned before: they run first
+(`containers.attached.checkpoints.repeats`). A checkpoint that a drain has flushed is locked
 (`containers.spark.scripts.checkpoint`); only the drain itself may start a query on it again, to finish a flush that was interrupted. It is
 unlocked for this start, and locked again before the first batch of the flush, or when the query or the script ends. A kill in between
 leaves it unlocked, so a query that was not seen at its start is checked when it is listed. The first query on a new checkpoint after a
@@ -18,13 +19,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from containers.attached import messages
+from containers.attached.checkpoints.repeats import Repeat
 from containers.attached.script_drain import Drained, Paused, Position, ScriptDrain, Step
 from containers.errors import CheckpointUnreadable
 from containers.spark.gate import PausedQuery
 from containers.spark.query import await_initialised
 from containers.spark.scripts.active_queries import SPARK_ERRORS, ActiveQueries, ActiveQuery, session_of
 from containers.spark.scripts.checkpoint import ScriptCheckpoint
-from containers.spark.scripts.drain import QueryDrain, feeders, sources_beginning
+from containers.spark.scripts.drain import NotSettled, QueryDrain, feeders, sources_beginning
 from containers.spark.scripts.starts import QueryStarts, pause_at_start
 from sluice.clock import Clock
 from sluice.core.drain import Phase
@@ -40,38 +42,60 @@ PAUSE_WITHIN = timedelta(days=1)
 """A batch may take as long as it needs: the drain has deadlines of its own."""
 
 
+class PlansLeft(RuntimeError):
+    """A query that a drain has paused has not run all batches again that were planned before its disk was lost."""
+
+
 @dataclass
 class PausedScriptQuery:
-    """See `containers.attached.script_drain.Paused`. `at_start`: it was paused before its first batch."""
+    """See `containers.attached.script_drain.Paused`. `at_start`: it was paused before its first batch. `repeat`: the planned batches that
+    it runs again before it waits. `lacks_plans`: whether it lacks some of them after this batch."""
 
     query: ActiveQuery
     paused: PausedQuery
     drain: QueryDrain
     topics_of: Callable[[Sequence[StageName]], Collection[str]]
     forced: threading.Event
+    lacks_plans: Callable[[ActiveQuery, int], bool]
     at_start: bool = False
+    repeat: Repeat | None = None
     released: bool = False
 
     def position(self) -> Position:
+        self._check_plans()
         return self.drain.position()
 
     def flush(self, drain: str, feeders: Sequence[StageName]) -> Drained:
+        self._check_plans()
         return self.drain.flush(drain, self.topics_of(feeders))
+
+    def _check_plans(self) -> None:
+        """Raises PlansLeft. The next checkpoint would begin before batches that the sink has."""
+        committed = self.drain.committed()
+        if self.lacks_plans(self.query, committed):
+            name = self.query.name or self.query.checkpoint
+            raise PlansLeft(
+                f"query {name} has not run the batches again that were planned after batch {committed}: start it in the session that was "
+                "given to sluice.attach"
+            )
 
     def resume(self) -> None:
         self.released = True
-        self.paused.resume()
+        (self.repeat or self.paused).resume()
 
     def end(self, deadline: timedelta) -> bool:
         self.released = True
-        return self.paused.end(deadline, self.forced)
+        return (self.repeat or self.paused).end(deadline, self.forced)
 
     def await_gate(self, over: threading.Event) -> bool:
         """Wait until a query that was paused at its start has run what was planned before; False if it has ended, or `over` is set."""
-        while not self.paused.gate.reached.is_set():
+        while not self._at_gate():
             if not self.query.query.isActive or over.wait(AT_GATE_STEP.total_seconds()):
                 return False
         return True
+
+    def _at_gate(self) -> bool:
+        return (self.repeat is None or self.repeat.finished.is_set()) and self.paused.gate.reached.is_set()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +121,11 @@ class DriverDrains:
     stop_timeout: timedelta
     written: Callable[[ActiveQuery], Collection[str]] = lambda query: ()
     on_start: Callable[[ActiveQuery], None] = lambda query: None
-    """Called on the thread of a query that starts and is not paused for a drain."""
+    """Called on the thread of a query that starts, before it is paused for a drain."""
+    repeated: Callable[[ActiveQuery], Repeat | None] = lambda query: None
+    """See `Plans.kept_paused`."""
+    lacks_plans: Callable[[ActiveQuery, int], bool] = lambda query, committed: False
+    """See `Plans.lacks`."""
     forced: threading.Event = field(default_factory=threading.Event)
     _held: dict[str, PausedScriptQuery] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -163,6 +191,8 @@ class DriverDrains:
     def _run(self, drain: ScriptDrain) -> None:
         try:
             drain.run()
+        except (PlansLeft, NotSettled) as error:
+            log.error("drain %s: %s; the queries end, and it continues when the script is started again", drain.uuid, error)
         except (*SPARK_ERRORS, RuntimeError) as error:
             log.error("drain %s: a query has ended: %s; the drain continues when the script is started again", drain.uuid, error)
         except CheckpointUnreadable as error:
@@ -243,6 +273,9 @@ class DriverDrains:
             await_initialised(query.query, PAUSE_WITHIN)
             if query.run_id in self._held:
                 return  # it was paused at its start
+            if (repeat := self.repeated(query)) is not None:
+                self._hold(query, repeat.paused, at_start=True, repeat=repeat)
+                return
             paused = query.pause(PAUSE_WITHIN, over)
         except SPARK_ERRORS as error:
             log.debug("query %s is not paused: %s", query.name, error)
@@ -250,10 +283,11 @@ class DriverDrains:
         if paused is not None:
             self._hold(query, paused, at_start=False)
 
-    def _hold(self, query: ActiveQuery, paused: PausedQuery, *, at_start: bool) -> None:
+    def _hold(self, query: ActiveQuery, paused: PausedQuery, *, at_start: bool, repeat: Repeat | None = None) -> None:
         drain = QueryDrain(self.spark, query, paused, self.clock)
+        held = PausedScriptQuery(query, paused, drain, self._topics, self.forced, self.lacks_plans, at_start, repeat)
         with self._lock:
-            self._held.setdefault(query.run_id, PausedScriptQuery(query, paused, drain, self._topics, self.forced, at_start))
+            self._held.setdefault(query.run_id, held)
 
     # --- starts ----------------------------------------------------------------------------------------------------
 
@@ -263,11 +297,12 @@ class DriverDrains:
         active = drain is not None and not drain.finished.is_set()
         if not query.is_temporary:
             self._prepare(query, drain.uuid if drain is not None and active and query.can_be_paused else None)
+        self.on_start(query)
         if drain is None or not active or not query.can_be_paused:
-            self.on_start(query)
             return
-        paused = pause_at_start(self.spark, query)
-        self._hold(query, paused, at_start=True)
+        repeat = self.repeated(query)
+        paused = pause_at_start(self.spark, query) if repeat is None else repeat.paused
+        self._hold(query, paused, at_start=True, repeat=repeat)
         if drain.finished.is_set():  # meanwhile
             self._lock_again(dict(self._unlocked))
             with self._lock:

@@ -21,9 +21,11 @@ from time import sleep
 from typing import TYPE_CHECKING
 
 from containers.attached.batch_context import BatchContext
+from containers.attached.checkpoints.kafka_opening import Opening
 from containers.attached.kafka_columns import CannotWrite, record_columns
 from containers.engine import Writes
 from containers.spark.scripts.active_queries import TEMPORARY, ActiveQueries, ActiveQuery
+from containers.spark.scripts.checkpoint import ScriptCheckpoint
 from containers.spark.systems.kafka import KafkaTaskSystem
 from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced
 from containers.spark.systems.port import Grant
@@ -105,6 +107,8 @@ class KafkaWriters:
 
     def writer(self, rows: DataFrame, topic: str, options: Mapping[str, str]) -> DataStreamWriter:
         """See `App.kafka_writer`."""
+        if not hasattr(rows, "isStreaming"):
+            raise CannotWrite(f"`rows` must be a DataFrame, not {type(rows).__name__}")
         if not rows.isStreaming:
             raise CannotWrite("kafka_writer writes streaming queries: read the rows with spark.readStream")
         system = self._system(*kafka_settings(options, self._environment))
@@ -122,17 +126,17 @@ class KafkaWriters:
         return self._systems[key]
 
     def open(self, system: KafkaTaskSystem, topic: str, context: BatchContext, since: datetime) -> Grant:
-        """Fence former starts off, and read what they have written. `since`: when this start began. Raises CannotWrite, and what
-        `KafkaTaskSystem.fence` raises."""
+        """Fence former starts off, and read what they have written. `since`: when this start began. Raises CannotWrite,
+        CheckpointUnreadable, and what `KafkaTaskSystem.fence` raises."""
         query = self._query(context.lineage)
-
-        def unfinished() -> Mapping[int, datetime]:
-            """The batch that runs, if a former start has planned it. This start leaves a marker before each batch."""
-            planned = query.planned_at(context.batch)
-            return {context.batch: planned} if planned < since else {}
-
+        opening = Opening(ScriptCheckpoint(self._spark, query.checkpoint), topic)
+        planned = query.planned_at(context.batch)
+        unwritten = planned >= since or opening.left(context)  # this start leaves a marker before each batch
+        if unwritten:
+            opening.begin(context)
         grant = self._grant(context)
-        system.fence(grant, topic, Delivery.EXACTLY_ONCE, unfinished)
+        system.fence(grant, topic, Delivery.EXACTLY_ONCE, lambda: {} if unwritten else {context.batch: planned})
+        opening.end()
         self._open[context.lineage, topic] = (system, grant)
         return grant
 

@@ -18,7 +18,7 @@ from sluice import logconfig
 from sluice.cli.runner import LOCAL, Url, call
 from sluice.clock import SystemClock
 from sluice.core.errors import CoordinatorUnreachable
-from sluice.core.ids import ExecutionContainerId, JobName
+from sluice.core.ids import ExecutionContainerId, JobName, checked_name
 from sluice.randomness import new_uuid
 
 
@@ -44,6 +44,7 @@ def execute(
     The command is started when no other machine runs the job, and ended with all its processes when the lease is lost. The exit code is the
     command's; 128 and the number of the signal that ended it; 3 if the lease was lost; 1 if it may not be started.
     """
+    checked_name("job", job)
     stamp = logconfig.configure(logconfig.read_log_settings())
     stamp.fields["job"] = job
     check_deploy_mode(command, os.environ)

@@ -12,7 +12,7 @@ from containers.state.checkpoint import relocate
 from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.runner import LOCAL, Job, Url, call
 from sluice.client import OperatorClient
-from sluice.core.errors import BadSettings, UnknownSnapshot
+from sluice.core.errors import BadOption, UnknownSnapshot
 from sluice.core.ids import directory_name
 from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.wire import snapshots as wire_snapshots
@@ -65,7 +65,7 @@ def export(
 async def write_checkpoints(
     client: OperatorClient, job: str, into: Path, stage: str | None, task: str | None, blob_store: str | None, *, quiet: bool
 ) -> ExportReply:
-    """Raises UnknownSnapshot if the job has no snapshot, and BadSettings if a directory exists."""
+    """Raises UnknownSnapshot if the job has no snapshot, and BadOption if a directory exists."""
     found = await _heads(client, job, stage, task)
     if not found:
         of = f" of {stage}" if stage else ""
@@ -73,7 +73,7 @@ async def write_checkpoints(
     directories = {each.checkpoint_id: into / _name(each.task) / each.stage for each in found}
     for directory in directories.values():
         if directory.exists():
-            raise BadSettings(f"{directory} exists: name a directory that does not exist")
+            raise BadOption(f"{directory} exists: name a directory that does not exist")
     exported = []
     for each in found:
         directory = directories[each.checkpoint_id]

@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 from containers.local.logs import runs_by_age
-from sluice.core.errors import BadSettings
+from sluice.core.errors import BadOption
+from sluice.streams.settings import read_stream_settings
 
 POLL = timedelta(seconds=0.3)
 
@@ -25,19 +26,20 @@ def logs(
     jvm: Annotated[bool, typer.Option("--jvm", help="The logs of Spark's JVMs instead of those of containers.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, metavar="N", help="Number of last lines of each file.")] = 100,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue to print new lines until Ctrl-C.")] = False,
-    home: Annotated[Path, typer.Option(envvar="SLUICE_HOME", help="The directory given to `sluice run`.")] = Path(".sluice"),
+    home: Annotated[Path | None, typer.Option(envvar="SLUICE_HOME", help="The directory given to `sluice run`. Default: .sluice.")] = None,
 ) -> None:
     """Print the logs of the processes that `sluice run` starts on this machine.
 
     Containers that a platform starts log to standard error: see the platform's own command.
     """
-    place = home / "logs" if coordinator else run_directory(home / "logs", run)
+    directory = read_stream_settings(home=home).home / "logs"
+    place = directory if coordinator else run_directory(directory, run)
     if coordinator and jvm:
-        raise BadSettings("--coordinator and --jvm are different logs: leave out one")
+        raise BadOption("--coordinator and --jvm are different logs: leave out one")
     pattern = "coordinator.log" if coordinator else f"{'jvm' if jvm else 'container'}-{slot or '*'}.log"
     followed = {file: Followed(file) for file in files(place, pattern)}
     if not followed:
-        raise BadSettings(f"{place} has no {pattern}")
+        raise BadOption(f"{place} has no {pattern}")
     for file, each in followed.items():
         _print(file, each.last(lines), headed=len(followed) > 1)
     while follow:
@@ -48,7 +50,7 @@ def logs(
 
 
 def run_directory(directory: Path, run: str | None) -> Path:
-    """The directory of the logs of a run, of a job's newest run, or of the newest run. Raises BadSettings."""
+    """The directory of the logs of a run, of a job's newest run, or of the newest run. Raises BadOption."""
     newest_last = runs_by_age(directory)
     if run is None:
         found = newest_last
@@ -57,7 +59,7 @@ def run_directory(directory: Path, run: str | None) -> Path:
     if not found:
         known = ", ".join(each.name for each in newest_last) or "none"
         what = "of a run" if run is None else f"of {run}"
-        raise BadSettings(f"{directory} has no logs {what}; runs that have logs: {known}. Give --home as to `sluice run`")
+        raise BadOption(f"{directory} has no logs {what}; runs that have logs: {known}. Give --home as to `sluice run`")
     return found[-1]
 
 

@@ -15,7 +15,7 @@ from sluice.cli.documents import print_reply
 from sluice.cli.runner import call, find_job
 from sluice.cli.snapshots import CopiedSnapshotReply
 from sluice.client import OperatorClient
-from sluice.core.errors import BadSettings, UnknownSnapshot
+from sluice.core.errors import BadOption, UnknownSnapshot
 from sluice.core.ids import JobName, RunId, StageKey, StageName, TaskName
 from sluice.core.snapshots.snapshot import BlobId
 from sluice.wire import snapshots as wire_snapshots
@@ -25,9 +25,9 @@ PINNED_FOR = timedelta(days=1)
 
 
 def copy_snapshot(url: str, job: str, task: str, stage: str, checkpoint: str, into: Path, blob_store: str | None, *, as_json: bool) -> None:
-    """Raises BadSettings if the directory exists, and what a restore raises."""
+    """Raises BadOption if the directory exists, and what a restore raises."""
     if into.exists():
-        raise BadSettings(f"{into} exists: name a directory that does not exist")
+        raise BadOption(f"{into} exists: name a directory that does not exist")
     restored = call(url, lambda client: copied(client, job, task, stage, checkpoint, into.absolute(), blob_store, quiet=as_json))
     reply = CopiedSnapshotReply(directory=str(into), files=restored.files, bytes=restored.bytes)
     print_reply(reply, lambda _: f"{into}: {restored}", as_json=as_json)

@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sluice.core.errors import BadSettings
+from sluice.logconfig import ERROR, REMEDY
 
 _BLOCK = 1 << 20
 _TAIL = 1 << 16
@@ -91,10 +92,12 @@ def _rotated(file: Path) -> Iterator[Path]:
 
 
 def last_line(file: Path) -> str:
-    """The last line of the file that is not blank; "" if there is none."""
+    """The last line of the file that is not blank; "" if there is none. Of the two lines of `print_final_error`, that of the error."""
     with file.open("rb") as log:
         log.seek(max(0, os.fstat(log.fileno()).st_size - _TAIL))
         lines = log.read().decode(errors="replace").strip().splitlines()
+    if len(lines) > 1 and lines[-1].startswith(REMEDY):
+        return lines[-2].removeprefix(ERROR)
     return lines[-1] if lines else ""
 
 

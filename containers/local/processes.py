@@ -7,6 +7,7 @@ stop in order.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -26,6 +27,8 @@ from sluice.core.errors import BadSettings, SluiceError
 from sluice.core.ids import ProcessorId, RunId
 from sluice.core.jobmodels.placement import slots
 from sluice.randomness import new_uuid
+
+log = logging.getLogger(__name__)
 
 ROTATE_EVERY = timedelta(seconds=1)
 """The interval of rotation. A log file may exceed its limit by what is written in this time."""
@@ -127,6 +130,10 @@ class Processes:
             slot.again_at = now + min(30.0, 0.5 * 2 ** (len(slot.crashes) - 1))
         return now >= slot.again_at
 
+    def postpone(self, slot: Slot, pause: timedelta) -> None:
+        """Do not start a process that is down before that time has passed."""
+        slot.again_at = self._clock.elapsed() + pause.total_seconds()
+
     def log_of(self, slot: Slot) -> Path:
         return self._logs / (slot.log or f"{slot.name}.log")
 
@@ -151,6 +158,10 @@ FINAL = frozenset({EXIT_REPEATED_FAILURE})
 """Exit codes of a container that would fail again with the same error."""
 
 STOP_WITHIN = timedelta(seconds=150)
+
+SPARE_AGAIN = timedelta(minutes=1)
+
+LOG_ENDS = "its log ends: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +235,7 @@ class LocalContainers:
         wanted |= {f"spare-{number}": None for number in range(self._spares)}
         self._slots = {name: slot for name, slot in self._slots.items() if slot.up or name in wanted}
         for slot in [self._slots.setdefault(name, self._slot(name, number)) for name, number in wanted.items()]:
-            if not slot.up and self._processes.due(slot):
+            if not slot.up and self._due(slot):
                 if self._spares and slot.starts:
                     slot.processor_id = None
                 if slot.processor_id is None:
@@ -232,6 +243,18 @@ class LocalContainers:
                 slot.environment["SLUICE_SPARE"] = str(slot.processor_id is None).lower()
                 slot.environment["EXECUTION_ENV_CONTAINER_ID"] = f"{self._run_id}-{slot.name}-{new_uuid().hex[:8]}"
                 await self._processes.start(slot)
+
+    def _due(self, slot: Slot) -> bool:
+        """See `Processes.due`. A spare that cannot run, for example because the machine has no memory for it, is started again each minute
+        while there is a container for each slot. Raises RestartLimitReached."""
+        try:
+            return self._processes.due(slot)
+        except RestartLimitReached:
+            if slot.environment.get("SLUICE_SPARE") != "true" or len(self.up) < len(self._wanted):
+                raise
+            log.warning("%s does not stay up, and is started once a minute: see %s", slot.name, self._processes.log_of(slot))
+            self._processes.postpone(slot, SPARE_AGAIN)
+            return False
 
     async def cause(self, often: RestartLimitReached) -> str:
         """Why and how a container ended, and where its log is. The text begins with the reason that the container reported, or has the last
@@ -241,14 +264,14 @@ class LocalContainers:
             for each in (await self._client.run(self._run_id)).incarnations:
                 if each.execution_container_id == last and each.reason:
                     return f"{each.reason}\n{often}" + ("" if log in each.reason else f"\n{log}")
-        return f"{often}: its log ends: {self._processes.last_line(often.slot)}\n{log}"
+        return f"{often}: {LOG_ENDS}{self._processes.last_line(often.slot)}\n{log}"
 
     def failed(self, orderly: Sequence[int]) -> str:
         """How a container ended with an exit code other than these; "" if none did."""
         for slot in self.slots:
             code = next((code for code in slot.codes if code not in orderly), None)
             if code is not None:
-                return f"{slot.name} ended with exit code {code}: its log ends: {self._processes.last_line(slot)}"
+                return f"{slot.name} ended with exit code {code}: {LOG_ENDS}{self._processes.last_line(slot)}"
         return ""
 
     def signal(self, which: signal.Signals) -> None:

@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from containers.local.processes import RESTARTS, Launch, LocalContainers, Processes, RestartLimitReached, Slot, ended
+from containers.errors import CoordinatorNotStarted
+from containers.local.ports import free_ports
+from containers.local.processes import LOG_ENDS, RESTARTS, Launch, LocalContainers, Processes, RestartLimitReached, Slot, ended
+from containers.settings import read_container_settings
 from containers.worker_python import last_on_path
 from sluice.cli.console.live import LiveTable, StatusLine
 from sluice.cli.console.pages import ProcessRow
 from sluice.cli.console.tables import Screen, is_interactive
-from sluice.client import CoordinatorClient
+from sluice.client import LOCAL, CoordinatorClient
 from sluice.clock import Clock, SystemClock
-from sluice.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
+from sluice.core.errors import BadOption, BadSettings, SluiceError
 from sluice.core.ids import RunId
 from sluice.core.jobmodels.placement import spares_of
 from sluice.core.lifecycle import RunState
@@ -33,6 +36,7 @@ from sluice.wire import runs as wire_runs
 
 LOCAL_KAFKA = "127.0.0.1:9092"
 RUN_FAILED = "the run failed: "
+STOPPING = "stopping between two batches; a second Ctrl-C interrupts them"
 TICK = timedelta(seconds=1)
 START_WITHIN = timedelta(seconds=30)
 NEXT_WITHIN = timedelta(seconds=10)
@@ -68,8 +72,8 @@ def run_options(
     bind: Sequence[str] = (),
     master: str | None = None,
 ) -> RunOptions:
-    """Check the options and Spark, as far as possible before a process is started. Raises BadJobFile, BadSettings, BadPlacement,
-    PySparkMissing, SparkUnsupported."""
+    """Check the options, Spark and the settings of the containers, as far as possible before a process is started. Raises BadJobFile,
+    BadSettings, BadPlacement, PySparkMissing, SparkUnsupported."""
     checked_spark(os.environ)
     request = job_request(job_file, containers, start, system, config, bind)
     try:
@@ -77,8 +81,15 @@ def run_options(
     except ValueError as error:
         raise BadSettings(f"--home: {error}") from None
     if not 0 <= port <= 65535:
-        raise BadSettings(f"--port takes 0 to 65535, not {port}")
-    return RunOptions(job_file.absolute(), request, home.absolute(), port or _free_port(), master)
+        raise BadOption(f"--port takes 0 to 65535, not {port}")
+    _check_container_settings(home)
+    return RunOptions(job_file.absolute(), request, home.absolute(), port or free_ports(1)[0], master)
+
+
+def _check_container_settings(home: Path) -> None:
+    """Raises BadSettings for a variable of the environment that every container would refuse. Those that `container_environment` and
+    `LocalContainers` set do not matter."""
+    read_container_settings(coordinator_url=LOCAL, run_id="run", processor_id="0", home=home, EXECUTION_ENV_CONTAINER_ID="container")
 
 
 def coordinator_environment(options: RunOptions) -> dict[str, str]:
@@ -100,12 +111,6 @@ def coordinator_command(options: RunOptions) -> list[str]:
     ]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def display_of(client: CoordinatorClient, rows: Callable[[], Sequence[ProcessRow]], clock: Clock) -> LiveTable | StatusLine:
     """A table on a terminal, otherwise status lines."""
     screen = Screen(sys.stdout)
@@ -119,6 +124,7 @@ class LocalRun:
         self._options = options
         self._stopping = asyncio.Event()
         self._signals = 0
+        self._on_terminal = False
         self._coordinator = Slot("coordinator", coordinator_command(options), coordinator_environment(options))
         self._containers: LocalContainers | None = None
         self._client = CoordinatorClient(options.url)
@@ -133,31 +139,38 @@ class LocalRun:
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, self._on_signal)
         display = display_of(self._client, self._rows, self._clock)
+        self._on_terminal = isinstance(display, LiveTable)
         try:
-            self._options.launch.create_logs()
-            await self._start_coordinator()
-            await self._deploy()
-            display.start(self._run_id)
-            if await self._supervise() is RunState.DRAINED:
-                await display.stop()
-                await self._serve_next()
+            await self._serve(display)
         except SluiceError as error:
             if not self._failure:
-                self._failure, self._remedy = f"{error.title()} {error}", remedy_of_error(error)
+                self._failure, self._remedy = f"{error.title()} {error}", self._remedy or remedy_of_error(error)
         except RestartLimitReached as often:
             self._failure = await self._why(often)
         finally:
-            display.ending("stopping between batches; Ctrl-C again interrupts them")
+            display.ending(STOPPING)
             await self._end_containers()
             await display.stop()
             await self._end_coordinator()
             await self._client.close()
         if self._failure:
             print(f"sluice: {self._failure}", file=sys.stderr)
-            if remedy := self._remedy or remedy_of_reason(self._failure.removeprefix(RUN_FAILED)):
+            if remedy := self._remedy or remedy_of_reason(self._failure.removeprefix(RUN_FAILED).rpartition(LOG_ENDS)[2]):
                 print(f"remedy: {plain(remedy)}", file=sys.stderr)
             return 1
         return 0
+
+    async def _serve(self, display: LiveTable | StatusLine) -> None:
+        """Raises SluiceError, RestartLimitReached."""
+        self._options.launch.create_logs()
+        await self._start_coordinator()
+        if self._stopping.is_set():
+            return
+        await self._deploy()
+        display.start(self._run_id)
+        if await self._supervise() is RunState.DRAINED:
+            await display.stop()
+            await self._serve_next()
 
     def _rows(self) -> Sequence[ProcessRow]:
         now = self._clock.elapsed()
@@ -170,26 +183,28 @@ class LocalRun:
     def _on_signal(self) -> None:
         self._signals += 1
         self._stopping.set()
+        if self._signals == 1 and not self._on_terminal:  # there, the table says it
+            print(STOPPING, file=sys.stderr, flush=True)
         if self._signals > 1 and self._containers is not None:
             self._containers.signal(signal.SIGTERM)
 
     async def _start_coordinator(self) -> None:
+        """Returns when it answers, or after Ctrl-C. Raises BadOption, CoordinatorNotStarted."""
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", self._options.port))
             except OSError as error:
-                raise BadSettings(
-                    f"port {self._options.port} is in use ({error.strerror}): choose another one with --port, or 0"
-                ) from error
+                raise BadOption(f"port {self._options.port} is in use ({error.strerror}): choose another one with --port, or 0") from error
         await self._processes.start(self._coordinator)
         give_up = self._clock.elapsed() + START_WITHIN.total_seconds()
         while not await self._answers():
+            if self._stopping.is_set():
+                return
             if not self._coordinator.up or self._clock.elapsed() > give_up:
-                log_file = self._processes.log_of(self._coordinator)
-                raise CoordinatorUnreachable(
-                    f"the coordinator did not start: {self._processes.last_line(self._coordinator)}\nlog: {log_file}"
-                )
+                why = self._processes.last_line(self._coordinator)
+                self._remedy = remedy_of_reason(why)
+                raise CoordinatorNotStarted(f"{why}\nlog: {self._processes.log_of(self._coordinator)}")
             await self._pause(timedelta(seconds=0.1))
         print(f"coordinator {self._options.url}", flush=True)
 
@@ -251,7 +266,7 @@ class LocalRun:
 
     async def _why(self, often: RestartLimitReached) -> str:
         if often.slot is self._coordinator or self._containers is None:
-            return f"{often}: its log ends: {self._processes.last_line(often.slot)}\nlog: {self._processes.log_of(often.slot)}"
+            return f"{often}: {LOG_ENDS}{self._processes.last_line(often.slot)}\nlog: {self._processes.log_of(often.slot)}"
         return await self._containers.cause(often)
 
     async def _pause(self, duration: timedelta) -> None:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from containers.local.processes import Launch, LocalContainers, Processes, RestartLimitReached
-from containers.local.run import display_of
+from containers.local.run import STOPPING, display_of
 from sluice.cli.console.pages import ProcessRow
 from sluice.cli.upgrade.decide import LocalOptions
 from sluice.cli.upgrade.watch import ORDERLY_CODES
@@ -89,7 +89,7 @@ class LocalUpgrade:
         try:
             failure = await self._until_the_end(self._containers, self._run_id, stopping)
         finally:
-            display.ending("stopping between batches; Ctrl-C again interrupts them")
+            display.ending(STOPPING)
             try:
                 await self._client.stop_run(self._run_id, failure or "sluice upgrade ends", failed=bool(failure))
             except SluiceError:

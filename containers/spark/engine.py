@@ -300,14 +300,13 @@ class SparkEngine:
         return None if known is None or known.caps is None else known.caps.progress
 
     def pause(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
+        known = self._queries[query.name]
         try:
-            paused = pause(self._opened.spark, query, deadline, forced)
+            known.paused = pause(self._opened.spark, query, deadline, forced, known.limit)
         except Exception as error:  # the gate uses internals of Spark
             log.warning("%s cannot be paused, and is stopped instead", query.name, exc_info=error)
             return False
-        if paused is not None:
-            self._queries[query.name].paused = paused
-        return paused is not None
+        return known.paused is not None
 
     def resume(self, query: Any) -> None:
         known = self._queries[query.name]
@@ -323,7 +322,7 @@ class SparkEngine:
         paused, known.paused = known.paused, None
         if paused is not None:
             return paused.end(deadline, forced)
-        return stop_between_batches(self._opened.spark, query, deadline, forced)
+        return stop_between_batches(self._opened.spark, query, deadline, forced, known.limit)
 
     def forget(self, query: str) -> None:
         self._queries.pop(query, None)

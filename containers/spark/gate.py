@@ -38,7 +38,7 @@ from containers.spark.jvm import (
     watermark_propagator,
 )
 from containers.spark.listener import OperatorState, operator_states
-from containers.spark.query import await_initialised, stop_between_batches, terminate
+from containers.spark.query import RowLimit, await_initialised, stop_between_batches, terminate
 from containers.state.offsets.offsetlog import NOTHING_YET, OffsetSeq, millis
 
 if TYPE_CHECKING:
@@ -92,9 +92,10 @@ class Gate:
 class PausedQuery:
     """A query between two batches. `run` runs one and pauses the query again, `resume` resumes the query, `end` stops it."""
 
-    def __init__(self, spark: SparkSession, query: StreamingQuery) -> None:
+    def __init__(self, spark: SparkSession, query: StreamingQuery, limit: RowLimit | None = None) -> None:
         """Call `pause` instead of this."""
         self._spark = spark
+        self._limit = limit
         self._query = query
         self._execution = query._jsq.streamingQuery()
         self._sources = self._execution.uniqueSources()
@@ -111,7 +112,10 @@ class PausedQuery:
         return int(self._execution.getLatestExecutionContext().batchId())
 
     def close(self) -> None:
-        """Replace the sources by the gate. A query that waits for input asks its sources once more."""
+        """Replace the sources by the gate. A query that waits for input or for a core asks its sources once more, and finds nothing to read
+        if its limit is known."""
+        if self._limit is not None:
+            self._limit.stop_reading()
         ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call]
         limit = java(self._spark, READ_LIMIT).allAvailable()
         set_member(self._execution, "uniqueSources", scala_object(self._spark, NO_ENTRIES).empty().updated(self.gate, limit))
@@ -127,6 +131,8 @@ class PausedQuery:
     def resume(self) -> None:
         """Put the sources back, and let the query continue."""
         self._interval(self._trigger_millis)
+        if self._limit is not None:
+            self._limit.continue_reading()
         set_member(self._execution, "uniqueSources", self._sources)
         self.gate.answer()
 
@@ -193,12 +199,15 @@ class PausedQuery:
         return java(self._spark, runtime_class(self._spark, STREAM_PROGRESS))(ends)
 
 
-def pause(spark: SparkSession, query: StreamingQuery, deadline: timedelta, forced: threading.Event) -> PausedQuery | None:
+def pause(
+    spark: SparkSession, query: StreamingQuery, deadline: timedelta, forced: threading.Event, limit: RowLimit | None = None
+) -> PausedQuery | None:
     """Let the running batch finish, and pause the query before the next one. None if the query has ended, or if the batch did not finish
-    by `deadline` or before `forced` was set: the query then continues. Blocks while a batch runs."""
+    by `deadline` or before `forced` was set: the query then continues. Blocks while a batch runs. `limit`: that of the query; without it a
+    query that waits for a core runs one more batch if it has something to read."""
     over = monotonic() + deadline.total_seconds()
     await_initialised(query, deadline)  # which sets the sources
-    paused = PausedQuery(spark, query)
+    paused = PausedQuery(spark, query, limit)
     try:
         paused.close()
         while query.isActive and not forced.is_set() and monotonic() <= over:

@@ -118,22 +118,19 @@ public class InputGates {
         return gate;
     }
 
-    /** Opens gates, waits for some milliseconds, and then until a gate waits. Returns the waiting gates, null after close. */
-    public synchronized String exchange(String opened, long pause) throws InterruptedException {
-        String[] ids = opened.split(",");
-        for (int i = 0; i < ids.length; i++) {
-            Object gate = ids[i].isEmpty() ? null : present.get(Long.valueOf(ids[i]));
+    public synchronized void open(String ids) {
+        String[] each = ids.split(",");
+        for (int i = 0; i < each.length; i++) {
+            Object gate = present.get(Long.valueOf(each[i]));
             if (gate != null) {
                 ((InputGate) gate).opened = true;
-                notifyAll();
             }
         }
-        long until = System.nanoTime() + pause * 1000000L;
-        long left = pause;
-        while (!closed && left > 0L) {
-            wait(left);
-            left = (until - System.nanoTime()) / 1000000L;
-        }
+        notifyAll();
+    }
+
+    /** Waits until a gate waits. Returns the waiting gates that are not open, null after close. */
+    public synchronized String waiting() throws InterruptedException {
         while (!closed && waiting.isEmpty()) {
             wait();
         }
@@ -347,6 +344,10 @@ ASKED_EVERY = timedelta(seconds=1)
 FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=5), timedelta(milliseconds=100)
 """The shortest and the longest time between two lookups of the ends of streams."""
 
+REPEATS = 9
+"""How many times the positions of waiting queries are used again, if no query could have begun a batch for new records. A call of the JVM
+costs more than the lookup of the ends."""
+
 GROWTH = 1.5
 """By which factor that time grows while nothing arrives."""
 
@@ -402,6 +403,10 @@ class InputGates:
         self._gates: dict[int, Any] = {}
         self._reads: dict[int, Sequence[StreamId]] = {}
         self._opened: set[int] = set()
+        self._positions: dict[int, tuple[str, Mapping[Ssp, int]]] = {}
+        """What the last call of the JVM has returned, with the texts. The texts of queries that wait do not change."""
+        self._repeated = 0
+        self._closed = threading.Event()
         self._lock = threading.Lock()
 
     def new_gate(self, query: str, reads: Sequence[StreamId], waits: Waits, execution: Any) -> Any:
@@ -437,18 +442,35 @@ class InputGates:
 
     def exchange(self, opened: Collection[int], pause: timedelta) -> Mapping[int, Mapping[Ssp, int]] | None:
         """Open these gates and those of `open`, wait for `pause`, and then until a gate waits. Returns how far the query of each waiting
-        gate has read. None after `close`. Blocks."""
+        gate has read. None after `close`. Blocks. While all queries wait, the JVM is asked only every `REPEATS` times. In between, a query
+        may have read more than is returned here, if its call has passed without `open`."""
         with self._lock:
             numbers, self._opened = {*opened, *self._opened}, set()
-        text = self._java.exchange(",".join(map(str, numbers)), pause // MILLISECOND)
+            all_wait = bool(self._gates) and self._positions.keys() >= self._gates.keys()
+        if numbers:
+            self._java.open(",".join(map(str, numbers)))
+        if self._closed.wait(pause.total_seconds()):
+            return None
+        if all_wait and not numbers and self._repeated < REPEATS:
+            self._repeated += 1
+            return {gate: positions for gate, (_, positions) in self._positions.items()}
+        self._repeated = 0
+        text = self._java.waiting()
         if text is None:
             return None
         with self._lock:
             reads = dict(self._reads)
-        waiting = [line.split("\t") for line in str(text).split("\n") if line]
-        return {int(number): positions_of(texts, reads.get(int(number), ())) for number, *texts in waiting}
+        found: dict[int, tuple[str, Mapping[Ssp, int]]] = {}
+        for line in filter(None, str(text).split("\n")):
+            number, *texts = line.split("\t")
+            gate = int(number)
+            known = self._positions.get(gate, ("", {}))
+            found[gate] = known if known[0] == line else (line, positions_of(texts, reads.get(gate, ())))
+        self._positions = found
+        return {gate: positions for gate, (_, positions) in found.items()}
 
     def close(self) -> None:
+        self._closed.set()
         self._java.close()
 
 

@@ -72,12 +72,17 @@ def offset_metadata(spark: SparkSession, now: datetime) -> str:
     return json.dumps(metadata, separators=(",", ":"))
 
 
-def stop_between_batches(spark: SparkSession, query: StreamingQuery, deadline: timedelta, forced: threading.Event) -> bool:
+def stop_between_batches(
+    spark: SparkSession, query: StreamingQuery, deadline: timedelta, forced: threading.Event, limit: RowLimit | None = None
+) -> bool:
     """Let the running batch finish and commit, then stop, and return True. After `deadline`, or once `forced` is set, interrupt the batch
-    and return False; it runs again at the next start. Blocks.
+    and return False; it runs again at the next start. Blocks. `limit`: that of the query; without it a query that waits for a core runs one
+    more batch if it has something to read.
 
     `StreamingQuery.stop()` alone always interrupts. The loop of the query ends by itself between two batches when its state is TERMINATED.
     """
+    if limit is not None:
+        limit.stop_reading()
     terminate(spark, query)
     waited = step = 0.02
     forced.wait(step)  # a trigger that has just passed the check becomes visible
@@ -101,7 +106,8 @@ PYTHON_READ_LIMIT = "org.apache.spark.sql.execution.datasources.v2.python.Python
 
 
 class RowLimit:
-    """The limit of rows that a batch of a running query reads from each source. It changes with each batch (`sluice.core.batchsize`)."""
+    """The limit of rows that a batch of a running query reads from each source. It changes with each batch (`sluice.core.batchsize`).
+    Thread-safe."""
 
     def __init__(self, sizes: BatchSizes, set_limit: Callable[[int], None]) -> None:
         """`set_limit` sets the limit of all sources of the query (`SourceLimits.set`)."""
@@ -112,16 +118,31 @@ class RowLimit:
         """Whether there was more to read than the last batch has read. A batch of less than half of the limit was not limited: what it left
         has arrived since it was planned, so it is no backlog."""
         self._first = True
+        self._stopped = False
+        self._lock = threading.Lock()
         set_limit(self.rows)
+
+    def stop_reading(self) -> None:
+        """Let the query find nothing to read. A query that is to be paused or stopped while it waits for a core asks its sources once more,
+        and would run a batch that others wait for."""
+        with self._lock:
+            self._stopped = True
+            self._set_limit(0)
+
+    def continue_reading(self) -> None:
+        with self._lock:
+            self._stopped = False
+            self._set_limit(self.rows)
 
     def committed(self, rows: int, behind: int | None, took: timedelta) -> None:
         """Record a batch: its rows, the records that it left unread when it was planned, and its duration. Called on one thread."""
         self.behind = bool(behind) and rows >= self.rows // 2
         limit = self._sizes.after(self.rows, took, more=self.behind, first=self._first)
         self._first = False
-        if limit != self.rows:
-            self.rows = limit
-            self._set_limit(limit)
+        with self._lock:
+            changed, self.rows = limit != self.rows, limit
+            if changed and not self._stopped:
+                self._set_limit(limit)
 
 
 class SourceLimits:

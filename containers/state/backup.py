@@ -21,7 +21,7 @@ from datetime import timedelta
 
 from containers.engine import StageStart
 from containers.state.checkpoint import inspect
-from containers.state.commits.commit import CommitState, commit, open_commits
+from containers.state.commits.commit import CommitOverdue, CommitState, commit, open_commits
 from containers.state.context import StateContext
 from containers.state.offsets.batch_waits import BatchWaits
 from containers.state.offsets.wal import OffsetLogGate
@@ -36,10 +36,6 @@ log = logging.getLogger(__name__)
 
 WATCH_EVERY = timedelta(seconds=5)
 """How often it is checked whether the backup is overdue."""
-
-
-class CommitOverdue(Unavailable):
-    """The state could not be backed up for too long."""
 
 
 class Backup:
@@ -71,6 +67,7 @@ class Backup:
         start = self._start = prepared.start
         self._gate = OffsetLogGate(state, start, self._waits)
         self._commits = await open_commits(start, prepared.follows, state, prepared.damaged)
+        self._commits.keep_running_batch = self._gate.keep_running_batch
         self._last_batch = await self._last_on_disk()
         self._behind_since = state.clock.elapsed()
         return replace(start, batch_hooks=(*start.batch_hooks, self))
@@ -234,6 +231,8 @@ class Backup:
             try:
                 async with asyncio.timeout(limit.total_seconds()):
                     await self.commit(up_to)
+            except CommitOverdue:
+                raise
             except (Unavailable, TimeoutError) as error:
                 self._state.meter(self._start).backup.failed += 1
                 self._failed_with = str(error) or "it took too long"

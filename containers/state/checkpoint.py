@@ -140,9 +140,12 @@ def write_offset_log(directory: Path, batch: int, entry: str) -> None:
 
 
 def set_lineage(directory: Path, lineage: Lineage) -> None:
-    """Give a checkpoint on which no query runs a new lineage. Atomic."""
-    (directory / ".metadata.crc").unlink(missing_ok=True)
-    _write_whole(directory / "metadata", json.dumps({"id": lineage}), directory / ".metadata.sluice")
+    """Give a checkpoint on which no query runs a new lineage. Atomic. Raises DiskFull, DiskUnwritable."""
+    try:
+        (directory / ".metadata.crc").unlink(missing_ok=True)
+        _write_whole(directory / "metadata", json.dumps({"id": lineage}), directory / ".metadata.sluice")
+    except OSError as error:
+        raise _unwritable(directory, error) from error
 
 
 def mark_emptied(directory: Path, drain: str, batch: int) -> None:

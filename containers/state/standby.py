@@ -16,7 +16,7 @@ from containers.state.diff import Identity
 from containers.state.files import LocalFiles
 from containers.state.meters import CopyMeter
 from containers.state.recovery.restore import Restored
-from sluice.core.errors import BlobMissing, SluiceError
+from sluice.core.errors import BlobMissing, SluiceError, Unavailable
 from sluice.core.ids import ExecutionContainerId, StageKey, StageName, TaskName
 from sluice.core.snapshots.fingerprint import Fingerprint
 from sluice.core.snapshots.snapshot import BlobId, CommitId
@@ -47,6 +47,7 @@ class _Copy:
     checkpoint: CommitId | None = None
     files: CachedFingerprints = field(default_factory=CachedFingerprints)
     meter: CopyMeter = field(default_factory=CopyMeter)
+    failure: str = ""
 
 
 class Standby:
@@ -88,7 +89,18 @@ class Standby:
         keep = {of[0] for of in wanted} | set(map(TaskName, reply.own))
         await state.in_thread(lambda: state.copies.keep_only(keep))
         for of, each in wanted.items():
-            await self._update_copy(of, each)
+            try:
+                await self._update_copy(of, each)
+            except Unavailable:
+                raise
+            except SluiceError as error:  # such as a damaged snapshot, which does not affect the other copies
+                self._say_failed(of, str(error))
+
+    def _say_failed(self, of: CopyKey, why: str) -> None:
+        """Log why a copy is not updated, once for each cause."""
+        if self._copies[of].failure != why:
+            log.warning("the standby copy of %s/%s is not updated: %s", *of, why)
+        self._copies[of].failure = why
 
     async def _update_copy(self, of: CopyKey, wanted: StandbyCopy) -> None:
         copy, checkpoint = self._copies[of], CommitId(wanted.snapshot.checkpoint_id)

@@ -317,3 +317,15 @@ def test_rows_that_are_no_stream_and_scripts_without_a_coordinator_are_refused(o
     unprotected = App(orders.spark, JobName("orders"), (), SystemClock(), timedelta(seconds=60))
     with pytest.raises(NotGranted, match="without a coordinator"):
         unprotected.kafka_writer(orders.rows(), orders.topic, options)
+
+
+def test_a_query_whose_first_start_could_not_open_its_producer_writes_its_planned_batch_at_the_next_start(orders: Orders) -> None:
+    """The topic did not exist. With missing ACLs, or a kill, it is the same: the batch is planned, and there is no marker."""
+    orders.topic = uuid4().hex
+    orders.script.feed("one", rows=2)
+    for _ in range(2):
+        failure(orders.write(orders.attach(), orders.rows()))
+    orders.topics.create(orders.topic, 3)
+    orders.run(orders.attach(), orders.rows())
+    assert orders.script.batches("orders", "commits") == ["0"]
+    assert orders.values() == ["0", "1"]

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pyspark
 import pytest
+from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -42,6 +43,7 @@ class Chain:
     spark: SparkSession
     topics: Topics
     root: Path
+    isolation: str = "read_uncommitted"
     prefix: str = field(default_factory=lambda: f"{uuid4().hex[:10]}.")
     started: list[StreamingQuery] = field(default_factory=list)
     fed: int = 0
@@ -63,6 +65,7 @@ class Chain:
 
     def read(self, name: str, schema: str) -> DataFrame:
         reader = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.topics.bootstrap)
+        reader = reader.option("kafka.isolation.level", self.isolation)
         rows = reader.option("subscribe", self.topic(name)).option("startingOffsets", "earliest").load()
         return rows.select(F.from_json(F.col("value").cast("string"), schema).alias("v")).select("v.*").withWatermark("at", "5 seconds")
 
@@ -143,6 +146,32 @@ def test_a_drain_closes_the_windows_of_each_query_after_those_that_write_its_inp
     again = chain.tens()
     with pytest.raises(StreamingQueryException, match="drain d-1 has written out its state"):
         again.awaitTermination()
+
+
+def test_a_query_reads_what_its_feeder_has_flushed_behind_a_transaction_of_another_program(supervisor: Supervisor, chain: Chain) -> None:
+    """The query reads only committed records. The transaction is aborted while the drain waits for it."""
+    chain.isolation = "read_committed"
+    supervisor.grant()
+    chain.feed(range(25))
+    tens, minutes = chain.tens(), chain.minutes()
+    tens.processAllAvailable()
+    minutes.processAllAvailable()
+    settings: dict[str, Any] = {"bootstrap.servers": chain.topics.bootstrap, "transactional.id": chain.topic("another")}
+    other = Producer(settings)
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.produce(chain.topic("tens"), b'{"at": "2024-01-01T00:00:00", "orders": 1000}')
+    other.flush(30)
+    supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["tens", "minutes"])
+    steps(supervisor, "stopped", {"tens", "minutes"})
+    supervisor.say("drain", uuid="d-1", phase="FLUSHING", needed=["tens", "minutes"])
+    steps(supervisor, "flushed", {"tens"})
+    steps(supervisor, "flushing", {"minutes"})
+    assert not minutes.awaitTermination(3)
+    other.abort_transaction(30)
+    steps(supervisor, "flushed", {"minutes"})
+    assert minutes.awaitTermination(60)
+    assert (chain.output("tens"), chain.output("minutes")) == ([5, 10, 10], [25])
 
 
 def test_a_checkpoint_begins_where_the_drain_has_ended_whatever_the_starting_offsets_are(supervisor: Supervisor, chain: Chain) -> None:

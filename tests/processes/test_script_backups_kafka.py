@@ -142,3 +142,26 @@ def test_after_a_lost_disk_batches_run_again_as_they_were_planned_and_each_row_i
     orders.feed()
     orders.await_rows(orders.fed)
     assert orders.written() == Counter(range(orders.fed))
+
+
+@pytest.mark.long  # tests/attached/test_repeated_batches.py has the same without processes
+def test_a_drain_of_a_script_whose_disk_was_lost_writes_each_row_once(orders: Script) -> None:
+    """The script starts again under the drain, and after it on the drained offsets."""
+    http = orders.coordinator.http
+    (orders.root / "orders.py").write_text(SCRIPT.replace(".dropDuplicates()", ""))  # a flush of state would not be a batch of the input
+    orders.start("one")
+    orders.feed()
+    orders.await_rows(ROWS)
+    orders.lose("one")
+    run = http.get("/runs", params={"job": orders.job, "limit": 1}).json()["runs"][0]["runId"]
+    http.post("/drain", json={"runId": run}).raise_for_status()  # or the machine was lost while the drain waited for another query
+    orders.start("two")
+    process, log = orders.started[-1]
+    wait_for("the end of the drain", lambda: http.get(f"/runs/{run}").json()["state"] == "DRAINED", BUSY_SECONDS, details=lambda: tail(log))
+    process.wait(120)
+    environment = {**os.environ, "SLUICE_COORDINATOR_URL": str(http.base_url)}
+    subprocess.run([*SLUICE, "start", orders.job], env=environment, check=True, timeout=120)
+    orders.start("two")
+    orders.feed()
+    orders.await_rows(orders.fed)
+    assert orders.written() == Counter(range(orders.fed))

@@ -23,12 +23,13 @@ from containers.spark.gate import PausedQuery, pause
 from containers.spark.input_gate import BatchLimit, InputGates, InputWatcher, Waits, input_gates
 from containers.spark.installation import GatedStarts
 from containers.spark.listener import BatchDone, Listener
-from containers.spark.query import start_query
+from containers.spark.query import RowLimit, SourceLimits, start_query, stop_between_batches
 from containers.spark.systems.registry import EndsOfSystems
 from containers.spark.task import StageTask
 from containers.spark.watermark import Capping, WatermarkGate
 from containers.state.offsets.offsetlog import from_millis
 from sluice.clock import SystemClock
+from sluice.core.batchsize import BatchSizes
 from sluice.core.ids import Lineage, StageName
 from sluice.core.watermarks import Cap, NoCap
 from tests.spark.conftest import SOON, Bench
@@ -87,8 +88,8 @@ class Gated:
         await_true(lambda: query.status["message"] == WAITING or not query.isActive)
         assert query.isActive, query.exception()
 
-    def pause(self, query: StreamingQuery) -> PausedQuery:
-        paused = pause(self.bench.spark, query, SOON, Event())
+    def pause(self, query: StreamingQuery, limit: RowLimit | None = None) -> PausedQuery:
+        paused = pause(self.bench.spark, query, SOON, Event(), limit)
         assert paused is not None
         self.bench.endings.callback(paused.end, SOON, Event())
         return paused
@@ -323,12 +324,28 @@ def test_a_batch_above_the_limit_begins_while_cores_are_idle_or_if_none_has_ende
         assert all(gated.bench.stop(each.query) for each in queries)
 
 
-def test_a_query_that_waits_for_a_core_can_be_paused(bench: Bench, tmp_path: Path) -> None:
+def test_a_query_that_waits_for_a_core_is_paused_without_a_batch(bench: Bench, tmp_path: Path) -> None:
     with gating(bench, ONE_AT_A_TIME) as gated:
         running, queued = running_and_queued(gated, tmp_path)
+        limit = RowLimit(BatchSizes(1000, SOON), SourceLimits(bench.spark, queued.query._jsq.streamingQuery()).set)
+        paused = gated.pause(queued.query, limit)
+        assert paused.gate.reached.wait(SOON.total_seconds())
+        assert not queued.begun.exists()
+        paused.resume()
+        running.end.touch()
+        await_true(queued.begun.exists)
         queued.end.touch()
-        assert gated.pause(queued.query).waits
-        assert not running.end.exists()
+        gated.await_rows(2 * len(EVENTS))
+        assert gated.bench.stop(running.query)
+        assert gated.bench.stop(queued.query)
+
+
+def test_a_query_that_waits_for_a_core_is_stopped_without_a_batch(bench: Bench, tmp_path: Path) -> None:
+    with gating(bench, ONE_AT_A_TIME) as gated:
+        running, queued = running_and_queued(gated, tmp_path)
+        limit = RowLimit(BatchSizes(1000, SOON), SourceLimits(bench.spark, queued.query._jsq.streamingQuery()).set)
+        assert stop_between_batches(bench.spark, queued.query, SOON, Event(), limit)
+        assert not queued.begun.exists()
         running.end.touch()
         assert gated.bench.stop(running.query)
 

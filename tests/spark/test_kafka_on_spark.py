@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
+from time import monotonic
+from typing import Any
 from uuid import uuid4
 
 import psutil
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from pyarrow import RecordBatch
 from pyspark.errors import StreamingQueryException
@@ -29,7 +32,7 @@ from containers.spark.query import start_query, stop_between_batches
 from containers.spark.replay import Replay
 from containers.spark.systems.kafka import KafkaTaskSystem
 from containers.spark.systems.kafka_markers import BATCH_HEADER, MarkerMissing
-from containers.spark.systems.kafka_transactions import ProducerFenced
+from containers.spark.systems.kafka_transactions import RENEW_AFTER, KafkaClients, ProducerFenced
 from containers.spark.systems.port import Grant
 from containers.spark.systems.row_transfer import FEW_BYTES, FEW_ROWS, collect_few, transfer
 from containers.spark.task import Bound, StageTask
@@ -37,7 +40,7 @@ from containers.state.checkpoint import Checkpoints, unfinished_batches
 from containers.state.offsets.offsetlog import positions_of
 from examples.harness.topics import Topics, topic_partition_of
 from sluice.clock import SystemClock
-from sluice.core.errors import BadJobFile, LeaseLost
+from sluice.core.errors import BadJobFile, LeaseLost, StreamConflict, StreamUnavailable
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
 from sluice.job import Delivery, Input, Intermediate, Output
 from sluice.streams.kafka import transactional_id
@@ -412,6 +415,47 @@ def test_an_owner_that_a_former_one_has_fenced_confirms_its_generation_and_write
     assert bench.numbers("out") == sorted([*range(10), *range(10)])
 
 
+class Unanswered:
+    """A day after the writer was opened, the brokers do not answer the renewal of its marker, until `fail` is set."""
+
+    def __init__(self) -> None:
+        self.renewing, self.fail = Event(), Event()
+        self.later = 0.0
+
+    def clients(self) -> KafkaClients:
+        scene = self
+
+        class Unreachable(Producer):
+            def send_offsets_to_transaction(self, *arguments: Any) -> None:
+                if scene.later and not scene.fail.is_set():
+                    scene.renewing.set()
+                    scene.fail.wait(60)
+                    raise KafkaException(KafkaError(KafkaError._APPLICATION))
+                super().send_offsets_to_transaction(*arguments)
+
+        return KafkaClients(producer=Unreachable, elapsed=lambda: monotonic() + self.later)
+
+
+def test_a_batch_that_waits_for_a_renewal_which_fails_can_be_written_again(bench: KafkaBench) -> None:
+    scene = Unanswered()
+    system = KafkaTaskSystem(bench.spark, bench.topics.bootstrap, KafkaProperties({}), clients=scene.clients())
+    rows = bench.spark.range(10).select(F.lit(b"k").alias("key"), F.col("id").cast("string").cast("binary").alias("value"))
+    system.append(bench.grant("in"), rows, 0, bench.topic("out"), {})
+    scene.later = RENEW_AFTER.total_seconds()
+    system.renew()
+    assert scene.renewing.wait(60)
+    begun = Event()
+    with ThreadPoolExecutor(1) as threads:
+        batch = threads.submit(system.append, bench.grant("in"), rows, 1, bench.topic("out"), {}, begun.set)
+        assert begun.wait(60)
+        assert not batch.done()
+        scene.fail.set()
+        assert isinstance(batch.exception(60), StreamUnavailable)
+    system.append(bench.grant("in"), rows, 1, bench.topic("out"), {})
+    system.close()
+    assert bench.numbers("out") == sorted([*range(10), *range(10)])
+
+
 def test_a_stage_with_an_unknown_delivery_is_refused(bench: KafkaBench) -> None:
     task = bench.task(bench.grant("in"))
     with pytest.raises(BadJobFile, match=r"delivery='twice'.*exactly-once, at-least-once"):
@@ -511,6 +555,20 @@ def test_sparks_sink_does_not_write_an_intermediate_stream_that_has_grown(bench:
 
     with pytest.raises(StreamingQueryException, match="has grown to 4 partitions"):
         bench.run_until_read(bench.grant("in"), route_with_spark)
+    assert bench.rows("mid") == []
+
+
+def test_sparks_sink_does_not_write_an_intermediate_stream_that_grows_while_a_batch_waits_for_its_offset_log_entry(
+    bench: KafkaBench,
+) -> None:
+    system = KafkaTaskSystem(bench.spark, bench.topics.bootstrap, KafkaProperties({}))
+    rows = bench.spark.range(70).select(*(F.col("id").cast("string").cast("binary").alias(name) for name in ("key", "value")))
+
+    def waits() -> None:
+        bench.topics.grow(bench.topic("mid"), 4)
+
+    with pytest.raises(StreamConflict, match="has grown to 4 partitions"):
+        system.append(bench.grant("in"), rows, 0, bench.topic("mid"), {}, waits, Delivery.AT_LEAST_ONCE, partitions=2)
     assert bench.rows("mid") == []
 
 

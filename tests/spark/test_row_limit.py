@@ -37,3 +37,21 @@ def test_batches_of_a_running_query_follow_changes_of_its_row_limit(either: Benc
         RowLimit(BatchSizes(most, SOON), SourceLimits(either.spark, execution).set)
         assert max(rows_of_batches(batch)) <= most
     assert either.stop(query)
+
+
+def test_a_query_that_is_to_be_paused_reads_nothing_until_it_continues(either: Bench) -> None:
+    drained = Drained(either, windowed)
+    query = either.start(drained.grant, windowed)
+    await_initialised(query, SOON)
+    limit = RowLimit(BatchSizes(1000, SOON), SourceLimits(either.spark, query._jsq.streamingQuery()).set)
+    either.feed(EVENTS[:1], batch=0)
+    query.processAllAvailable()
+    before = drained.committed
+    limit.stop_reading()
+    either.feed(EVENTS[1:], batch=1)
+    query.processAllAvailable()
+    assert drained.committed == before
+    limit.continue_reading()
+    query.processAllAvailable()
+    assert drained.committed > before
+    assert either.stop(query)

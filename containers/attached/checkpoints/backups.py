@@ -21,7 +21,7 @@ from containers.engine import StageStart
 from containers.errors import CheckpointUnreadable
 from containers.settings import read_container_settings
 from containers.state.checkpoint import DRAIN_MARKER, Checkpoints, inspect, read_local_checkpoint, relocate, write_offset_log
-from containers.state.commits.commit import CommitState, commit, open_commits
+from containers.state.commits.commit import CommitOverdue, CommitState, commit, open_commits
 from containers.state.context import StateContext
 from containers.state.offsets.wal import offset_log, put_in_all
 from containers.state.recovery.decision import LocalCheckpoint, OffsetLogEntry
@@ -202,9 +202,13 @@ class ScriptBackups:
         former = self._checkpoints.pop(wanted.stage, None)
         if former is not None:
             former.over.set()
-        made = CheckpointBackup(
-            state, wanted, prepared.start, await open_commits(prepared.start, prepared.follows, state, prepared.damaged)
-        )
+        start = prepared.start
+
+        async def reopen() -> CommitState:
+            opened = await self._open(replace(wanted, adopts=True), LocalCheckpoint(start.lineage, -1, -1))
+            return await open_commits(start, None if opened.snapshot is None else _snapshot(opened.snapshot), state)
+
+        made = CheckpointBackup(state, wanted, start, await open_commits(start, prepared.follows, state, prepared.damaged), reopen)
         self._checkpoints[wanted.stage] = made
         self._running.add(task := asyncio.create_task(made.run(), name=f"backup of {wanted.stage}"))
         task.add_done_callback(self._running.discard)
@@ -257,8 +261,12 @@ class ScriptBackups:
 class CheckpointBackup:
     """The backup of one checkpoint."""
 
-    def __init__(self, state: StateContext, wanted: Wanted, start: StageStart, commits: CommitState) -> None:
+    def __init__(
+        self, state: StateContext, wanted: Wanted, start: StageStart, commits: CommitState, reopen: Callable[[], Awaitable[CommitState]]
+    ) -> None:
+        """`reopen`: continue after the newest snapshot that the coordinator knows."""
         self._state = state
+        self._reopen = reopen
         self._start = start
         self._commits = commits
         self._one_commit = asyncio.Lock()
@@ -288,7 +296,12 @@ class CheckpointBackup:
             if not self._is_due():
                 continue
             try:
-                await self._commit()
+                try:
+                    await self._commit()
+                except CommitOverdue as overdue:
+                    self._note(str(overdue))
+                    async with self._one_commit:
+                        self._commits = await self._reopen()
             except (LeaseLost, StaleRun) as lost:
                 log.info("checkpoint %s is not backed up any more: %s", self._start.declared.stage.name, lost)
                 return

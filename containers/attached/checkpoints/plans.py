@@ -9,27 +9,21 @@ is in the checkpoint, and may be lost with it.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from containers.attached.checkpoints.repeats import Repeat
 from containers.attached.confirmation import Questions
 from containers.spark.gate import PausedQuery
-from containers.spark.scripts.active_queries import SPARK_ERRORS, ActiveQuery
+from containers.spark.scripts.active_queries import ActiveQuery
 from containers.spark.scripts.starts import pause_at_start
-from containers.state.offsets.offsetlog import parse
 from sluice.core.errors import Unavailable
 from sluice.core.ids import Lineage, StageName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-log = logging.getLogger("sluice")
-
-STEP_SECONDS = 0.02
 
 
 class PlanNotKept(Unavailable):
@@ -48,14 +42,19 @@ class Plans:
         self._stages: dict[Lineage, StageName] = {}
         self._last: dict[Lineage, int] = {}
         self._replays: dict[Lineage, Mapping[int, str]] = {}
+        self._planned: dict[Lineage, int] = {}
+        """The last batch that was planned by a former start."""
         self._running_again: dict[Lineage, int] = {}
         """Until which batch the running query repeats what was planned before."""
+        self._repeats: dict[str, Repeat] = {}
+        """By start of a query."""
 
     def add(self, lineage: Lineage, stage: StageName, replay: Mapping[int, str]) -> None:
         """A query may start on the checkpoint of this stage. `replay`: the batches that must run again, after the one that the checkpoint
         itself plans."""
         self._stages[lineage] = stage
         self._replays[lineage] = replay
+        self._planned[lineage] = max(replay, default=-1)
         self._last.pop(lineage, None)
         self._repeatable.pop(lineage, None)
 
@@ -88,38 +87,38 @@ class Plans:
 
     # --- batches that run again --------------------------------------------------------------------------------------
 
-    def repeat(self, spark: SparkSession, query: ActiveQuery) -> None:
+    def repeat(self, spark: SparkSession, query: ActiveQuery) -> Repeat | None:
         """Call it when a query starts, on its thread: after the batch that its checkpoint plans, the query runs the other batches that were
-        planned before, in the gate, and then continues."""
+        planned before, in the gate, and then continues. None if there are none."""
         lineage = Lineage(query.id)
         replay = self._replays.pop(lineage, {})
         if not replay:
-            return
+            return None
         self._running_again[lineage] = max(replay)
-        paused = pause_at_start(spark, query)
-        threading.Thread(target=self._run, args=(query, paused, replay), name="sluice-replay", daemon=True).start()
+        repeat = Repeat(query, pause_at_start(spark, query), replay, lambda: self._end_repeat(lineage))
+        self._repeats[query.run_id] = repeat
+        repeat.start()
+        return repeat
 
-    def _run(self, query: ActiveQuery, paused: PausedQuery, replay: Mapping[int, str]) -> None:
-        try:
-            while not paused.gate.reached.wait(STEP_SECONDS):
-                if not query.query.isActive:
-                    return
-            for batch, text in sorted(replay.items()):
-                if batch < paused.next_batch:
-                    continue  # it was committed since
-                log.info("query %s runs batch %d again as it was planned", query.name or query.checkpoint, batch)
-                paused.run(batch, parse(text, f"the plan of batch {batch}"))
-        except (*SPARK_ERRORS, RuntimeError, AssertionError) as error:
-            log.error("query %s has not run its planned batches again: %s; start the script again", query.name or query.checkpoint, error)
-            _end(query, paused)
-        else:
-            paused.resume()
-        finally:
-            self._running_again.pop(Lineage(query.id), None)
+    def _end_repeat(self, lineage: Lineage) -> None:
+        self._running_again.pop(lineage, None)
 
+    def kept_paused(self, query: ActiveQuery) -> Repeat | None:
+        """The batches that the query runs again: it waits in its gate after them, until the caller lets it continue or ends it. None if it
+        runs none, or continues already."""
+        repeat = self._repeats.get(query.run_id)
+        return repeat if repeat is not None and repeat.keep_paused() else None
 
-def _end(query: ActiveQuery, paused: PausedQuery) -> None:
-    """End the query, which would otherwise plan these batches again, with other records."""
-    with suppress(*SPARK_ERRORS):
-        if query.query.isActive:
-            paused.end(timedelta(0), threading.Event())
+    def pause(self, query: ActiveQuery, deadline: timedelta, forced: threading.Event) -> PausedQuery | None:
+        """Pause a query that is to end, also between two batches that it runs again. See `ActiveQuery.pause`. A query that runs batches
+        again is in its gate, or comes to it, in any case."""
+        repeat = self.kept_paused(query)
+        if repeat is None:
+            return query.pause(deadline, forced)
+        repeat.interrupt(deadline, forced)
+        return repeat.paused
+
+    def lacks(self, query: ActiveQuery, committed: int) -> bool:
+        """Whether batches that were planned before are left, after the last committed one. A query whose start was not seen does not run
+        them again."""
+        return committed < self._planned.get(Lineage(query.id), -1)

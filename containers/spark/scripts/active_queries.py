@@ -103,6 +103,7 @@ class ActiveQuery:
         self.query = StreamingQuery(java(spark, runtime_class(spark, WRAPPER))(execution))
         self._last: tuple[str, int] | None = None
         self._operators: tuple[Operator, ...] | None = None
+        self._leaves: tuple[Any, ...] | None = None
         self._sources: tuple[StreamSource, ...] | None = None
 
     def planned_at(self, batch: int) -> datetime:
@@ -140,12 +141,25 @@ class ActiveQuery:
     def sources(self) -> tuple[StreamSource, ...]:
         """The sources, in the order of Spark's offset log. Spark makes one source of equal leaves of a plan."""
         if self._sources is None:
+            self._sources = tuple(map(_source, self._source_leaves()))
+        return self._sources
+
+    def kafka_options(self, place: int) -> Mapping[str, str]:
+        """The options of a source, if it is one of Kafka, for Kafka's clients: those with the prefix `kafka.`, in lower case. `place`: in
+        `sources`."""
+        options = self._source_leaves()[place].extraOptions()
+        found = {str(each.getKey()).lower(): str(each.getValue()) for each in options.asCaseSensitiveMap().entrySet()}
+        return {name: value for name, value in found.items() if name.startswith("kafka.")}
+
+    def _source_leaves(self) -> tuple[Any, ...]:
+        """Spark's relations of the sources."""
+        if self._leaves is None:
             leaves: list[Any] = []
             for leaf in each_of(self._execution.analyzedPlan().collectLeaves().iterator()):
                 if leaf.isStreaming() and not any(leaf.equals(other) for other in leaves):
                     leaves.append(leaf)
-            self._sources = tuple(map(_source, leaves))
-        return self._sources
+            self._leaves = tuple(leaves)
+        return self._leaves
 
     def reads(self, topic: str) -> bool:
         """Whether it reads that topic of Kafka."""
@@ -223,10 +237,19 @@ class ActiveQueries:
         return list(self._known.values())
 
 
-def stop_all(queries: Sequence[ActiveQuery], deadline: timedelta, forced: Event) -> Sequence[ActiveQuery]:
+def _pause(query: ActiveQuery, deadline: timedelta, forced: Event) -> PausedQuery | None:
+    return query.pause(deadline, forced)
+
+
+def stop_all(
+    queries: Sequence[ActiveQuery],
+    deadline: timedelta,
+    forced: Event,
+    pause: Callable[[ActiveQuery, timedelta, Event], PausedQuery | None] = _pause,
+) -> Sequence[ActiveQuery]:
     """Pause all queries between two batches before any of them ends, then end them. Otherwise a script that waits for the end of any query
     could end after the first one, and interrupt a batch of another one. Blocks. Returns the queries whose batch had to be interrupted, at
-    the deadline or when `forced` was set.
+    the deadline or when `forced` was set. `pause`: as `ActiveQuery.pause`, for queries that may have a gate already.
     """
     if not queries:
         return ()
@@ -236,7 +259,7 @@ def stop_all(queries: Sequence[ActiveQuery], deadline: timedelta, forced: Event)
         return timedelta(seconds=max(0.0, until - monotonic()))
 
     with ThreadPoolExecutor(len(queries), "sluice-stop") as threads:
-        held = list(threads.map(lambda each: _quietly(lambda: each.pause(left(), forced), None), queries))
+        held = list(threads.map(lambda each: _quietly(lambda: pause(each, left(), forced), None), queries))
 
         def end(query: ActiveQuery, paused: PausedQuery | None) -> bool:
             return _quietly(lambda: query.stop(left(), forced) if paused is None else paused.end(left(), forced), True)

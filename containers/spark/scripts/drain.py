@@ -11,6 +11,8 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from containers.spark.flush import Flusher
@@ -34,8 +36,19 @@ OLDEST_SPARK = (4, 0)
 KAFKA = "kafka"
 _OF_APP = re.compile(r"/drain-[0-9]+(-[^/]+)?/[^/]+$")
 """The end of the location of a checkpoint of `app.checkpoint`."""
+ISOLATION = "kafka.isolation.level"
+
+SETTLES_WITHIN = timedelta(minutes=2)
+"""How long a flush waits for open transactions, as a drain of a job file does."""
+
+SETTLE_STEP = timedelta(milliseconds=100)
+
 MAX_ROWS = 100_000
 """About how many rows a batch reads of what another query has written in the drain."""
+
+
+class NotSettled(RuntimeError):
+    """Records that a query must read in its drain are behind an open transaction."""
 
 
 def undrainable(spark: SparkSession, query: ActiveQuery) -> Sequence[str]:
@@ -127,7 +140,7 @@ class QueryDrain:
 
     def flush(self, drain: str, fed_by: Collection[str]) -> Drained:
         """Read what other queries have written into the topics `fed_by`, then empty the state. A checkpoint with state is locked before the
-        first of these batches. May be repeated. Raises what a batch raises, and CheckpointUnreadable."""
+        first of these batches. May be repeated. Raises what a batch raises, NotSettled, and CheckpointUnreadable."""
         at = self.position()
         ends = self._ends(fed_by)
         if at.batch is None and all(at.offsets.get(ssp, 0) >= end for ssp, end in ends.items()):
@@ -151,14 +164,46 @@ class QueryDrain:
         return Drained(self.position(), emptied.rows_left, tuple(emptied.operators_left), locked=True)
 
     def _ends(self, topics: Collection[str]) -> Mapping[Ssp, int]:
-        """The present ends of the topics that the query reads."""
+        """The ends of the topics that the query reads, when everything before them can be read. Raises NotSettled."""
         found: dict[Ssp, int] = {}
-        limit = java(self._spark, READ_LIMIT).allAvailable()
-        for source, line in zip(self.paused.sources(), self._lines(self.committed()), strict=True):
+        for place, (source, line) in enumerate(zip(self.paused.sources(), self._lines(self.committed()), strict=True)):
             if any(ssp.stream in topics for ssp in _positions(line)):
-                latest = str(source.latestOffset(source.deserializeOffset(line), limit).json())
-                found |= {ssp: end for ssp, end in _positions(latest).items() if ssp.stream in topics}
+                found |= self._settled_ends(place, source, line, topics)
         return found
+
+    def _settled_ends(self, place: int, source: Any, line: str, topics: Collection[str]) -> Mapping[Ssp, int]:
+        """As `KafkaSystem.settled_ends`. A source that reads only committed records ends before an open transaction, also of another
+        program, although records of a feeder are behind it."""
+        limit = java(self._spark, READ_LIMIT).allAvailable()
+        options = self._query.kafka_options(place)
+        committed_only = options.get(ISOLATION) == "read_committed"
+        until = self._clock.elapsed() + SETTLES_WITHIN.total_seconds()
+        last: Mapping[Ssp, int] | None = None
+        while True:
+            latest = _positions(str(source.latestOffset(source.deserializeOffset(line), limit).json()))
+            ends = {ssp: end for ssp, end in latest.items() if ssp.stream in topics}
+            if committed_only and last is None:
+                last = self._last_records(options, ends)  # once, because other programs may write on
+            if all(ends.get(ssp, 0) > offset for ssp, offset in (last or {}).items()):
+                return ends
+            if self._clock.elapsed() > until:
+                named = ", ".join(sorted({ssp.stream for ssp in ends}))
+                raise NotSettled(
+                    f"query {self._query.name or self._query.checkpoint} cannot read {named} to the end, because of a transaction that has "
+                    f"been open for {SETTLES_WITHIN}: end it with kafka-transactions.sh"
+                )
+            sleep(SETTLE_STEP.total_seconds())
+
+    def _last_records(self, options: Mapping[str, str], ends: Mapping[Ssp, int]) -> Mapping[Ssp, int]:
+        """The offset of the last record after these ends, also of open transactions, by partition that has one."""
+        begins: dict[str, dict[str, int]] = {}
+        for ssp, end in ends.items():
+            begins.setdefault(ssp.stream, {})[str(ssp.partition)] = end
+        reader = self._spark.read.format(KAFKA).options(**{**options, ISOLATION: "read_uncommitted"}).option("failOnDataLoss", "false")
+        reader = reader.option("assign", json.dumps({topic: sorted(map(int, partitions)) for topic, partitions in begins.items()}))
+        rows = reader.option("startingOffsets", json.dumps(begins)).load()
+        found = rows.groupBy("topic", "partition").agg({"offset": "max"}).collect()
+        return {Ssp(KAFKA, str(topic), int(partition)): int(offset) for topic, partition, offset in found}
 
     def _lines(self, batch: int) -> Sequence[str]:
         """The offsets of each source after the batch; for -1 where each begins."""

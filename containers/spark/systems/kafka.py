@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar, assert_never
 from pyspark.sql import functions as F
 
 from containers.engine import Writes
-from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced, TransactionalWriter, TransactionMeter
+from containers.spark.systems.kafka_transactions import KafkaClients, MissingMarker, ProducerFenced, TransactionalWriter, TransactionMeter
 from containers.spark.systems.port import Grant, StreamEnds
 from containers.spark.systems.row_transfer import Transfers
 from sluice.core.errors import BadSettings, LeaseLost, SluiceError, StreamConflict
@@ -56,11 +56,14 @@ class KafkaTaskSystem:
         properties: KafkaProperties,
         on_lease_lost: Callable[[LeaseLost], None] = lambda lost: None,
         missing_marker: MissingMarker = MissingMarker.STOP,
+        clients: KafkaClients | None = None,
     ) -> None:
         self._missing_marker = missing_marker
+        self._clients = KafkaClients() if clients is None else clients
         self._spark = spark
         self._on_lease_lost = on_lease_lost
         self._writers: dict[str, TransactionalWriter] = {}
+        self._forgetting = threading.Lock()
         self._given_up: dict[str, int] = {}
         """Transactional id -> the last batch that was written exactly once, of stages that write at-least-once now."""
         self._meters: defaultdict[str, TransactionMeter] = defaultdict(TransactionMeter)
@@ -127,7 +130,7 @@ class KafkaTaskSystem:
             transfers = self._transfers[name]
             writer.write(batch, lambda send: transfers.run(records, lambda piece: send(piece, encoded)), partitions)
         except BaseException as error:
-            self._writers.pop(name).close()
+            self._forget(name, writer)
             if isinstance(error, ProducerFenced):
                 self._confirm(grant)
             raise
@@ -149,16 +152,21 @@ class KafkaTaskSystem:
     def _append_with_spark(
         self, records: DataFrame, stream: str, headers: Mapping[str, str], ready: Callable[[], None], partitions: int | None
     ) -> None:
+        if headers:
+            entries = [F.struct(F.lit(name).alias("key"), F.lit(value.encode()).alias("value")) for name, value in headers.items()]
+            records = records.withColumn("headers", F.array(*entries))
+        ready()  # executors write as they compute
+        self._check_grown(stream, partitions)
+        records.write.format("kafka").options(**self._options).option("topic", stream).save()
+        self._check_grown(stream, partitions)  # the batch is not committed, so its rows are written again
+
+    def _check_grown(self, stream: str, partitions: int | None) -> None:
+        """Raises StreamConflict if the topic has more partitions than the job reads: Spark's sink writes to all of them."""
         if partitions is not None and partitions < (present := self._ask(lambda system: system.partitions(stream))):
             raise StreamConflict(
                 f"the topic {stream!r} has grown to {present} partitions, and the job reads {partitions}: Spark's sink would write to all. "
                 'Write with delivery="exactly-once", or give the stream another name'
             )
-        if headers:
-            entries = [F.struct(F.lit(name).alias("key"), F.lit(value.encode()).alias("value")) for name, value in headers.items()]
-            records = records.withColumn("headers", F.array(*entries))
-        ready()  # executors write as they compute
-        records.write.format("kafka").options(**self._options).option("topic", stream).save()
 
     def writes(self, grant: Grant, stream: str, delivery: Delivery) -> Writes:
         meter = self._meters.get(transactional_id(grant.job, grant.stage, stream, grant.task))
@@ -175,8 +183,14 @@ class KafkaTaskSystem:
             writer.renew()
         except SluiceError as error:
             log.warning("the marker of %s is not renewed: %s", name, error)
+            self._forget(name, writer)  # the next batch opens another
+
+    def _forget(self, name: str, writer: TransactionalWriter) -> None:
+        """Close a writer that has failed. A batch and a renewal may find this at the same time."""
+        with self._forgetting:
             if self._writers.get(name) is writer:
-                self._writers.pop(name).close()  # the next batch opens another
+                del self._writers[name]
+        writer.close()
 
     def close(self) -> None:
         """Close the producers."""
@@ -222,6 +236,7 @@ class KafkaTaskSystem:
             lambda: self._confirm(grant),
             missing_marker=self._missing_marker,
             meter=self._meters[name],
+            clients=self._clients,
         )
         try:
             match delivery:
@@ -236,7 +251,8 @@ class KafkaTaskSystem:
         except LeaseLost as lost:
             self._on_lease_lost(lost)
             raise
-        self._writers[name] = writer
+        with self._forgetting:
+            self._writers[name] = writer
         return written
 
 

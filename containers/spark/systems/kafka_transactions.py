@@ -365,10 +365,14 @@ class TransactionalWriter:
         return self._marker is not None and self._made.elapsed() - self._marked_at >= self._renew_after.total_seconds()
 
     def renew(self) -> None:
-        """Write the marker again if it is `due`, unless a batch is being written. Thread-safe. Raises what `_commit` raises."""
+        """Write the marker again if it is `due`, unless a batch is being written. Thread-safe. Raises what `_commit` raises; the writer
+        cannot be used then, also not by a batch that waits meanwhile."""
         if self._marker is not None and self.due and self._writing.acquire(blocking=False):
             try:
                 self._write_marker(self._marker)
+            except BaseException:
+                self.close()
+                raise
             finally:
                 self._writing.release()
 
@@ -445,7 +449,8 @@ class TransactionalWriter:
         return len(found.partitions)
 
     def close(self) -> None:
-        """Abort an open transaction. If that fails, the next producer aborts it when it opens, or the brokers after TRANSACTION_TIMEOUT."""
+        """Abort an open transaction. If that fails, the next producer aborts it when it opens, or the brokers after TRANSACTION_TIMEOUT.
+        May be repeated."""
         producer, self._producer = self._producer, None
         group, self._group = self._group, None
         if group is not None:

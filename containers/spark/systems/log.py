@@ -14,7 +14,7 @@ from containers.spark.systems.port import Grant, StreamEnds
 from sluice.clock import Clock
 from sluice.core.errors import LeaseLost
 from sluice.job import Delivery
-from sluice.streams.log import Log, LogEnds, Record, Writer, partition_of
+from sluice.streams.log import Log, LogEnds, Record, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,13 +54,11 @@ class LogTaskSystem:
     ) -> None:
         table = records.toArrow()
         found = list(map(Record, table["value"].to_pylist(), table["key"].to_pylist()))
-        if partitions is not None and partitions < self._log.partitions(stream):
-            found = [each._replace(partition=partition_of(each.key, partitions, position)) for position, each in enumerate(found)]
         micros = (self._clock.now() - _EPOCH) // timedelta(microseconds=1)
         writer = Writer(grant.lineage, grant.owner, grant.generation)
         ready()
         try:
-            self._log.append(stream, found, writer=writer, batch=batch, headers=headers, now_micros=micros)
+            self._log.append(stream, found, writer=writer, batch=batch, headers=headers, now_micros=micros, partitions=partitions)
         except LeaseLost as lost:
             self._on_lease_lost(lost)
             raise

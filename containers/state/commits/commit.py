@@ -8,7 +8,7 @@
 
 A snapshot is valid only when it is reported. If the report is interrupted, its outcome is unknown, but the next snapshot must name its
 predecessor. So a report without an answer is repeated, unchanged, before anything else. The coordinator answers each repetition in the same
-way.
+way. It is not repeated for longer than `CommitPolicy.longest`: if it was not recorded, its blobs are garbage and will be deleted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,7 +33,7 @@ from containers.state.recovery.restore import LOST
 from containers.state.transfer import in_parallel, log_progress, run_to_completion
 from sluice import tracing
 from sluice.client import Refused, until_answered
-from sluice.core.errors import BlobUnavailable, SnapshotConflict, StaleRun, UnknownTask
+from sluice.core.errors import BlobUnavailable, SnapshotConflict, StaleRun, Unavailable, UnknownTask
 from sluice.core.ids import Instant, Ssp
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Snapshot, SnapshotIndex
 from sluice.wire import body as wire_body
@@ -42,6 +42,10 @@ from sluice.wire import snapshots as wire_snapshots
 log = logging.getLogger(__name__)
 
 Uploads = Mapping[BlobStoreName, tuple[Marker, SnapshotIndex]]
+
+
+class CommitOverdue(Unavailable):
+    """The state could not be backed up for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,8 @@ class CommitState:
     unanswered: Commit | None = None
     """A commit whose report has an unknown outcome. It must be settled soon: if it was not recorded, its blobs are garbage."""
     cleanup: asyncio.Task[None] | None = None
+    keep_running_batch: Callable[[int], Awaitable[None]] | None = None
+    """See `OffsetLogGate.keep_running_batch`; called before and after the upload of a snapshot."""
 
     def lacking(self, state: StateContext) -> bool:
         """Whether a blob store of the run's backups does not have the complete newest snapshot."""
@@ -133,12 +139,16 @@ async def _commit(stage: CommitState, state: StateContext, up_to: int | None) ->
         if batch is None or batch < stage.durable_batch or (batch == stage.durable_batch and not lacking):
             return settled
         entry = await state.in_thread(lambda: read_offset_log(directory, batch))
+        if stage.keep_running_batch is not None:
+            await stage.keep_running_batch(batch)  # here, too: the next batch may begin during the upload
         async with log_progress(f"{start.query} is backed up", meter):
             offsets = positions_in(entry, state.reads(start))
             with tracing.span("upload"):
                 uploads = await _upload(stage, state, frozen, commit_id, offsets)
         if not uploads:  # the run's blob stores were removed meanwhile
             return settled
+        if stage.keep_running_batch is not None:
+            await stage.keep_running_batch(batch)
         report = wire_snapshots.SnapshotRequest(
             generation=start.generation,
             lineage=start.lineage,
@@ -159,7 +169,10 @@ async def _repair(stage: CommitState, state: StateContext, frozen: FrozenCheckpo
     An interrupted repair is repeated, because the index of the newest snapshot is unknown after it. Raises what `repair` raises."""
     stage.to_repair &= state.destinations.to.keys()
     for name in sorted(stage.to_repair):
-        repaired = await repair(state, stage.start, name, frozen)
+        if (blobs := state.destinations.to.get(name)) is None:  # it was removed meanwhile
+            stage.to_repair.discard(name)
+            continue
+        repaired = await repair(state, stage.start, name, blobs, frozen)
         stage.uploaders.pop(name, None)
         stage.damaged.discard(name)
         if repaired.newest is not None:
@@ -200,21 +213,20 @@ async def _upload(
     async def upload(name: BlobStoreName, uploader: Uploader) -> None:
         done[name] = await uploader.upload(frozen, commit_id, stage.start.generation, offsets, stage.start.continuation)
 
-    await in_parallel((partial(upload, name, each) for name, each in stage.uploaders.items()), len(stage.uploaders))
+    if stage.uploaders:  # else the run's blob stores were removed meanwhile
+        await in_parallel((partial(upload, name, each) for name, each in stage.uploaders.items()), len(stage.uploaders))
     return done
 
 
 async def settle_report(stage: CommitState, state: StateContext) -> Commit | None:
-    """Report the unanswered commit until the coordinator answers; None if there is none. Raises LeaseLost, Refused, and StaleRun when the
-    run has ended."""
+    """Report the unanswered commit until the coordinator answers; None if there is none. Raises LeaseLost, Refused, StaleRun when the
+    run has ended, and CommitOverdue when the commit is older than `CommitPolicy.longest`."""
     done, start = stage.unanswered, stage.start
     if done is None:
         return None
     try:
         with tracing.span("report"):
-            await until_answered(
-                partial(state.coordinator.report_snapshot, state.run_id, start.task, start.declared.stage.name, done.report), start.query
-            )
+            await _report(done, start, state)
     except Refused as refused:
         stage.unanswered = None
         if refused.refused_as in (SnapshotConflict.slug, UnknownTask.slug):
@@ -229,6 +241,21 @@ async def settle_report(stage: CommitState, state: StateContext) -> Commit | Non
     meter.snapshot_at, meter.snapshot_batch = state.clock.now(), done.batch
     meter.backup.seconds.add(state.clock.elapsed() - done.frozen_at)
     return done
+
+
+async def _report(done: Commit, start: StageStart, state: StateContext) -> None:
+    longest = state.policy.longest
+    left = longest.total_seconds() - (state.clock.elapsed() - done.frozen_at)
+    report = partial(state.coordinator.report_snapshot, state.run_id, start.task, start.declared.stage.name, done.report)
+    try:
+        if left <= 0:
+            raise TimeoutError
+        async with asyncio.timeout(left):
+            await until_answered(report, start.query)
+    except TimeoutError:
+        raise CommitOverdue(
+            f"{start.query} was not backed up: the coordinator has not answered for {longest} whether it has recorded a snapshot"
+        ) from None
 
 
 async def _check_run(state: StateContext, start: StageStart, refused: Refused) -> None:

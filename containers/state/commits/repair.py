@@ -27,7 +27,7 @@ from containers.state.context import StateContext
 from containers.state.diff import LocalFile
 from containers.state.recovery.restore import LOST
 from containers.state.transfer import TransferContext
-from sluice.blobs.port import Purpose, RequestContext
+from sluice.blobs.port import BlobStore, Purpose, RequestContext
 from sluice.client import Refused, until_answered
 from sluice.core.snapshots.fingerprint import Fingerprint
 from sluice.core.snapshots.snapshot import (
@@ -70,12 +70,12 @@ class _Contents(NamedTuple):
         return self.checksum == found.checksum and self.digest in (None, found.digest)
 
 
-async def repair(state: StateContext, start: StageStart, name: BlobStoreName, frozen: FrozenCheckpoint) -> Repaired:
+async def repair(state: StateContext, start: StageStart, name: BlobStoreName, blobs: BlobStore, frozen: FrozenCheckpoint) -> Repaired:
     """Repair all retained snapshots of the stage in a blob store, as far as possible. No commit of the stage runs meanwhile. May be
     interrupted anywhere. Raises BlobUnavailable, BlobStoreUnusable, LeaseLost, Refused, FileChanged, FileUnreadable."""
     of_stage = partial(state.coordinator.snapshots_of, state.job, start.task, start.declared.stage.name)
     rows = (await until_answered(of_stage, start.query)).snapshots
-    work = _Repair(state, start, name, [row for row in rows if name in row.markers])
+    work = _Repair(state, start, name, blobs, [row for row in rows if name in row.markers])
     await work.find()
     if work.wanted:
         await work.find_in_other_indexes()
@@ -94,6 +94,7 @@ class _Repair:
     state: StateContext
     start: StageStart
     name: BlobStoreName
+    blobs: BlobStore
     rows: Sequence[wire_snapshots.SnapshotReply]
     indexes: dict[str, BlobId] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
@@ -104,7 +105,7 @@ class _Repair:
     @property
     def _context(self) -> TransferContext:
         meter = self.state.meter(self.start).backup
-        return TransferContext(self.state.destinations.to[self.name], self.state.key(self.start), meter, in_thread=self.state.in_thread)
+        return TransferContext(self.blobs, self.state.key(self.start), meter, in_thread=self.state.in_thread)
 
     async def find(self) -> None:
         """Find the lost blobs. The ids of the indexes are read before the blobs are listed, so that all blobs of these indexes were put

@@ -17,7 +17,8 @@ import io
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -28,9 +29,9 @@ from containers.state.offsets.batch_waits import BatchInterrupted, BatchWaits
 from containers.state.recovery.decision import OffsetLogEntry
 from sluice.blobs.port import BlobStore, Purpose, RequestContext
 from sluice.client import RETRY_DELAY
-from sluice.core.errors import BlobCorrupted, BlobUnavailable, SluiceError, Unavailable
+from sluice.core.errors import BlobCorrupted, BlobMissing, BlobUnavailable, SluiceError, Unavailable
 from sluice.core.ids import Generation, Instant, Lineage, StageKey
-from sluice.core.snapshots.snapshot import BlobId, batch_of, offsets_blob_id, offsets_prefix
+from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, batch_of, offsets_blob_id, offsets_prefix
 
 log = logging.getLogger(__name__)
 
@@ -95,14 +96,29 @@ def offset_log(state: StateContext, start: StageStart, blobs: BlobStore) -> Offs
 async def put_in_all(logs: Sequence[OffsetLog], entry: OffsetLogEntry) -> OffsetLogEntry:
     """Put the entry into the first log, and the entry that the first log then has into the others. May be repeated. Raises BlobUnavailable,
     BlobCorrupted."""
-    decided = await logs[0].put_if_absent(entry)
-    for log in logs[1:]:
-        copied = await log.put_if_absent(decided)
-        if copied.text != decided.text:
+    decided: OffsetLogEntry | None = None
+    for each in logs:
+        try:
+            found = await each.put_if_absent(decided or entry)
+        except BlobCorrupted as error:
+            decided = decided or await _readable(logs, entry.batch, error)
+            log.error("this offset-log entry is only in the other blob stores: %s", error)
+            continue
+        if decided is not None and found.text != decided.text:
             raise BlobCorrupted(
-                f"batch {entry.batch} of {log.key} has different offset-log entries in two blob stores: restore from the first one only"
+                f"batch {entry.batch} of {each.key} has different offset-log entries in two blob stores: restore from the first one only"
             )
+        decided = decided or found
+    assert decided is not None
     return decided
+
+
+async def _readable(logs: Sequence[OffsetLog], batch: int, error: BlobCorrupted) -> OffsetLogEntry:
+    """The entry in the first log that has a readable one. Raises `error` if none has: the batch may have been written."""
+    for each in logs:
+        with suppress(BlobMissing, BlobCorrupted):
+            return await each.read(batch)
+    raise error
 
 
 def encoded(entry: OffsetLogEntry) -> bytes:
@@ -156,6 +172,8 @@ class OffsetLogGate:
         self._directory = state.checkpoints.directory(start.task, start.declared.stage.name)
         self._pending: PendingEntry | None = None
         self._last_begun = -1
+        self._put_into: Mapping[BlobStoreName, BlobStore] = {}
+        """The blob stores that have the last entry."""
         self._put_since: dict[int, Instant] = {}
         """For each batch whose entry is being put: since when."""
         self._background: set[asyncio.Task[None]] = set()
@@ -205,7 +223,10 @@ class OffsetLogGate:
         try:
             while to := self._state.destinations.to:
                 try:
-                    return await put_in_all([offset_log(self._state, self._start, blobs) for blobs in to.values()], entry)
+                    entry = await put_in_all([offset_log(self._state, self._start, blobs) for blobs in to.values()], entry)
+                    if self._state.destinations.to in ({}, to):  # else they have changed meanwhile
+                        self._put_into = to
+                        return entry
                 except BlobUnavailable as error:
                     if self._state.clock.elapsed() >= give_up:
                         raise
@@ -216,6 +237,22 @@ class OffsetLogGate:
         finally:
             self._put_since.pop(entry.batch, None)
         return None
+
+    async def keep_running_batch(self, after: int) -> None:
+        """Put the entry of the running batch, if it is later than `after`, into the present blob stores, if they have changed since it was
+        put. A restore of a snapshot from them must run the batch as it was planned. Raises BlobUnavailable, BlobCorrupted."""
+        pending = self._pending
+        if pending is None or pending.entry.batch <= after:
+            return
+        try:
+            decided = await asyncio.shield(asyncio.wrap_future(pending.decided))
+        except (CancelledError, asyncio.CancelledError, SluiceError):
+            if not pending.decided.done():
+                raise
+            return  # the batch writes nothing
+        to = self._state.destinations.to
+        if to and to != self._put_into:
+            await put_in_all([offset_log(self._state, self._start, blobs) for blobs in to.values()], decided or pending.entry)
 
     def late_batch(self, delay: timedelta) -> int | None:
         """The first batch whose entry has not been durable for longer than `delay`; None if there is none."""

@@ -348,6 +348,7 @@ class _Run:
             try:
                 file = (await self._files_in(source)).get(path)
                 if file is not None and file.digest == self._files[path].digest and file.metadata.size == self._files[path].metadata.size:
+                    await self._context.run(partial(self._disk.remove, self.staging / path))  # what another source had of it
                     await self._fetch_file(source, path, file)
                     return
             except (*LOST, BlobUnavailable) as another:

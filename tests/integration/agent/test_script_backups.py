@@ -30,7 +30,7 @@ from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.wire import agents as wire_agents
 from sluice.wire import drains as wire_drains
 from tests.integration.agent.test_backups import rebuilt
-from tests.support.agents import Place, place
+from tests.support.agents import Place, Wire, place
 from tests.support.backups import BACKED_UP
 from tests.support.faults import Fault, FaultyBlobs, every, healthy
 
@@ -52,6 +52,7 @@ class Machine:
     backups: ScriptBackups
     client: AgentClient
     claim: Claim
+    wire: Wire
     code: str = "code"
     adopts: bool = False
     folder: str = "drain-0"
@@ -106,7 +107,7 @@ def metadata(operator: Path) -> str:
 @asynccontextmanager
 async def script(there: Place, disk: Path, name: str, open_blobs: Any = None) -> AsyncIterator[Machine]:
     """A start of the script as that container."""
-    client = AgentClient("http://c", there.app)
+    client = AgentClient("http://c", wire := Wire(there.app))
     run = RunId((await client.deploy(attached_request(JOB))).run_id)
     body = wire_agents.RegisterRequest(processor_id="0", execution_container_id=name, host=name)
     registered = await client.register(run, body)
@@ -119,7 +120,7 @@ async def script(there: Place, disk: Path, name: str, open_blobs: Any = None) ->
     claim = Claim(run, epoch, Generation(acquired.generation), ends, continuation=acquired.continuation)
     backups = ScriptBackups(JOB, claim, client, SystemClock(), open_blobs)
     try:
-        yield Machine(disk, backups, client, claim)
+        yield Machine(disk, backups, client, claim, wire)
     finally:
         await backups.close()
         ends.cancel()
@@ -167,6 +168,22 @@ async def test_a_script_on_an_empty_disk_continues_at_the_last_snapshot_under_an
         second.runs(3, 4)
         await second.backups.finish(SOON)
     assert [(each["batchId"], each["lineage"]) for each in await there.snapshots(JOB)] == [(4, again.lineage), (2, made.lineage)]
+
+
+async def test_after_a_report_that_is_not_answered_for_too_long_the_backup_continues_from_what_the_coordinator_has(
+    there: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, seconds in {"INTERVAL": "0.1", "MAX_DELAY": "0.1", "TIMEOUT": "0.2"}.items():
+        monkeypatch.setenv(f"SLUICE_COMMIT_{name}_SECONDS", seconds)
+    async with script(there, tmp_path / "one", "c1") as machine:
+        await machine.checkpoint()
+        machine.wire.hold("/snapshots")
+        machine.runs(0)
+        await until(lambda: "whether it has recorded a snapshot" in caplog.text)
+        machine.wire.holding.clear()
+        machine.runs(1)
+        await until_backed_up(there, 1)
+    assert [each["batchId"] for each in await there.snapshots(JOB)] == [1, 0]
 
 
 async def test_a_checkpoint_is_backed_up_while_the_script_runs(there: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

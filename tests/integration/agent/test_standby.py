@@ -122,6 +122,24 @@ async def test_a_restore_uses_the_files_of_a_copy_that_is_behind(there: Place) -
     assert disk_of(zero).state(taken.start) == disk_of(one).state(query.start)
 
 
+async def test_a_damaged_snapshot_of_a_task_does_not_keep_the_copies_of_others_from_being_updated(there: Place) -> None:
+    there.log.grow("in", 4)
+    run_id = await there.deploy(2, job=counting(), config=STANDBY)
+    one = start(there, run_id, "1", **EVERY_BATCH)
+    for name, query in (await acting(one.engine, 2)).items():
+        await disk_of(one).runs(query, 0, {int(name.split("/")[0].removeprefix("Partition ")): 10})
+    await one.wire.after("snapshots", 2)
+    damaged = [each for each in there.home.rglob(f"{OTHERS.replace(' ', '_')}/hourly/snapshots/*") if each.is_file()]
+    for each in damaged:
+        each.write_bytes(each.read_bytes()[:-10])
+    assert damaged
+    zero = start(there, run_id, "0")
+    await acting(zero.engine, 2)
+    copy = copy_of(there, task="Partition 3")
+    await until(lambda: (found := inspect(copy)) is not None and found.committed == 0, zero)
+    assert not copy_of(there).exists()
+
+
 async def test_a_container_that_is_started_again_continues_with_its_copies(there: Place) -> None:
     run_id, zero, one, query = await two_hosts(there)
     await disk_of(one).runs(query, 0, {1: 10})

@@ -31,7 +31,7 @@ def refusal() -> str:
 
 
 def test_a_container_needs_a_run_id() -> None:
-    assert refusal() == "SLUICE_RUN_ID: Field required"
+    assert refusal() == "SLUICE_RUN_ID: set it to the id that `sluice deploy job.py` prints"
 
 
 def test_a_run_id_is_the_only_required_setting(given: pytest.MonkeyPatch) -> None:
@@ -123,6 +123,6 @@ def test_a_commit_must_be_shorter_than_the_coordinator_leaves_garbage_alone(give
     given.setenv("SLUICE_COMMIT_MAX_DELAY_SECONDS", "10")
     given.setenv("SLUICE_COMMIT_TIMEOUT_SECONDS", "20")
     policy = read_container_settings().commit_policy
-    policy.check(timedelta(seconds=61))
+    policy.check(timedelta(seconds=62))
     with pytest.raises(BadSettings, match="increase the coordinator's gc_grace_seconds"):
-        policy.check(timedelta(seconds=60))
+        policy.check(timedelta(seconds=61))

@@ -15,8 +15,9 @@ import sluice
 from containers.attached import messages
 from containers.attached.app import MAX_REASONS, App, NotGranted, with_unlisted
 from containers.attached.attachable import CannotAttach, check_deploy_mode, check_session, is_observed
-from sluice.core.errors import BadName
+from sluice.core.errors import BadName, BadSettings
 from sluice.core.ids import JobName
+from sluice.script import checked_timeout
 from sluice.wire.agents import MAX_QUERIES, QueryBody
 from tests.support.fakes import FakeClock
 
@@ -27,9 +28,40 @@ def session(version: str = "4.2.0", **conf: str) -> Any:
 
 
 def test_a_session_of_spark_connect_cannot_be_attached() -> None:
-    connect: Any = object()
+    connect: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(CannotAttach, match="Spark Connect"):
         sluice.attach(connect, job="orders")
+
+
+@pytest.mark.parametrize(("given", "kind"), [(None, "NoneType"), ("spark", "str")])
+def test_what_is_no_session_cannot_be_attached(given: Any, kind: str) -> None:
+    with pytest.raises(CannotAttach, match=f"`spark` must be a SparkSession, not {kind}$"):
+        sluice.attach(given, job="orders")
+
+
+@pytest.mark.parametrize("given", [0, -1, timedelta(0), float("nan"), 1e300, "long", None, True])
+def test_a_stop_timeout_that_is_no_time_is_refused(given: Any) -> None:
+    with pytest.raises(BadSettings, match="`stop_timeout` must be a timedelta or a number of seconds, more than 0, not "):
+        sluice.attach(session(), job="orders", stop_timeout=given)
+
+
+@pytest.mark.parametrize("given", [120, 120.0, timedelta(minutes=2)])
+def test_a_stop_timeout_is_a_number_of_seconds_or_a_timedelta(given: timedelta | float) -> None:
+    assert checked_timeout(given) == timedelta(seconds=120)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "named"),
+    [
+        ("SLUICE_COORDINATOR_URL", "foo", "SLUICE_COORDINATOR_URL: .*'foo' is not the URL of a coordinator"),
+        ("SLUICE_LOG_LEVEL", "LOUD", "SLUICE_LOG_LEVEL: .*'LOUD'"),
+        ("SLUICE_COMMIT_INTERVAL_SECONDS", "often", "SLUICE_COMMIT_INTERVAL_SECONDS: .*number"),
+    ],
+)
+def test_a_wrong_setting_is_refused_in_the_script(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, named: str) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(BadSettings, match=named):
+        sluice.attach(session(), job="orders")
 
 
 @pytest.mark.parametrize("version", ["3.4.4", "4.4.0", "5.0.0-preview1"])

@@ -1,14 +1,18 @@
-"""What a supervisor does with the notices of its run."""
+"""What a supervisor does without a coordinator, and with the notices of its run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from containers.attached.claim import stop_requested
+import pytest
+
+from containers.attached.claim import Claims, Request, stop_requested
 from sluice.client.agents import AgentClient
-from sluice.core.ids import RunId
+from sluice.core.errors import CoordinatorUnreachable
+from sluice.core.ids import ExecutionContainerId, JobName, RunId
 from sluice.wire import body as wire_body
+from tests.support.fakes import FakeClock
 
 
 class Coordinator(AgentClient):
@@ -42,4 +46,29 @@ async def test_each_drain_is_passed_on_also_one_that_was_cancelled_when_the_next
 
     await stop_requested(coordinator, RunId("run-1"), on_drain, on_stores)
     assert (drains, stores) == (["d-1", "d-1", "d-2"], [])
+    await coordinator.close()
+
+
+class GaveUp(Exception):
+    """The test waits no longer."""
+
+
+async def test_a_script_without_a_coordinator_is_told_how_to_start_one(caplog: pytest.LogCaptureFixture) -> None:
+    async def no_sleep(_: float) -> None:
+        raise GaveUp
+
+    coordinator = AgentClient("http://127.0.0.1:1")
+    claims = Claims(coordinator, FakeClock(), lambda _: None, lambda _: None, lambda: None, no_sleep)
+    with pytest.raises(GaveUp):
+        await claims.claim(Request(JobName("orders"), ExecutionContainerId("c1"), "here"))
+    (message,) = (each.message for each in caplog.records if each.message.startswith("waiting"))
+    assert message.endswith("; start one with `sluice coordinator`, or set SLUICE_COORDINATOR_URL")
+    await coordinator.close()
+
+
+async def test_a_script_that_must_not_wait_ends_without_a_coordinator() -> None:
+    coordinator = AgentClient("http://127.0.0.1:1")
+    claims = Claims(coordinator, FakeClock(), lambda _: None, lambda _: None, lambda: None)
+    with pytest.raises(CoordinatorUnreachable):
+        await claims.claim(Request(JobName("orders"), ExecutionContainerId("c1"), "here", wait=False))
     await coordinator.close()

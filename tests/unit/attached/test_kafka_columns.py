@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from containers.attached.kafka_columns import CannotWrite, record_columns
-from containers.attached.kafka_writer import is_continued, kafka_settings
+from containers.attached.kafka_writer import KafkaWriters, is_continued, kafka_settings
 from sluice.core.errors import BadSettings
+from sluice.core.ids import JobName
+from tests.support.fakes import FakeClock
 
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -42,6 +45,13 @@ def test_keys_are_null_without_a_column_of_keys() -> None:
 def test_other_columns_are_refused(dtypes: Sequence[tuple[str, str]], why: str) -> None:
     with pytest.raises(CannotWrite, match=why):
         record_columns(dtypes)
+
+
+def test_rows_must_be_a_data_frame() -> None:
+    unused: Any = None
+    writers = KafkaWriters(unused, JobName("orders"), FakeClock(), unused, unused, {})
+    with pytest.raises(CannotWrite, match="`rows` must be a DataFrame, not NoneType"):
+        writers.writer(unused, "orders", {})
 
 
 def test_options_have_the_prefix_of_the_sink_of_spark_and_precede_the_variables_of_containers(tmp_path: Path) -> None:

@@ -99,3 +99,13 @@ def test_a_batch_is_compared_with_the_limit_under_which_it_was_planned() -> None
     limit.committed(LEAST // 2 - 1, 1, TARGET)
     assert not limit.behind
     assert limits == [4 * LEAST, LEAST]
+
+
+def test_a_query_that_is_to_be_paused_finds_nothing_to_read_until_it_continues() -> None:
+    limits: list[int] = []
+    limit = RowLimit(BatchSizes(4 * LEAST, TARGET), limits.append)
+    limit.stop_reading()
+    limit.committed(4 * LEAST, 1, 100 * TARGET)  # of the batch that was running
+    assert limits == [4 * LEAST, 0]
+    limit.continue_reading()
+    assert limits == [4 * LEAST, 0, LEAST]

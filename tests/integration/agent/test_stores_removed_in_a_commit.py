@@ -1,0 +1,66 @@
+"""The run's blob stores are taken away while a commit is under way: `PUT /runs/{runId}/backup`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import httpx
+
+from sluice.core.ids import RunId
+from tests.support.agents import Incarnation, Place, place
+from tests.support.backups import BACKED_UP, began, one_stage, start
+from tests.support.engines import soon
+
+OFTEN = {"commit_interval_seconds": 0.01}
+
+
+async def put_backup(there: Place, run_id: RunId, stores: list[str], restore_from: list[str]) -> httpx.Response:
+    async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
+        return await http.put(f"/runs/{run_id}/backup", json={"stores": stores, "restoreFrom": restore_from})
+
+
+async def until_only(container: Incarnation, stores: set[str]) -> None:
+    """Wait until the container backs up into these blob stores."""
+    for _ in range(1000):
+        if set(container.agent._backups.destinations.to) == stores:
+            return
+        await asyncio.sleep(0.01)
+
+
+async def test_a_container_survives_that_backups_are_switched_off_while_it_freezes_a_checkpoint(tmp_path: Path) -> None:
+    async with place(tmp_path / "home", **BACKED_UP, blob_stores={"local": (tmp_path / "local").as_uri()}) as there:
+        run_id = await there.deploy(job=one_stage())
+        container = start(there, run_id, "c1", "disk1", commit_interval_seconds=0.5)
+        disk, query = await began(container)
+        await disk.runs(query, 0, {0: 1, 1: 0})
+        go = threading.Event()
+        waits = [asyncio.ensure_future(container.agent._backups.in_thread(lambda: go.wait(20))) for _ in range(32)]  # a busy disk
+        await asyncio.sleep(1)
+        assert (await put_backup(there, run_id, [], ["local"])).status_code == 200
+        await until_only(container, set())
+        go.set()
+        await asyncio.gather(*waits)
+        await asyncio.sleep(0.5)
+        assert not container.life.done(), container.life.result()
+        await soon(disk.runs(query, 1, {0: 2, 1: 0}))
+
+
+async def test_a_container_survives_that_a_blob_store_is_removed_while_it_repairs_it(tmp_path: Path) -> None:
+    stores = {name: (tmp_path / name).as_uri() for name in ("bad", "good")}
+    async with place(tmp_path / "home", blob_stores=stores, backup_stores=("bad", "good"), restore_from=("good",)) as there:
+        run_id = await there.deploy(job=one_stage())
+        container = start(there, run_id, "c1", "disk1", **OFTEN)
+        disk, query = await began(container)
+        await disk.runs(query, 0, {0: 1, 1: 0})
+        await container.wire.after("snapshots")
+        held = container.wire.hold("/snapshots")  # the list of snapshots, which the repair asks for first
+        container.agent._repair([{"task": query.start.task, "stage": query.start.declared.stage.name, "blobStore": "bad"}])
+        await soon(container.wire.held.wait())
+        assert (await put_backup(there, run_id, ["good"], ["good"])).status_code == 200  # the operator gives the bad store up
+        await until_only(container, {"good"})
+        held.set()
+        await asyncio.sleep(0.5)
+        assert not container.life.done(), container.life.result()
+        await soon(disk.runs(query, 1, {0: 2, 1: 0}))
