@@ -23,7 +23,7 @@ import psutil
 
 from bench.cpu import measuring
 from bench.harness import BenchFailed, Result, Server, coordinator, note, peer, running
-from tests.support.processes import STOP_SECONDS, server_port, tail
+from tests.support.processes import STOP_SECONDS, free_port, tail
 
 NAME = "attach"
 ROUNDS = int(os.environ.get("BENCH_ATTACH_ROUNDS", "3"))
@@ -105,7 +105,7 @@ def judged(plain: Sequence[Turn], attached: Sequence[Turn]) -> Result:
 def run() -> Result:
     """Raises BenchFailed."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
-        root, port = Path(made), server_port()
+        root, port = Path(made), free_port()
         with running(coordinator(root / "home", port), port) as server:
             turns = measured(server, root)
     return judged(turns["plain"], turns["attached"])

@@ -264,8 +264,8 @@ def errors() -> str:
         "# Errors",
         "",
         "Errors of the coordinator are `application/problem+json`: `type` is `urn:sluice:` and the error's name, `status` and `title` are",
-        "in these tables, and `detail` says what is wrong in this case. Commands print title and detail as one line, and what to do on the",
-        f"next. {MADE}",
+        "in these tables, `detail` says what is wrong in this case, and `remedy` what to do. Commands print title and detail as one line,",
+        f"and what to do on the next. {MADE}",
         "",
         "The status says who must act: with 4xx the caller; with 503 no one at first, because the request is tried again; with 500 an",
         "operator. 409 `lease-lost` means that another incarnation has what the request acts on.",
@@ -324,8 +324,8 @@ def metrics() -> str:
 
 def _coordinator_metrics() -> Sequence[Any]:
     with tempfile.TemporaryDirectory() as home:
-        exposition: Any = build(Settings(home=Path(home))).api.state.parts.exposition
-        return list(exposition.args[0].collect())
+        found = build(Settings(home=Path(home))).api.state.parts.exposition.collect()
+        return [each for each in found if each is not None]
 
 
 def _container_metrics() -> Sequence[Any]:

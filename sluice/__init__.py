@@ -11,7 +11,26 @@ Three packages, three programs:
 * `containers` is the agent process around a PySpark driver. It and `coordinator` do not import each other; they communicate over HTTP.
 """
 
-from sluice.job import Input, Intermediate, Job, Output, Task
-from sluice.script import attach
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sluice.job import Input, Intermediate, Job, Output, Task
+    from sluice.script import attach
 
 __all__ = ["Input", "Intermediate", "Job", "Output", "Task", "attach"]
+
+
+def __getattr__(name: str) -> object:
+    """Imports the module of a public name when the name is first used: the script `sluice` imports this package before it is ready for
+    Ctrl-C."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found: object = getattr(import_module("sluice.script" if name == "attach" else "sluice.job"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from sluice import tracing
 from sluice.client import CoordinatorClient
-from sluice.core.errors import BadJobFile, BadSettings
+from sluice.core.errors import BadJobFile, BadOption
 from sluice.core.jobmodels.placement import slots
 from sluice.core.watermarks import event_time_missing
 from sluice.job import Job, load_job
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 def job_request(
     job_file: Path, containers: int, start: str, system: str, config: Sequence[str], bind: Sequence[str] = ()
 ) -> wire_runs.RunRequest:
-    """The request that deploys the job of a file. `config` has KEY=VALUE, `bind` NAME=SYSTEM[:STREAM]. Raises BadJobFile, BadSettings,
+    """The request that deploys the job of a file. `config` has KEY=VALUE, `bind` NAME=SYSTEM[:STREAM]. Raises BadJobFile, BadOption,
     BadPlacement."""
     job = load_job(job_file)
     for warning in missing_event_times(job):
@@ -34,26 +34,26 @@ def job_request(
 def checked_request(
     job: Job, containers: int, start: str, system: str, config: dict[str, str], bindings: Mapping[str, Mapping[str, str]]
 ) -> wire_runs.RunRequest:
-    """`deploy_request`, with errors that name the options of the commands. Raises BadSettings, BadPlacement."""
+    """`deploy_request`, with errors that name the options of the commands. Raises BadOption, BadPlacement."""
     slots(containers)
     try:
         return deploy_request(job, containers, system, start, config, bindings)
     except ValidationError as error:
         if any(each["loc"][0] == "start" for each in error.errors()):
-            raise BadSettings(f"--start takes checkpoint, drained, earliest, latest or an ISO time, not {start!r}") from error
-        raise BadSettings("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from error
+            raise BadOption(f"--start takes checkpoint, drained, earliest, latest or an ISO time, not {start!r}") from error
+        raise BadOption("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from error
 
 
 def config_of(pairs: Sequence[str]) -> dict[str, str]:
-    """Raises BadSettings."""
+    """Raises BadOption."""
     for each in pairs:
         if not each.partition("=")[0] or "=" not in each:
-            raise BadSettings(f"--config takes key=value, not {each!r}")
+            raise BadOption(f"--config takes key=value, not {each!r}")
     return dict(each.split("=", 1) for each in pairs)
 
 
 def bound_names(job: Job, bind: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Parse NAME=SYSTEM or NAME=SYSTEM:STREAM into a mapping by name. Raises BadSettings."""
+    """Parse NAME=SYSTEM or NAME=SYSTEM:STREAM into a mapping by name. Raises BadOption."""
     names = {s.name for s in job.inputs} | {s.name for s in job.intermediates} | {s.name for s in job.outputs}
     found: dict[str, dict[str, str]] = {}
     for each in bind:
@@ -61,7 +61,7 @@ def bound_names(job: Job, bind: Sequence[str]) -> dict[str, dict[str, str]]:
         system, _, stream = where.partition(":")
         if name not in names or not system:
             known = ", ".join(sorted(names))
-            raise BadSettings(f"--bind takes NAME=SYSTEM or NAME=SYSTEM:STREAM with a stream of the job ({known}), not {each!r}")
+            raise BadOption(f"--bind takes NAME=SYSTEM or NAME=SYSTEM:STREAM with a stream of the job ({known}), not {each!r}")
         found[name] = {"system": system} | ({"stream": stream} if stream else {})
     return found
 

@@ -108,11 +108,12 @@ def checked_path(path: Path) -> Path:
 
 
 def note(path: Path) -> str:
-    """Text to append to the error of a write: says that the disk is full, or "". SQLite sometimes reports a full disk as an I/O error."""
+    """Text to append to the error of a write: says that the disk is full, or "". SQLite sometimes reports a full disk as an I/O error. File
+    systems without a size, such as /proc, are no disks."""
     with suppress(OSError):
-        free = space(path).free
-        if free < NEXT_TO_NOTHING:
-            return f"; the disk of {path} is full ({readable(free)} free): free some space"
+        found = space(path)
+        if found.size and found.free < NEXT_TO_NOTHING:
+            return f"; the disk of {path} is full ({readable(found.free)} free): free some space"
     return ""
 
 

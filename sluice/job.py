@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +25,10 @@ from sluice.installed_spark import find_pyspark, missing
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+class NoJobFile(BadJobFile):
+    """There is no such job file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +191,8 @@ class Job:
         self.name = JobName(checked_name("job", name))
         self.stateful = stateful
         self.grouper = grouper
+        if max_tasks is not None and (not isinstance(max_tasks, int) or isinstance(max_tasks, bool) or max_tasks < 1):
+            raise BadJobFile(f"max_tasks must be an integer greater than 0, not {max_tasks!r}")
         self.max_tasks = max_tasks
         if max_event_skew is not None and not (isinstance(max_event_skew, timedelta) and max_event_skew > timedelta(0)):
             raise BadJobFile(f"max_event_skew must be a timedelta greater than 0, not {max_event_skew!r}")
@@ -244,11 +251,14 @@ class Job:
         `stateful=False` says that the stage keeps no state: its query has no aggregation, join of streams, deduplication or other stateful
         operator. The container checks this. An input that only such stages read may grow to any number of partitions; other inputs may grow
         only to multiples of their first partition count.
+
+        Raises BadJobFile.
         """
         read, written = _streams("reads", reads), _streams("writes", writes)
 
         def declare(function: StageFunction) -> StageFunction:
             names = tuple(each.name for each in read), tuple(each.name for each in written)
+            _check_function(name or function.__name__, function)
             stage = Stage(StageName(name or function.__name__), *names, stateful=stateful)
             self.stages.append(DeclaredStage(stage, function))
             return function
@@ -268,6 +278,18 @@ class Job:
             outputs=[each.name for each in self.outputs],
             stages=[each.stage for each in self.stages],
         )
+
+
+def _check_function(stage: str, function: StageFunction) -> None:
+    """Raises BadJobFile for a function that cannot be called with a task."""
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)  # a decorator may pass further arguments by itself
+    except (TypeError, ValueError):  # of something that Python cannot inspect
+        return
+    try:
+        signature.bind(object())
+    except TypeError:
+        raise BadJobFile(f"the function of the stage {stage!r} must take one argument, the task, as in def {stage}(task)") from None
 
 
 def _check_partitions(kind: str, name: str, partitions: object) -> None:
@@ -297,10 +319,10 @@ def load_job(file: Path) -> Job:
     Raises BadJobFile, naming the file and what is wrong with it, and PySparkMissing if it imports PySpark and there is none.
     """
     if not file.is_file():
-        raise BadJobFile(f"there is no file {file}")
+        raise NoJobFile(f"there is no file {file}")
     spec = importlib.util.spec_from_file_location("sluice_job", file)
     if spec is None or spec.loader is None:
-        raise BadJobFile(f"{file} is not a Python file: its name must end in .py")
+        raise NoJobFile(f"{file} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     directory = file.parent.absolute()
     _add_to_path(directory, sys.modules.get("sluice_job"))
@@ -315,6 +337,8 @@ def load_job(file: Path) -> Job:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == "pyspark":
             raise missing(os.environ) from error
+        if str(error).startswith("Job.stage() takes 1 positional argument"):
+            raise BadJobFile(f"{file}{_line(file, error)}: a stage names its streams: write @job.stage(reads=…, writes=…)") from error
         raise BadJobFile(f"{file}{_line(file, error)} cannot be imported: {type(error).__name__}: {error}") from error
     jobs = {id(each): each for each in vars(module).values() if isinstance(each, Job)}
     if len(jobs) != 1:

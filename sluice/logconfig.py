@@ -112,13 +112,15 @@ class _UtcTimes(logging.Formatter):
 
 
 class TextFormatter(_UtcTimes):
-    """One line, and the traceback below it."""
+    """One line, and the traceback below it. Further lines of a message are indented, because a message may contain what a client has sent,
+    which must not look like a record of its own."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         text, trace = super().formatMessage(record), getattr(record, "trace_id", "")
+        text = text.replace("\r", "\\r").replace("\n", "\n    ")
         return f"{text} [trace {trace}]" if trace else text
 
 
@@ -175,10 +177,14 @@ def _log_uncaught(kind: type[BaseException], error: BaseException | None, traceb
     log.critical("uncaught %s", kind.__name__, exc_info=(kind, error or kind(), traceback))
 
 
+ERROR, REMEDY = "sluice: ", "remedy: "
+"""How the lines of `print_final_error` begin."""
+
+
 def print_final_error(text: str, remedy: str) -> None:
     """Report the error that ends the process, and what to do about it: two lines on standard error, or a log record with the field `remedy`
     if the format is JSON."""
     if any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers):
         log.error(text, extra={"remedy": remedy})
     else:
-        print(f"sluice: {text}\nremedy: {remedy}", file=sys.stderr)
+        print(f"{ERROR}{text}\n{REMEDY}{remedy}", file=sys.stderr)

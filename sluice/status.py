@@ -205,6 +205,12 @@ def live_containers(run: wire_runs.RunDetail) -> Sequence[wire_runs.ContainerRep
     return [each for each in run.incarnations if each.state == "LIVE"]
 
 
+def unowned_tasks(run: wire_runs.RunDetail) -> Sequence[wire_runs.TaskReply]:
+    """The tasks without an owner. Those of a slot with a bare container do not count: it runs them without acquiring them."""
+    bare = {each.processor_id for each in live_containers(run) if each.bare}
+    return [task for task in run.tasks if not task.holder and task.processor_id not in bare]
+
+
 def _since(run: wire_runs.RunSummary) -> datetime:
     if run.state.ended:
         return run.ended_at or run.created_at
@@ -409,7 +415,7 @@ def problems(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> I
     then = "start the script again" if script else "deploy the new version with `sluice upgrade`"
     yield from _with(failing, f"Correct the line that is named first, then {then}.")
     yield None
-    unowned = _counted("without an owner", [task.task for task in run.tasks if not task.holder])
+    unowned = _counted("without an owner", [task.task for task in unowned_tasks(run)])
     yield from _with(unowned, "A task waits until the lease of its former container has ended, or for a container of its slot.")
     yield None
     yield from _with(_of_its_model(run, at - old_report), "`sluice plan` shows what the next version of the job model would be, and why.")

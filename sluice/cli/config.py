@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -80,9 +82,34 @@ def show(
 
     Options of `sluice coordinator` override the variables, which override the file that SLUICE_CONFIG names.
     """
+    for each in unknown_variables(os.environ):
+        typer.echo(f"sluice: {each}", err=True)
     found = [each for one in Program if program in (None, one) for each in settings_of(one, os.environ)]
     reply = SettingsReply(settings=tuple(each for each in found if not changed or each.source != "default"))
     print_reply(reply, lambda _: _table(reply.settings), as_json=as_json)
+
+
+OTHERS = (
+    *(CONFIG_FILE, "SLUICE_JARS_DIR", "SLUICE_IVY_SETTINGS", "SLUICE_STOP_WITH_STDIN", "SLUICE_WATCHDOG_FD", "SLUICE_EXEC_SOCKET"),
+    *("SLUICE_WITHOUT_COORDINATOR", "SLUICE_JOB", "SLUICE_GENERATION", "SLUICE_EPOCH"),
+)
+"""Variables that are no settings: where to find files, and what Sluice tells its child processes."""
+
+_OF_KUBERNETES = re.compile(r"SLUICE(_\w+)?_(SERVICE_(HOST|PORT)|PORT_\d+_)")
+"""Variables that Kubernetes sets in every pod for services whose names begin with "sluice"."""
+
+
+def unknown_variables(environment: Mapping[str, str]) -> Sequence[str]:
+    """A sentence for each variable SLUICE_… that no program reads, by name."""
+    known = {each.variable for program in Program for each in settings_of(program, {})} | {*CLIENT, *OTHERS}
+    known |= {f"SLUICE_{each.old}".upper() for each in of_kind(Kind.SETTING)}
+    names = (name for name in sorted(environment) if name.upper().startswith("SLUICE_") and not _OF_KUBERNETES.match(name))
+    found = []
+    for name in names:
+        if name.upper() not in known:
+            likely = get_close_matches(name.upper(), known, 1, 0.85)
+            found.append(f"no program reads {name}" + (f": did you mean {likely[0]}?" if likely else ""))
+    return found
 
 
 def settings_of(program: Program, environment: Mapping[str, str]) -> Iterator[Setting]:

@@ -27,6 +27,7 @@ from rich.text import Text
 
 from sluice.blobs.locations import open_blob_store
 from sluice.blobs.port import BlobStore, Purpose, RequestContext
+from sluice.cli.config import unknown_variables
 from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.runner import LOCAL, Url
 from sluice.client import EnvironmentToken, urls_of, verification
@@ -167,17 +168,21 @@ async def _connector() -> AsyncIterator[Finding]:
     if found is not None:
         yield _good("connector", f"Spark's connector for Kafka is in {directory}")
     else:
-        remedy = "Where the network is restricted, fetch it beforehand: run a job on Kafka once, and copy the directory (SLUICE_JARS_DIR)."
+        remedy = (
+            "Where the network is restricted, copy the directory that `sluice kafka jars --connector` makes elsewhere (SLUICE_JARS_DIR)."
+        )
         yield _note("connector", f"Spark's connector for Kafka will be fetched to {directory.parent} by the first job on Kafka", remedy)
 
 
 async def _settings() -> AsyncIterator[Finding]:
+    for each in unknown_variables(os.environ):
+        yield _note("settings", each, "Correct its name, or unset it. `sluice config show` lists the variables.")
     settings = import_module("coordinator.settings").read_settings()
     yield _good("settings", f"those of a coordinator on {settings.host}:{settings.port} are valid")
     try:
         import_module("containers.settings").read_container_settings()
     except SluiceError as error:
-        others = [each for each in str(error).split("; ") if not each.startswith("SLUICE_RUN_ID: Field required")]
+        others = [each for each in str(error).split("; ") if not each.startswith("SLUICE_RUN_ID: set it")]
         if others:
             yield _problem("settings", f"those of a container: {'; '.join(others)}", "`sluice config show container` lists them.")
             return

@@ -22,7 +22,7 @@ from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.runner import LOCAL, OptionalJob, Url, call, find_job
 from sluice.client import OperatorClient
 from sluice.core.drain import EFFECTS, LOSES, Effect, Mode, Phase
-from sluice.core.errors import BadSettings, CoordinatorUnreachable, UnknownDrain
+from sluice.core.errors import BadOption, CoordinatorUnreachable, UnknownDrain
 from sluice.core.ids import RunId
 from sluice.wire import drains as wire_drains
 
@@ -60,11 +60,11 @@ def drain(
     with the state as it is.
     """
     if dry_run and (wait or cancel):
-        raise BadSettings("--dry-run changes nothing: leave out --wait and --cancel")
+        raise BadOption("--dry-run changes nothing: leave out --wait and --cancel")
     if cancel and (wait or require_empty or keep_state):
-        raise BadSettings("--cancel ends a drain: leave out --wait, --require-empty and --keep-state")
+        raise BadOption("--cancel ends a drain: leave out --wait, --require-empty and --keep-state")
     if keep_state and require_empty:
-        raise BadSettings("--keep-state empties nothing: leave out --require-empty")
+        raise BadOption("--keep-state empties nothing: leave out --require-empty")
     if dry_run:
         plan = call(coordinator, lambda client: _plan(client, job))
         print_reply(plan, lambda width: _keeping_page(plan, width) if keep_state else _plan_page(plan, width), as_json=as_json)

@@ -21,7 +21,7 @@ from sluice.cli.console.tables import Column, Screen, moment, shown, table
 from sluice.cli.documents import Document, print_reply
 from sluice.cli.runner import LOCAL, Limit, OptionalJob, Url, call, find_job, with_next_page
 from sluice.client import OperatorClient
-from sluice.core.errors import BadSettings, CoordinatorUnreachable
+from sluice.core.errors import BadOption, CoordinatorUnreachable
 from sluice.wire import events as wire_events
 
 POLL = timedelta(seconds=2)
@@ -52,7 +52,7 @@ def events(
     """Show what has happened to a job, newest first: deployments, versions of its model, drains, containers, and requests."""
     if follow:
         if before is not None:
-            raise BadSettings("--follow begins with the newest events: leave out --before")
+            raise BadOption("--follow begins with the newest events: leave out --before")
         asyncio.run(_follow_until_stopped(job, limit, coordinator, Screen(sys.stdout), as_json=as_json))
         return
 

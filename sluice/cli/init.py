@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from sluice.cli.documents import Document, Json, print_reply
-from sluice.core.errors import BadName, BadSettings
+from sluice.core.errors import BadName, BadOption
 from sluice.core.ids import checked_name
 from sluice.wire.body import Reply
 
@@ -45,7 +45,7 @@ def init(
     try:
         checked_name("job", name)
     except BadName as error:
-        raise BadSettings(f"{error}: give another name with --job") from error
+        raise BadOption(f"{error}: give another name with --job") from error
     written = write(directory, name)
     reply = FilesReply(files=tuple(map(str, written)))
     lines = [*(f"wrote {each}" for each in reply.files), NEXT.format(job=directory / "job.py", test=directory / "test_job.py")]
@@ -53,16 +53,16 @@ def init(
 
 
 def write(directory: Path, job: str) -> list[Path]:
-    """The files that were written. No file is replaced: if one is there, none is written. Raises BadSettings."""
+    """The files that were written. No file is replaced: if one is there, none is written. Raises BadOption."""
     texts = {directory / each.name.removesuffix(".txt"): each.read_text().replace("$job", job) for each in sorted(TEMPLATE.glob("*.txt"))}
     present = [str(each) for each in texts if each.exists() or each.is_symlink()]
     if present:
-        raise BadSettings(f"{', '.join(present)}: is there already, and is not replaced; give another directory")
+        raise BadOption(f"{', '.join(present)}: is there already, and is not replaced; give another directory")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
             with file.open("x") as opened:
                 opened.write(text)
     except OSError as error:
-        raise BadSettings(f"{error.filename or directory} cannot be written: {error.strerror}") from error
+        raise BadOption(f"{error.filename or directory} cannot be written: {error.strerror}") from error
     return list(texts)

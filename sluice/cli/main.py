@@ -7,20 +7,22 @@ and containers are in `coordinator.cli` and `containers.cli`. They are listed he
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
+from pydantic import ValidationError
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from sluice import logconfig
 from sluice.core import deprecations
 from sluice.core.deprecations import Deprecation, Kind
-from sluice.core.errors import SluiceError
+from sluice.core.errors import ClientError, SluiceError
 from sluice.core.remedies import plain, remedy_of_error
 
 DISTRIBUTION = "sluice-spark"
@@ -139,6 +141,8 @@ class LazyGroup(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         found = load(COMMANDS[cmd_name].where)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # by `sluice.__main__`, for the time of imports
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         if isinstance(found, typer.Typer):
             command: Any = get_group(found)
             command.name = cmd_name
@@ -199,17 +203,35 @@ def _options(
 
 
 def main() -> None:
-    """The entry point. An error of Sluice is printed with its remedy on the next line, or as JSON with `--json`; the exit code is 1."""
+    """Calls the command. An error of Sluice is printed with its remedy on the next line, or as JSON with `--json`; the exit code is 1."""
     try:
         app(prog_name="sluice")
     except SluiceError as error:
-        remedy = plain(remedy_of_error(error))
-        if _wants_json(sys.argv[1:]):
-            problem = {"type": f"urn:sluice:{error.slug}", "title": error.title(), "detail": str(error), "remedy": remedy}
-            print(json.dumps(problem), file=sys.stderr)
-        else:
-            logconfig.print_final_error(f"{error.title()} {error}", remedy)
-        raise SystemExit(1) from None
+        _end_with(error)
+    except ValidationError as error:
+        if not _is_of_request(error):
+            raise
+        _end_with(ClientError("; ".join(": ".join([*map(str, each["loc"][:1]), each["msg"]]) for each in error.errors())))
+
+
+def _is_of_request(error: ValidationError) -> bool:
+    """Whether an argument of a command is not valid in the body of its request. The title is the name of the body's class."""
+    waiting, names = [load("sluice.wire.body:Body")], set[str]()
+    while waiting:
+        kind = waiting.pop()
+        names.add(kind.__name__)
+        waiting += kind.__subclasses__()
+    return error.title in names
+
+
+def _end_with(error: SluiceError) -> NoReturn:
+    remedy = plain(remedy_of_error(error))
+    if _wants_json(sys.argv[1:]):
+        problem = {"type": f"urn:sluice:{error.slug}", "title": error.title(), "detail": str(error), "remedy": remedy}
+        print(json.dumps(problem), file=sys.stderr)
+    else:
+        logconfig.print_final_error(f"{error.title()} {error}", remedy)
+    raise SystemExit(1) from None
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:

@@ -17,7 +17,7 @@ from sluice.cli.console.tables import NONE, Column, count, moment, shown, table
 from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.runner import LOCAL, Job, Limit, OptionalJob, Url, call, find_job, with_next_page
 from sluice.client import OperatorClient
-from sluice.core.errors import BadSettings
+from sluice.core.errors import BadOption
 from sluice.core.jobmodels.expansion import Verdict
 from sluice.wire import jobmodels as wire_jobmodels
 
@@ -30,6 +30,8 @@ Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="Reason, recorde
 IfVersion = Annotated[int | None, typer.Option("--if-version", min=1, metavar="VERSION", help="Refuse unless this version is in force.")]
 
 NOT_SAFE = 2
+MOST_CONTAINERS = 100_000
+"""Of a run, as `sluice.wire` limits them."""
 LISTED = 20
 """Maximum number of moves or partitions on one page."""
 
@@ -44,14 +46,14 @@ def plan(
         typer.Option(metavar="NAME", help="Input stream, by the job's name for it. May be repeated, each with --partitions."),
     ] = None,
     partitions: Annotated[list[int] | None, typer.Option(min=1, metavar="N", help="Assumed number of partitions of that stream.")] = None,
-    containers: Annotated[int | None, typer.Option(metavar="N", help="Assumed number of containers.")] = None,
+    containers: Annotated[int | None, typer.Option(min=1, max=MOST_CONTAINERS, metavar="N", help="Assumed number of containers.")] = None,
     as_json: Annotated[Json, Document(wire_jobmodels.PlanReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
     """Show what would change with other partition counts or another number of containers. Changes nothing."""
     streams, counts = stream or [], partitions or []
     if len(streams) != len(counts) or len(set(streams)) < len(streams):
-        raise BadSettings("give --stream and --partitions in pairs, each stream once")
+        raise BadOption("give --stream and --partitions in pairs, each stream once")
 
     async def request(client: OperatorClient) -> wire_jobmodels.PlanReply:
         name = job or (await find_job(client, None)).job
@@ -65,7 +67,7 @@ def plan(
 
 def scale(
     job: Job,
-    containers: Annotated[int, typer.Argument(metavar="N", help="New number of containers.")],
+    containers: Annotated[int, typer.Argument(min=1, max=MOST_CONTAINERS, metavar="N", help="New number of containers.")],
     why: Why = "",
     if_version: IfVersion = None,
     as_json: Annotated[Json, Document(wire_jobmodels.ChangeReply)] = False,

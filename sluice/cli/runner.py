@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sluice.client import LOCAL as LOCAL
-from sluice.client import URL, CoordinatorClient, OperatorClient
+from sluice.client import URL, CoordinatorClient, OperatorClient, Refused
 from sluice.core.errors import ClientError, UnknownJob, UnknownRun
 from sluice.core.ids import RunId
 from sluice.wire import runs as wire_runs
@@ -67,7 +67,12 @@ async def find_run(client: CoordinatorClient, name: str | None) -> wire_runs.Run
     jobs = (await client.jobs()).jobs
     if name is not None:
         current = {each.job: each.current_run for each in jobs}
-        return await client.run(RunId(current.get(name, name)))
+        try:
+            return await client.run(RunId(current.get(name, name)))
+        except Refused as refused:
+            if refused.refused_as != UnknownRun.slug:
+                raise
+            raise UnknownRun(f"no job or run {name!r}; the jobs are: {', '.join(current) or 'none'}") from None
     if len(jobs) > 1:
         choices = ", ".join(f"{each.current_run} ({each.state})" for each in jobs)
         raise ClientError(f"there are {len(jobs)} jobs; name a job or one of the runs: {choices}")

@@ -25,7 +25,7 @@ from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.runner import LOCAL, Limit, OptionalJob, OptionalRun, Url, call, find_job, find_run, with_next_page
 from sluice.client import CoordinatorClient
 from sluice.clock import SystemClock
-from sluice.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
+from sluice.core.errors import BadOption, CoordinatorUnreachable, SluiceError
 from sluice.core.ids import JobName, RunId
 from sluice.status import RunOverview, StatusReply, UnreadRun, overview, status_of
 from sluice.wire import body as wire_body
@@ -71,7 +71,7 @@ def status(
     query = StatusQuery(job, old_report_seconds)
     if watch:
         if check or as_json:
-            raise BadSettings("--watch is for terminals: leave out --json and --check")
+            raise BadOption("--watch is for terminals: leave out --json and --check")
         asyncio.run(_watch(query, coordinator, Screen(sys.stdout)))
         return
     reply = call(coordinator, query.run)

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from sluice.cli.console.tables import shown
 from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.runner import LOCAL, OptionalRun, Url, call, find_run
 from sluice.client import OperatorClient
@@ -19,6 +20,9 @@ from sluice.core.ids import RunId
 from sluice.wire import runs as wire_runs
 
 POLL = timedelta(seconds=0.5)
+SILENT = timedelta(seconds=2)
+"""A stop that takes longer says what it waits for, and names at most NAMED tasks."""
+NAMED = 5
 
 
 class AlreadyRunning(Conflict):
@@ -41,10 +45,23 @@ def stop(
 async def _stopped(client: OperatorClient, name: str | None, reason: str, *, wait: bool) -> wire_runs.RunReply:
     found = await find_run(client, name)
     run: wire_runs.RunReply = await client.stop_run(RunId(found.run_id), reason)
+    waited, said = timedelta(0), False
     while wait and not run.state.ended:
         await asyncio.sleep(POLL.total_seconds())
+        waited += POLL
         run = await client.basic_run(RunId(found.run_id))
+        if waited >= SILENT and not said and not run.state.ended:
+            said = True
+            typer.echo(f"waiting for {_what_runs(await client.run(RunId(found.run_id)))}", err=True)
     return run
+
+
+def _what_runs(run: wire_runs.RunDetail) -> str:
+    tasks = [each.task for each in run.tasks if each.holder is not None]
+    if not tasks:
+        return "the containers to end"
+    more = f" and {len(tasks) - NAMED} more" if len(tasks) > NAMED else ""
+    return f"running batches: {', '.join(map(shown, tasks[:NAMED]))}{more}"
 
 
 COMMANDS = ("attached.command", "attached.refused-command")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from pydantic import ValidationError
 
 from sluice.client.connection import TIMEOUT
 from sluice.client.coordinator import IDLE_CONNECTION, CoordinatorClient, Refused, path_segment, sendable
+from sluice.core.access.tokens import SECRET_BYTES, new_incarnation_token
 from sluice.core.errors import CoordinatorUnreachable, NoStoreRole
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, RunId, StageName, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.snapshots.snapshot import BlobStoreName, CommitId
+from sluice.randomness import random_bytes
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
@@ -38,7 +41,18 @@ class NotValid:
 class AgentClient(CoordinatorClient):
     """Every method raises as those of `CoordinatorClient` do."""
 
+    @cached_property
+    def _chosen(self) -> dict[ExecutionContainerId, str]:
+        """The tokens of the containers that this client has registered."""
+        return {}
+
     async def register(self, run_id: RunId, request: wire_agents.RegisterRequest) -> wire_agents.RegisterReply:
+        """Chooses the token of a container that sends one. All registrations of a container by this client have the same, so it does not
+        matter in which order, and how often, they arrive."""
+        if request.token is None and not request.bare:
+            container = ExecutionContainerId(request.execution_container_id)
+            token = self._chosen.setdefault(container, new_incarnation_token(container, random_bytes(SECRET_BYTES)))
+            request = request.model_copy(update={"token": token})
         return await self._read(wire_agents.RegisterReply, "POST", f"/runs/{path_segment(run_id)}/containers", request)
 
     async def exited(self, execution_id: ExecutionContainerId, exit_code: int, reason: str) -> None:

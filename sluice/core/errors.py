@@ -70,6 +70,30 @@ class Conflict(ClientError):
     status = 409
 
 
+class InvalidRequest(ClientError):
+    """The request does not have the form that the API documents."""
+
+
+class UnreadableBody(ClientError):
+    """The body of the request cannot be read."""
+
+    slug = "http-400"
+    status = 400
+
+
+class UnknownPath(NotFound):
+    """The API has no such path."""
+
+    slug = "http-404"
+
+
+class MethodNotAllowed(ClientError):
+    """The path does not have the method of the request."""
+
+    slug = "http-405"
+    status = 405
+
+
 class BadName(ClientError):
     """A name has characters that Sluice does not accept."""
 
@@ -316,6 +340,10 @@ class RequestTimeout(ClientError):
 
 class BadSettings(ClientError):
     """The settings cannot be used."""
+
+
+class BadOption(BadSettings):
+    """An option or argument of the command cannot be used."""
 
 
 class HomeInUse(ClientError):

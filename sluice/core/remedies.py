@@ -1,6 +1,7 @@
 """What to do about each error.
 
-The command line prints it below an error, and `sluice doctor` beside a problem; docs/reference/errors.md has all. The message of an error
+The coordinator's answers contain it, the command line prints it below an error, and `sluice doctor` beside a problem.
+docs/reference/errors.md has all. The message of an error
 has more details, such as names and numbers.
 """
 
@@ -19,6 +20,10 @@ REMEDIES: Mapping[str, str] = {
     "ClientError": "Correct the request as the message says.",
     "NotFound": "Check the name, and the coordinator that was asked.",
     "Conflict": "Read the state of what the request names, and decide again.",
+    "InvalidRequest": "Correct the request as the message says. `/docs` of the coordinator describes all requests.",
+    "UnreadableBody": "Send the whole body, as valid JSON.",
+    "UnknownPath": "Check the path, and the coordinator that was asked: its `/docs` lists all requests.",
+    "MethodNotAllowed": "Check the method and the path: `/docs` of the coordinator lists all requests.",
     "BadName": "Use letters, digits, `.`, `_` and `-`.",
     "UnstorableText": "Remove NUL and lone surrogates from the text.",
     "UnknownJob": "List jobs with `sluice jobs`. A job exists from its first deployment on.",
@@ -74,6 +79,7 @@ REMEDIES: Mapping[str, str] = {
     "CrossSiteRequest": "Send the request from a program, or from the coordinator's own pages.",
     "RequestTimeout": "Repeat the request. Look at the network if it happens again.",
     "BadSettings": "Correct the setting that the message names. `sluice config show` prints where each comes from.",
+    "BadOption": "Correct the option or argument that the message names.",
     "HomeInUse": "Stop the other coordinator, or choose another `--home`.",
     "DatabaseInUse": "Stop the other coordinator, or choose another database.",
     "NotASqliteDatabase": "Use the tools of PostgreSQL: see [operating](../operating.md#lost-databases).",
@@ -125,6 +131,7 @@ REMEDIES: Mapping[str, str] = {
     "StateIncompatible": "Upgrade with `sluice upgrade`, which drains the job first.",
     "PathNotShared": "Put `SLUICE_STATE_DIR` on a path that driver and executors share.",
     "JavaMissing": "Install Java 17 or 21, or set `JAVA_HOME`.",
+    "CoordinatorNotStarted": "Correct what the message names. The coordinator's log has more: `sluice logs --coordinator`.",
     "JarsUnavailable": "Run `sluice kafka jars` where a repository can be reached, and copy `SLUICE_JARS_DIR`.",
     "ClassArchiveUnavailable": "Containers start without it. Free space in `SLUICE_JARS_DIR`, and run `sluice class-archive` again.",
     "BrokerUnavailable": "Read the broker's log in the home's directory `kafka`.",
@@ -136,6 +143,7 @@ REMEDIES: Mapping[str, str] = {
     "OffsetsTrimmed": "Raise the retention of the stream, and deploy with an explicit start.",
     "CheckpointUnreadable": "Restore a snapshot: see [restore](../howto/restore.md).",
     # --- next to the code that raises them
+    "NoJobFile": "Give the path of an existing Python file that declares the job.",
     "Refused": "Correct the request as the message says.",
     "AlreadyRunning": "Stop or drain the job first, or replace its run with `sluice upgrade`.",
     "MustWait": "Wait until the present run has ended, or start the command with `--replace` or without `--no-wait`.",
@@ -154,7 +162,7 @@ REMEDIES: Mapping[str, str] = {
     "MarkerMissing": "Find out whether the topic has the batch, and choose what happens with it: see [sinks](../sinks.md).",
     "RecordTooLarge": "Write smaller records, or raise the limits of the topic and of the producer.",
     "ProducerFenced": "Nothing: the batch runs again, unless another container has the task.",
-    "CommitOverdue": "Make the blob store reachable that the message names.",
+    "CommitOverdue": "Make the blob store or the coordinator reachable that the message names.",
     "PlanReplaced": "Nothing: the batch runs again.",
     "BatchInterrupted": "Nothing: the batch runs again.",
     "FreezeFailed": "Nothing: it is tried again. Look for another program that writes in the directory.",

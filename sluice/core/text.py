@@ -1,4 +1,4 @@
-"""Which text can be stored and sent."""
+"""Which text can be stored and sent, and the form of an address."""
 
 from __future__ import annotations
 
@@ -9,3 +9,8 @@ def is_storable(text: str) -> bool:
     if "\0" in text:
         return False
     return text.isascii() or not any("\ud800" <= each <= "\udfff" for each in text)
+
+
+_PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+HOST_AND_PORT = rf"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):{_PORT}$"
+"""The port is between 1 and 65535."""

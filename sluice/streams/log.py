@@ -268,9 +268,18 @@ class Log:
             connection.execute("INSERT OR REPLACE INTO fences VALUES (?, ?)", (owner, generation))
 
     def append(
-        self, stream: str, records: Sequence[Record], *, writer: Writer, batch: int, headers: Headers | None = None, now_micros: int
+        self,
+        stream: str,
+        records: Sequence[Record],
+        *,
+        writer: Writer,
+        batch: int,
+        headers: Headers | None = None,
+        now_micros: int,
+        partitions: int | None = None,
     ) -> bool:
-        """Append one batch. False if this batch of the writer's lineage was appended before. Raises LeaseLost for a fenced generation."""
+        """Append one batch. False if this batch of the writer's lineage was appended before. `partitions`: records without a partition go
+        to the first so many, as if the stream had no more; None: to all. Raises LeaseLost for a fenced generation."""
         with self._open(stream, write=True) as connection:
             self._pass_fence(connection, writer.owner, writer.generation)
             row = connection.execute("SELECT batch FROM writers WHERE lineage = ?", (writer.lineage,)).fetchone()
@@ -278,12 +287,15 @@ class Log:
                 return False
             connection.execute("INSERT OR REPLACE INTO writers VALUES (?, ?)", (writer.lineage, batch))
             if records:
-                self._insert(connection, records, headers or {}, now_micros)
+                self._insert(connection, records, headers or {}, now_micros, partitions)
             return True
 
-    def _insert(self, connection: sqlite3.Connection, records: Sequence[Record], headers: Headers, now_micros: int) -> None:
+    def _insert(
+        self, connection: sqlite3.Connection, records: Sequence[Record], headers: Headers, now_micros: int, partitions: int | None
+    ) -> None:
         before = dict(connection.execute("SELECT partition, latest FROM partitions"))
         ends = dict(before)
+        spread = len(ends) if partitions is None else min(len(ends), partitions)
         entries = json.dumps(dict(sorted(headers.items())))
         connection.execute("INSERT OR IGNORE INTO headers (entries) VALUES (?)", (entries,))
         (headers_id,) = connection.execute("SELECT id FROM headers WHERE entries = ?", (entries,)).fetchone()
@@ -293,7 +305,7 @@ class Log:
         for position, record in enumerate(records):
             partition = record.partition
             if partition is None:
-                partition = partition_of(record.key, len(ends), position)
+                partition = partition_of(record.key, spread, position)
             if partition not in ends:
                 raise UnknownStream(f"the stream has partitions 0 to {len(ends) - 1}, and no {partition}")
             rows.append((partition * _SPAN + ends[partition], micros, record.key, record.value, headers_id))

@@ -5,13 +5,22 @@ settings: options, then `SLUICE_…` variables, then the TOML file that SLUICE_C
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from sluice.core.errors import BadSettings
+from sluice.core.text import HOST_AND_PORT
 from sluice.disks import checked_path
+
+
+def checked_bootstrap(servers: str) -> str:
+    """Bootstrap servers of Kafka; "" if there are none. Raises ValueError."""
+    if servers and not all(re.fullmatch(HOST_AND_PORT, each.strip()) for each in servers.split(",")):
+        raise ValueError("write HOST:PORT, or several with commas")
+    return servers
 
 
 class StreamSettings(BaseSettings):
@@ -21,6 +30,11 @@ class StreamSettings(BaseSettings):
     log_dir: Path | None = None
     kafka_bootstrap: str = ""
     kafka_properties: Path | None = None
+
+    @field_validator("kafka_bootstrap")
+    @classmethod
+    def _servers(cls, given: str) -> str:
+        return checked_bootstrap(given)
 
     @field_validator("home", "log_dir")
     @classmethod

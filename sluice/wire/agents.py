@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal, assert_never
+from typing import Annotated, Any, ClassVar, Literal, Self, assert_never
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
+from sluice.core.access.tokens import MAX_TOKEN, is_incarnation_token
 from sluice.core.drain import Effect, Mode, Step
+from sluice.core.ids import ExecutionContainerId
 from sluice.wire.body import (
     HOST_AND_PORT,
     NO_NUL,
@@ -37,9 +39,11 @@ BatchPart = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z
 class RegisterRequest(RenamedBody):
     """One incarnation of a slot. `bare`: a foreign client, whose heartbeats have no epoch. `metricsAddress`: host and port of the
     container's metrics. `drainModes`: the modes of drains that it knows; under another one it is refused. `onlyIfFree`: refused as
-    `slot-in-use` while another incarnation has the slot, instead of replacing it."""
+    `slot-in-use` while another incarnation has the slot, instead of replacing it. `token`: the token that the container will send,
+    `sluice-i.SECRET.ID`: 256 random bits and `executionContainerId`, both as base64url without padding. A repeated request must have the
+    same one. Without it the coordinator makes one, and a repeated request gets another, after which the former is not valid."""
 
-    added_fields: ClassVar[frozenset[str]] = frozenset({"drainModes"})
+    added_fields: ClassVar[frozenset[str]] = frozenset({"drainModes", "token"})
 
     processor_id: Annotated[str, Field(min_length=1, max_length=100)]
     execution_container_id: Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+$")]
@@ -48,6 +52,13 @@ class RegisterRequest(RenamedBody):
     metrics_address: Annotated[str, Field(max_length=300, pattern=HOST_AND_PORT)] | None = None
     drain_modes: Annotated[tuple[Mode, ...], Field(max_length=10)] = (Mode.DEFAULT,)
     only_if_free: Annotated[bool, Field(exclude_if=operator.not_)] = False
+    token: Annotated[str | None, Field(repr=False, max_length=MAX_TOKEN)] = None
+
+    @model_validator(mode="after")
+    def _check_token(self) -> Self:
+        if self.token is not None and not is_incarnation_token(self.token, ExecutionContainerId(self.execution_container_id)):
+            raise ValueError("token is not `sluice-i.SECRET.ID` with a secret of 256 bits and the id of this container, as base64url")
+        return self
 
 
 class RegisterReply(Reply):

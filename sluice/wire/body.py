@@ -36,6 +36,7 @@ from pydantic_core import CoreSchema
 from sluice.core import deprecations
 from sluice.core.deprecations import Deprecation, Kind
 from sluice.core.ids import Ssp
+from sluice.core.text import HOST_AND_PORT as HOST_AND_PORT
 
 EPOCH_HEADER = "Sluice-Epoch"
 LEASE_HEADER = "Sluice-Lease-Seconds"
@@ -81,9 +82,6 @@ def _in_utc(at: datetime) -> datetime:
 Utc = Annotated[datetime, AfterValidator(_in_utc)]
 NO_NUL = r"^[^\x00]*$"
 """Pattern of all text: PostgreSQL cannot store NUL."""
-_PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-HOST_AND_PORT = rf"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):{_PORT}$"
-"""The port is between 1 and 65535."""
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
 Number = Annotated[int, Field(ge=0, lt=2**31)]
@@ -222,13 +220,14 @@ class PrometheusTarget(BaseModel):
 
 
 class Problem(BaseModel):
-    """RFC 9457."""
+    """RFC 9457. `remedy`: what to do; older coordinators do not send it."""
 
     type: str
     title: str
     status: int
     detail: str
     instance: str | None = None
+    remedy: str | None = None
 
 
 def offsets_body(offsets: Mapping[Ssp, int]) -> tuple[SspOffset, ...]:

@@ -241,9 +241,9 @@ class TaskReply(Reply):
 
 
 class ContainerReply(Reply):
-    """`jobModelVersion`: the version that the container runs, since `adoptedAt`. Only in the details of a run, and for valid incarnations:
-    `leaseSecondsLeft`; `heartbeatAgeSeconds`, the time since the last heartbeat; `silent`, whether three heartbeats in a row are
-    missing."""
+    """`jobModelVersion`: the version that the container runs, since `adoptedAt`. `bare`: a foreign client, which runs the tasks of its slot
+    without acquiring them. Only in the details of a run, and for valid incarnations: `leaseSecondsLeft`; `heartbeatAgeSeconds`, the time
+    since the last heartbeat; `silent`, whether three heartbeats in a row are missing."""
 
     execution_container_id: str
     processor_id: str
@@ -258,6 +258,7 @@ class ContainerReply(Reply):
     metrics_address: str | None = None
     job_model_version: int = 0
     adopted_at: datetime | None = None
+    bare: bool = False
     lease_seconds_left: float | None = None
     heartbeat_age_seconds: float | None = None
     silent: bool = False

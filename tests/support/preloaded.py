@@ -207,7 +207,7 @@ def main() -> None:
         request = _forks(control)
     if request is not None:
         _become(request)
-        from sluice.cli.main import main as sluice
+        from sluice.__main__ import main as sluice
 
         sluice()
 

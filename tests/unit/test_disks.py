@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sluice import disks
-from sluice.disks import DiskSpace, LocalDisks, Room, Thresholds, readable, says_no_room, shortages
+from sluice.disks import DiskSpace, LocalDisks, Room, Thresholds, note, readable, says_no_room, shortages
 
 LIMITS = Thresholds(low=1000, full=100)
 
@@ -61,3 +61,7 @@ def test_an_error_that_does_not_mention_space_is_explained_by_a_full_disk(tmp_pa
     assert full.explain(error)
     assert roomy.explain("No space left on device")
     assert full.shortages().startswith("state: ")
+
+
+def test_a_file_system_without_a_size_is_not_a_full_disk() -> None:
+    assert note(Path("/proc/nope")) == ""

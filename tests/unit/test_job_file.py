@@ -8,7 +8,8 @@ import pytest
 
 from sluice import Job
 from sluice.core.errors import BadGraph, BadJobFile, BadName
-from sluice.job import load_job
+from sluice.core.remedies import remedy_of_error
+from sluice.job import NoJobFile, load_job
 
 HEAD = "from sluice import Input, Intermediate, Job, Output\n\njob = Job('delays')\n"
 STREAMS = HEAD + "flights, between, out = job.input('flights'), job.intermediate('between', partitions=4), job.output('out')\n"
@@ -255,3 +256,30 @@ def test_an_input_may_have_single_partitions_broadcast_as_samza_spells_them() ->
     assert [job.input("a", broadcast="#1,#0").broadcast, job.input("b", broadcast=True).broadcast] == ["#[0-1]", True]
     with pytest.raises(BadJobFile, match="the input 'c': '1' does not name partitions to broadcast"):
         job.input("c", broadcast="1")
+
+
+@pytest.mark.parametrize("count", ["'many'", "0", "True", "2.5"])
+def test_a_number_of_tasks_that_is_none_is_refused_at_its_line(write: Write, count: str) -> None:
+    file = write(f"from sluice import Job\njob = Job('j', max_tasks={count})\n")
+    with pytest.raises(BadJobFile, match=rf"{file}:2: max_tasks must be an integer greater than 0, not "):
+        load_job(file)
+
+
+def test_the_remedy_for_a_missing_job_file_is_another_path(tmp_path: Path) -> None:
+    with pytest.raises(NoJobFile) as caught:
+        load_job(tmp_path / "lost.py")
+    assert "existing" in remedy_of_error(caught.value)
+
+
+@pytest.mark.parametrize("parameters", ["", "one, two", "*, task"])
+def test_a_stage_that_does_not_take_a_task_is_refused_at_its_line(write: Write, parameters: str) -> None:
+    file = write(STREAMS + f"@job.stage(reads=flights, writes=out)\ndef s({parameters}): ...\n")
+    needed = r"the function of the stage 's' must take one argument, the task, as in def s\(task\)"
+    with pytest.raises(BadJobFile, match=rf"{file}:[56]: {needed}"):
+        load_job(file)
+
+
+def test_a_stage_without_parentheses_is_refused_with_the_right_form(write: Write) -> None:
+    file = write(STREAMS + "@job.stage\ndef s(task): ...\n")
+    with pytest.raises(BadJobFile, match=rf"{file}:[56]: a stage names its streams: write @job.stage\(reads=…, writes=…\)"):
+        load_job(file)

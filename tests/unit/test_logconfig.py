@@ -48,6 +48,13 @@ def test_a_record_with_any_message_is_one_object_on_one_line(new_log: New, capsy
     assert record["logger"].startswith("tests.")
 
 
+def test_further_lines_of_a_message_do_not_look_like_records(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
+    new_log(TEXT).warning("refused: %s", "x\r\n2026-03-01T12:00:00.000Z INFO coordinator: all is well")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("refused: x\\r")
+    assert second == "    2026-03-01T12:00:00.000Z INFO coordinator: all is well"
+
+
 def test_times_are_utc_with_milliseconds(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
     log = new_log()
     record = log.makeRecord(log.name, logging.INFO, "f", 1, "noon", (), None)

@@ -89,6 +89,13 @@ def test_a_task_without_an_owner_is_a_problem() -> None:
     assert problems(tasks=(task(0, HOLDER), task(3, None))) == ["1 task without an owner: Partition 3"]
 
 
+def test_a_task_of_a_slot_with_a_live_bare_container_needs_no_owner() -> None:
+    tasks = (task(0, None), task(1, HOLDER))
+    assert problems(tasks=tasks, incarnations=(container(0, bare=True), container(1))) == []
+    lost = (container(0, bare=True, state="LOST"), container(1, bare=True))
+    assert problems(tasks=tasks, incarnations=lost) == ["1 of 2 containers are live", "1 task without an owner: Partition 0"]
+
+
 def test_many_tasks_without_a_holder_are_named_in_part() -> None:
     (reported,) = problems(tasks=tuple(task(n, None) for n in range(9)))
     assert reported == "9 tasks without an owner: Partition 0, Partition 1, Partition 2, Partition 3, Partition 4 and 4 more"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.runner import LOCAL, Limit, Url, call
-from sluice.core.errors import BadSettings
+from sluice.core.errors import BadOption
 from sluice.wire import access as wire_access
 
 
@@ -27,7 +27,7 @@ def audit_log(
 ) -> None:
     """Show the requests for changes and the refused requests, newest first."""
     if lines and as_json:
-        raise BadSettings("--json-lines prints one document for each event: leave out --json")
+        raise BadOption("--json-lines prints one document for each event: leave out --json")
     reply = call(coordinator, lambda client: client.audit_log(before, limit, job))
     if lines:
         for event in reversed(reply.events):

@@ -19,7 +19,7 @@ from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.runner import LOCAL, Url, call
 from sluice.client import urls_of
 from sluice.clock import Clock, SystemClock
-from sluice.core.errors import BadSettings, ClientError
+from sluice.core.errors import BadOption, ClientError
 from sluice.wire import access as wire_access
 
 GRANT = "urn:ietf:params:oauth:grant-type:device_code"
@@ -49,7 +49,7 @@ def logout(
     """Delete the stored login of `sluice login`."""
     if user is None:
         if as_json:
-            raise BadSettings("--json needs --user: without it nothing is printed")
+            raise BadOption("--json needs --user: without it nothing is printed")
         _keep(coordinator, None)
         return
     reply = call(coordinator, lambda client: client.end_sessions(user))

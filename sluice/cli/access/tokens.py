@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
@@ -17,7 +16,6 @@ from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.runner import LOCAL, Url, call
 from sluice.clock import SystemClock
 from sluice.core.access.roles import Role
-from sluice.core.errors import ClientError
 from sluice.wire import access as wire_access
 
 app = typer.Typer(no_args_is_help=True, help="Create, list and revoke the tokens of users and programs.")
@@ -37,10 +35,7 @@ def create(
 ) -> None:
     """Create a token and print it. It cannot be shown again."""
     lasts = None if expires_days is None else timedelta(days=expires_days).total_seconds()
-    try:
-        request = wire_access.TokenRequest(name=name, roles=tuple(role), jobs=tuple(job or ["*"]), expires_seconds=lasts)
-    except ValidationError as error:
-        raise ClientError("; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())) from error
+    request = wire_access.TokenRequest(name=name, roles=tuple(role), jobs=tuple(job or ["*"]), expires_seconds=lasts)
     made = call(coordinator, lambda client: client.create_token(request))
     print_reply(made, lambda _: Text(made.token), as_json=as_json)
 

@@ -20,7 +20,8 @@ from sluice.cli.runner import LOCAL, Url
 from sluice.cli.upgrade.decide import EXIT_CODES, LocalOptions, Settings, UpgradeOptions, UpgradeReply, say
 from sluice.cli.upgrade.run import Upgrade
 from sluice.client import OperatorClient
-from sluice.core.errors import BadSettings, SluiceError
+from sluice.core.errors import BadOption, SluiceError
+from sluice.streams.settings import read_stream_settings
 
 
 def upgrade(
@@ -58,7 +59,7 @@ def upgrade(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Run all checks, and print the steps. Changes nothing.")] = False,
     local: Annotated[bool, typer.Option("--local", hidden=True)] = False,
     old: Annotated[Path | None, typer.Option(hidden=True)] = None,
-    home: Annotated[Path, typer.Option(envvar="SLUICE_HOME", hidden=True)] = Path(".sluice"),
+    home: Annotated[Path | None, typer.Option(envvar="SLUICE_HOME", hidden=True)] = None,
     master: Annotated[str | None, typer.Option(envvar="SLUICE_SPARK_MASTER", hidden=True)] = None,
     restarts: Annotated[int, typer.Option(min=0, hidden=True)] = 5,
     as_json: Annotated[Json, Document(UpgradeReply)] = False,
@@ -77,11 +78,11 @@ def upgrade(
     --dry-run). 3 the new version is not healthy and was left running. 4 rolled back.
     """
     if old is not None and not local:
-        raise BadSettings("--old needs --local: otherwise the deployment platform starts the old version's containers")
+        raise BadOption("--old needs --local: otherwise the deployment platform starts the old version's containers")
     if local and as_json:
-        raise BadSettings("--local stays in the foreground and shows the run: leave out --json")
+        raise BadOption("--local stays in the foreground and shows the run: leave out --json")
     if keep_state and allow_leftover_state:
-        raise BadSettings("--keep-state leaves nothing behind: leave out --allow-leftover-state")
+        raise BadOption("--keep-state leaves nothing behind: leave out --allow-leftover-state")
     if command:
         _check_for_script(containers, system, bind, config, keep_state=keep_state, force=force, local=local, as_json=as_json)
         logconfig.configure(logconfig.read_log_settings()).fields["job"] = str(job_file)
@@ -108,16 +109,16 @@ def upgrade(
         rollback=not no_rollback,
         force=force,
         dry_run=dry_run,
-        local=LocalOptions(home, master, restarts, old) if local else None,
+        local=LocalOptions(read_stream_settings(home=home).home, master, restarts, old) if local else None,
     )
     raise typer.Exit(upgrade_job(coordinator, options, as_json=as_json))
 
 
 def _check_for_script(*values: object, **flags: bool) -> None:
-    """Raises BadSettings for options that are only for job files."""
+    """Raises BadOption for options that are only for job files."""
     given = [f"--{name.replace('_', '-').removeprefix('as-')}" for name, on in flags.items() if on]
     if given or any(value for value in values):
-        raise BadSettings(
+        raise BadOption(
             f"{', '.join(given) or '--containers, --system, --bind and --config'} cannot be used with a command, because a script has its "
             "own settings"
         )

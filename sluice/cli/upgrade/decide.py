@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sluice.cli.console.tables import shown
 from sluice.core.drain import Mode, Phase
-from sluice.core.errors import BadSettings
+from sluice.core.errors import BadOption
 from sluice.core.ids import RunId
 from sluice.core.lifecycle import RunState
 from sluice.deploy import bound_names, checked_request, config_of
@@ -303,7 +303,7 @@ class Settings:
 
 def new_request(job: Job, settings: Settings, present: wire_runs.RunRequest) -> wire_runs.RunRequest:
     """The request for the new version. Streams of the present run keep their bindings unless a system is named. `config` is added to
-    that of the present run. Raises BadSettings, BadPlacement."""
+    that of the present run. Raises BadOption, BadPlacement."""
     bindings = bound_names(job, settings.bind)
     if settings.system is None:
         bindings = {**_present_bindings(job, present), **bindings}
@@ -326,11 +326,11 @@ def _present_bindings(job: Job, present: wire_runs.RunRequest) -> dict[str, dict
 
 
 def _only_system(job: Job, present: wire_runs.RunRequest, bindings: dict[str, dict[str, str]]) -> str:
-    """The system of streams that the present run does not have. Raises BadSettings if the present run uses several."""
+    """The system of streams that the present run does not have. Raises BadOption if the present run uses several."""
     systems = sorted({each.system for each in present.streams})
     new = sorted(_names(job) - bindings.keys())
     if len(systems) > 1 and new:
-        raise BadSettings(
+        raise BadOption(
             f"the present run uses several systems ({', '.join(systems)}): give the system of {', '.join(new)} with --bind NAME=SYSTEM"
         )
     return systems[0]

@@ -14,7 +14,7 @@ from sluice.clock import Clock
 from sluice.core.ids import Instant
 from sluice.core.lifecycle import RunState
 from sluice.core.waits import age
-from sluice.status import failing_line, failing_stages, lag_of, live_containers
+from sluice.status import failing_line, failing_stages, lag_of, live_containers, unowned_tasks
 from sluice.wire import runs as wire_runs
 
 ORDERLY_CODES = (0, 3)
@@ -96,7 +96,7 @@ def headlines(reason: str) -> str:
 
 def _missing(run: wire_runs.RunDetail, stages: int, batches: int) -> Sequence[str]:
     live = {each.processor_id for each in live_containers(run)}
-    free = sum(1 for task in run.tasks if task.holder is None)
+    free = len(unowned_tasks(run))
     return [
         *([f"{len(live)} of {run.containers} containers are live"] if len(live) < run.containers else []),
         *([f"{free} of {len(run.tasks)} tasks have no owner"] if free else []),

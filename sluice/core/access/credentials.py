@@ -6,8 +6,8 @@ import re
 
 HIDDEN = "***"
 
-_PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):\S*@")
-"""Up to the last @, because a password may contain `/` and `@`."""
+_PASSWORD = re.compile(r"(?<=://)([^:/\s]*):\S*@")
+"""Up to the last @, because a password may contain `/` and `@`, and the name of a user `@`."""
 
 _PARAMETER = re.compile(r"([?&][^=&\s]*(?:password|passwd|secret|token|credential|key)[^=&\s]*=)[^&\s'\"]+", re.IGNORECASE)
 

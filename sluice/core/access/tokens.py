@@ -3,8 +3,8 @@
 A token is `sluice-t.ID.SECRET`: 64 random bits in hexadecimal digits, and 256 as base64url. The database has the
 SHA-256 of the whole token. A slow hash would add no protection: it is for passwords that users choose, not for 256 random bits.
 
-An incarnation token is `sluice-i.SECRET.ID`, with the container's execution container id as base64url. A container gets it when it
-registers. It is valid as long as the container is valid.
+An incarnation token is `sluice-i.SECRET.ID`, with the container's execution container id as base64url. A container chooses it and
+registers with it, or gets one from the coordinator. It is valid as long as the container is valid.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ ID_BYTES = 8
 PREFIX = "sluice-t."
 INCARNATION_PREFIX = "sluice-i."
 
+_INCARNATION_TOKEN = re.compile(r"sluice-i\.[A-Za-z0-9_-]{43}\.[A-Za-z0-9_-]+")
+
 MAX_TOKEN = 600
 """Maximum length in characters. Longer tokens are not hashed."""
 
@@ -59,6 +61,11 @@ def incarnation_of(token: str) -> ExecutionContainerId | None:
     except ValueError:
         return None
     return ExecutionContainerId(named) if is_storable(named) else None
+
+
+def is_incarnation_token(token: str, execution_id: ExecutionContainerId) -> bool:
+    """Whether it is a complete incarnation token of this container. Whether its secret is random cannot be seen."""
+    return _INCARNATION_TOKEN.fullmatch(token) is not None and incarnation_of(token) == execution_id
 
 
 def digest(token: str) -> Digest:

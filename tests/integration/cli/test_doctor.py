@@ -60,6 +60,7 @@ async def test_a_new_user_has_no_problem_and_sees_what_is_not_set_up_yet(nowhere
     [
         ("JAVA_HOME", "/nowhere", "java: .*There is no program 'java' in JAVA_HOME"),
         ("SLUICE_LEASE_SECONDS", "soon", "settings: .*lease_seconds"),
+        ("SLUICE_DATABASE_URL", "postgresql://u@h/x", r"settings: .*database_url: .*postgresql\+asyncpg"),
         ("SLUICE_MAX_ROWS", "0", "settings: those of a container: SLUICE_MAX_ROWS"),
         ("SLUICE_KAFKA_BOOTSTRAP", "127.0.0.1:1", "kafka: "),
         ("SLUICE_BLOB_STORES", '{"s3": "s3://bucket/x?endpoint=http://127.0.0.1:1&region=eu"}', "blob stores: s3"),
@@ -108,3 +109,11 @@ def test_a_token_that_the_coordinator_refuses_and_the_checks_that_fail_there_are
         done = CliRunner().invoke(app, ["doctor", "--coordinator", str(coordinator.http.base_url)])
         assert done.exit_code == 0, done.output
         assert "answers, and its clock differs by" in done.output
+
+
+async def test_a_variable_that_nothing_reads_is_a_note(nowhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_LEASE_SECOND", "40")
+    found = [each for each in await examine(nowhere) if "SLUICE_LEASE_SECOND" in each.text]
+    assert [(each.check, each.level, bool(each.remedy)) for each in found] == [("settings", Level.NOTE, True)]
+    done = CliRunner().invoke(app, ["config", "show", "client"])
+    assert "sluice: no program reads SLUICE_LEASE_SECOND: did you mean SLUICE_LEASE_SECONDS?" in done.stderr

@@ -248,3 +248,14 @@ def test_the_directories_of_all_jars_are_printed(tmp_path: Path) -> None:
         command, env={**os.environ, "SLUICE_JARS_DIR": str(tmp_path)}, capture_output=True, text=True, check=True, timeout=GENEROUS
     )
     assert reported.stdout.split() == [str(tmp_path / wanted.directory_name) for wanted in (connectors_of(os.environ)[0], BROKER)]
+
+
+@pytest.mark.parametrize("place", ["/proc/nope", "file"])
+def test_a_home_that_cannot_be_written_is_named_before_anything_is_fetched(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    home = Home(tmp_path / place, {"SLUICE_JARS_DIR": str(tmp_path / "jars"), "JAVA_HOME": "/nowhere"})
+    _, err = home.call("up", code=1)
+    error, remedy = err.splitlines()
+    assert error.startswith(f"sluice: A directory of this machine cannot be written. {tmp_path / place}/kafka: ")
+    assert remedy.startswith("remedy: Free space, correct the owner, or change")
+    assert not (tmp_path / "jars").exists()

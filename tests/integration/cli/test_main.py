@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from importlib.metadata import version
@@ -101,3 +102,26 @@ def test_the_former_name_of_an_option_works_with_a_warning(old: str, new: str) -
 @pytest.mark.parametrize(("command", "old"), [("upgrade", "--anew"), ("upgrade", "--local"), ("rebuild", "--anew")])
 def test_deprecated_options_are_not_in_the_help(command: str, old: str) -> None:
     assert old not in RUNNER.invoke(app, [command, "--help"], env={"TERMINAL_WIDTH": "200"}).stdout
+
+
+@pytest.mark.parametrize("module", ["sluice.cli.main", "pydantic", "coordinator.server", "uvicorn"])
+def test_an_interruption_while_modules_are_imported_prints_nothing(module: str) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "sys.argv = ['sluice', 'coordinator']\n"
+        "from sluice.__main__ import main\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_the_first_import_of_the_script_imports_nothing_that_an_interruption_could_find() -> None:
+    code = "import sys, sluice, sluice.__main__; print([each for each in sys.modules if each.startswith('sluice.')])"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['sluice.__main__']"

@@ -234,7 +234,7 @@ def test_a_command_without_any_job_or_run_is_refused(coordinator: Coordinator, c
 
 def test_unknown_names_are_refused(coordinator: Coordinator) -> None:
     coordinator.deploy("a")
-    with pytest.raises(ClientError, match="there is no run 'nothing'"):
+    with pytest.raises(ClientError, match="no job or run 'nothing'; the jobs are: a"):
         coordinator.sluice("tasks", "nothing")
     with pytest.raises(UnknownJob, match="no job 'b'; the jobs are: a"):
         coordinator.sluice("status", "b")
@@ -363,3 +363,14 @@ def test_a_watch_continues_while_its_coordinator_cannot_be_reached(tmp_path: Pat
 def test_a_watch_cannot_be_combined_with_output_for_scripts(coordinator: Coordinator, other: str) -> None:
     with pytest.raises(ClientError, match="leave out --json and --check"):
         coordinator.sluice("status", "--watch", other)
+
+
+def test_a_stop_that_takes_long_says_which_tasks_it_waits_for(coordinator: Coordinator) -> None:
+    run_id = coordinator.working()
+    command = [*SLUICE, "stop", run_id, "--coordinator", coordinator.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as stopping:
+        assert stopping.stderr is not None
+        try:
+            assert stopping.stderr.readline() == "waiting for running batches: Partition 0, Partition 1\n"
+        finally:
+            stopping.kill()

@@ -31,6 +31,10 @@ DASHBOARDS = ("pizza-rushes.json", "sluice.json")
     ids=" ".join,
 )
 def test_promtool_reports_no_error(tmp_path: Path, what: list[str]) -> None:
+    run_promtool(tmp_path, what)
+
+
+def run_promtool(tmp_path: Path, what: list[str]) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         raise NotInstalled("Prometheus")
@@ -103,3 +107,26 @@ def test_grafana_is_provisioned_with_the_data_source_and_the_folder_of_the_dashb
     for name in DASHBOARDS:
         assert f"./deploy/grafana/{name}:{provider['options']['path']}/{name}:ro" in mounted
     assert "./deploy/grafana/provisioning:/etc/grafana/provisioning:ro" in mounted
+
+
+RESTARTS = """
+rule_files: [rules.yml]
+evaluation_interval: 15s
+tests:
+  - interval: 15s
+    input_series:
+      - series: 'up{job="sluice-coordinator",instance="c"}'
+        values: "1x240"
+      # A slot has the 100 ended containers that HistoryPolicy keeps. One more ends, and prune_history deletes the oldest.
+      - series: 'sluice_job_containers{sluice_job="toy",state="EXITED"}'
+        values: "100x80 101x60 100x100"
+    promql_expr_test:
+      - expr: count by (alertname) (ALERTS{alertstate="firing"})
+        eval_time: 36m
+        exp_samples: []
+"""
+
+
+def test_pruning_the_history_of_a_slot_is_not_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "restarts.yml").write_text(RESTARTS)
+    run_promtool(tmp_path, ["test", "rules", "restarts.yml"])

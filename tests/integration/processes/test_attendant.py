@@ -136,6 +136,26 @@ def attended(coordinator: Running, root: Path, **options: Any) -> Iterator[Atten
         made.end()
 
 
+def test_an_attendant_that_cannot_be_configured_gives_the_script_the_reason() -> None:
+    """The driver checks the same settings before, but its environment may have been changed since."""
+    request = Request(JobName("orders"), ExecutionContainerId("container-1"), "here")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        done = subprocess.run(
+            command(request, Driver(()), "http://127.0.0.1:1", timedelta(seconds=1)),
+            stdin=theirs.fileno(),
+            env={**os.environ, "SLUICE_LOG_LEVEL": "LOUD"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        refused = messages.decode(ours.makefile("rb").readline())
+    assert refused["kind"] == "refused"
+    assert "SLUICE_LOG_LEVEL: " in refused["why"]
+    assert "Traceback" not in done.stderr
+
+
 def test_the_end_of_a_script_frees_the_job(coordinator: Running, tmp_path: Path) -> None:
     with attended(coordinator, tmp_path) as script:
         assert script.next("granted")["job"] == script.job

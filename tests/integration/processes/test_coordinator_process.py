@@ -154,3 +154,10 @@ def test_two_homes_cannot_share_a_database_file(tmp_path: Path) -> None:
     with running(tmp_path / "one", "--database-url", url):
         output = refused("--home", str(tmp_path / "two"), "--port", "0", "--database-url", url)
     assert f"Another coordinator uses this database. {tmp_path / 'shared.db'} is in use by another coordinator" in output
+
+
+@pytest.mark.parametrize(("variable", "setting"), [("SLUICE_HOME", "home"), ("SLUICE_LOG_DIR", "log_dir")])
+def test_the_error_about_a_directory_that_cannot_be_created_names_its_setting(tmp_path: Path, variable: str, setting: str) -> None:
+    output = refused(**{"SLUICE_HOME": str(tmp_path), variable: "/proc/nope"})
+    assert f"The settings cannot be used. {setting}: cannot create the directory /proc/nope" in output
+    assert output.endswith(f"or {variable}")

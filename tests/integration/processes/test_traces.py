@@ -12,17 +12,21 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from sluice import tracing
+from sluice.core.access.tokens import SECRET_BYTES, TokenId, new_token
 from sluice.logconfig import FieldsFilter, LogSettings, new_handler
 from tests.integration.agent.test_adoption import grown
 from tests.integration.agent.test_adoption import start as start_of_adoption
 from tests.integration.agent.test_drains import drained
 from tests.support.agents import acting, counting, place
+from tests.support.api import calling
 from tests.support.backups import BACKED_UP, EVERY_BATCH, began, one_stage, start, stopped
+from tests.support.fakes import FakeClock
 
 GENEROUS = 60.0
 
@@ -135,6 +139,19 @@ async def test_a_version_is_one_trace_with_its_adoption_by_each_container(collec
     assert [span.name for span in version if not span.parent_span_id] == ["version"]
     assert [span.name for span in version].count("adopt") == 1
     assert any(span.name.endswith("/adopted") for span in version)
+
+
+async def test_a_token_in_the_path_of_a_request_is_in_no_trace(collector: Collector, tmp_path: Path) -> None:
+    token = new_token(TokenId("0123456789abcdef"), b"s" * SECRET_BYTES)
+    headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    async with calling(tmp_path, FakeClock()) as caller:
+        transport = httpx.ASGITransport(caller.coordinator.asgi)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as http:
+            assert (await http.delete(f"/tokens/{token}")).status_code == 400
+            assert (await http.get("/jobs")).status_code == 200
+    names = [span.name for spans in traces(collector).values() for span in spans]
+    assert "GET /jobs" in names
+    assert not [each for each in names if token in each]
 
 
 def test_records_within_a_trace_have_its_id(collector: Collector, capsys: pytest.CaptureFixture[str]) -> None:

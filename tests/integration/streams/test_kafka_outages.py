@@ -23,7 +23,7 @@ from sluice.core.errors import Unavailable
 from sluice.streams.kafka import transactional_id
 from tests.support.kafka_writer import new_writer, write_numbers, writer_process
 from tests.support.kafkaproxy import Request, kafka_proxy
-from tests.support.processes import server_port, wait_for
+from tests.support.processes import free_port, wait_for
 from tests.support.servers import kafka_jars, second_broker
 
 pytestmark = pytest.mark.timeout(600)
@@ -98,7 +98,7 @@ class Cluster:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     kafka_jars()
     root = tmp_path_factory.mktemp("outages")
-    broker, current = Broker(root / "broker", port=server_port()), root / "generation"
+    broker, current = Broker(root / "broker", port=free_port()), root / "generation"
     current.write_text("1")
     process = asyncio.run(broker.up())
     try:

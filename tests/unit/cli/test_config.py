@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from sluice.cli.config import Program, Setting, settings_of
+from sluice.cli.config import Program, Setting, settings_of, unknown_variables
 from sluice.core.errors import BadSettings
 
 
@@ -52,3 +53,21 @@ def test_secrets_are_hidden() -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match=r"SLUICE_CONFIG: .*lost.toml cannot be read"):
         shown(Program.COORDINATOR, SLUICE_CONFIG=str(tmp_path / "lost.toml"))
+
+
+def test_a_variable_that_no_program_reads_is_named_with_the_likely_one() -> None:
+    known = {"SLUICE_LEASE_SECONDS": "1", "sluice_max_rows": "1", "SLUICE_CONFIG": "x", "SLUICE_JARS_DIR": "x", "PATH": "x"}
+    of_kubernetes = {"SLUICE_SERVICE_HOST": "10.0.0.1", "SLUICE_PORT_8180_TCP_ADDR": "10.0.0.1", "SLUICE_SERVICE_PORT": "8180"}
+    assert unknown_variables(known | of_kubernetes) == []
+    assert unknown_variables({"SLUICE_LEASE_SECOND": "40", "SLUICE_XYZZY": ""}) == [
+        "no program reads SLUICE_LEASE_SECOND: did you mean SLUICE_LEASE_SECONDS?",
+        "no program reads SLUICE_XYZZY",
+    ]
+
+
+def test_every_variable_in_the_code_is_known() -> None:
+    root = Path(__file__).parents[3]
+    files = [each for package in ("sluice", "coordinator", "containers") for each in (root / package).rglob("*.py")]
+    named = {name for each in files for name in re.findall(r"\"(SLUICE_[A-Z_]+[A-Z])\"", each.read_text())}
+    named -= {"SLUICE_EXECUTION_ENV", "SLUICE_SLUICE"}  # parts of messages
+    assert unknown_variables(dict.fromkeys(named, "")) == []

@@ -102,6 +102,14 @@ def test_the_last_line_of_a_long_log_is_read_from_its_end(tmp_path: Path) -> Non
     assert logs.last_line(file) == ""
 
 
+def test_of_a_final_error_the_line_before_its_remedy_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "c.log"
+    file.write_text("before\nsluice: The settings cannot be used. SLUICE_MAX_ROWS: lots\nremedy: Correct the setting.\n")
+    assert logs.last_line(file) == "The settings cannot be used. SLUICE_MAX_ROWS: lots"
+    file.write_text("remedy: of nothing\n")
+    assert logs.last_line(file) == "remedy: of nothing"
+
+
 def test_logs_of_the_runs_that_were_written_last_are_kept(tmp_path: Path) -> None:
     for number, name in enumerate(["r-3", "r-1", "r-2"]):
         (tmp_path / name).mkdir()

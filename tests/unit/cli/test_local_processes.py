@@ -116,3 +116,26 @@ async def test_each_run_and_slot_has_a_log_of_its_own_which_its_container_names(
         str(tmp_path / "r" / "container-0.log"),
         str(tmp_path / "r" / "container-1.log"),
     ]
+
+
+async def test_a_spare_that_is_killed_again_and_again_does_not_end_a_run_whose_slots_all_have_containers(tmp_path: Path) -> None:
+    """The machine has no memory for it."""
+    clock = FakeClock()
+    processes = FakeProcesses(tmp_path, 5, clock)
+    containers = LocalContainers(Launch(Path("job.py"), "http://c", tmp_path), processes, cast(AgentClient, None), RunId("r"), 2)
+    containers.scale(slots(2), spares=1)
+    await containers.keep_up()
+
+    async def killed() -> None:
+        clock.advance(20)
+        ends(containers, "spare-0", -9)
+        await containers.keep_up()
+
+    for _ in range(7):
+        await killed()
+        clock.advance(61)
+        await containers.keep_up()
+        assert up(containers) == ["container-0", "container-1", "spare-0"]
+    ends(containers, "container-1", 3)
+    with pytest.raises(RestartLimitReached, match="spare-0"):
+        await killed()

@@ -49,7 +49,11 @@ def test_an_error_in_other_settings_does_not_show_the_database_s_password(url: s
         assert CANARY not in str(raised.value)
     with pytest.raises(BadSettings, match=r"port: .*got 70000"):
         read_settings(port=70_000)
-    assert CANARY not in read_settings().database_shown
+
+
+@pytest.mark.parametrize("url", [each for each in URLS if each.startswith("postgresql")])
+def test_the_database_is_shown_without_its_password(url: str) -> None:
+    assert CANARY not in read_settings(database_url=url).database_shown
 
 
 @pytest.mark.parametrize("url", [each for each in URLS if each.startswith("https")])
