@@ -37,7 +37,8 @@ RESERVED_SHARE = 0.2
 """The share of all connections that is reserved for heartbeats, probes and scrapes."""
 
 OTHER_FILES = 256
-"""Open files that the coordinator needs for other purposes than connections: databases, streams, blob stores, logs."""
+"""Open files that the coordinator needs for other purposes than connections: databases, streams, blob stores, logs, and connections that are
+being closed. If none were left, libuv would close the next connection, even that of a heartbeat."""
 
 MOST_CONNECTIONS = 300_000
 """Maximum of the default limit, even if the process may open more files."""
@@ -138,7 +139,7 @@ def file_limit() -> int:
 def connection_limit(chosen: int | None, files: int) -> int:
     """The limit of connections of a process that may open `files` files. `chosen`: the setting. Raises BadSettings if it needs more
     files."""
-    most = files - min(OTHER_FILES, files // 4)
+    most = files - min(OTHER_FILES, files // 2)
     if chosen is not None and chosen > most:
         raise BadSettings(
             f"max_connections: {chosen} connections need {chosen + files - most} open files, and this process may open {files}: raise that "

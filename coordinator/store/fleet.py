@@ -216,13 +216,15 @@ class FleetReads(Reads):
         by_state = select(states, func.count()).where(tables.containers.c.run_id == run_id).group_by(states)
         owned = select(func.count()).where(owners.job == job, owners.run_id == run_id, owners.released.is_(False))
         version, live = tables.containers.c.model_version, (states == ContainerState.LIVE.value, tables.containers.c.ended_at.is_(None))
-        by_version = select(version, func.count()).where(tables.containers.c.run_id == run_id, *live).group_by(version)
+        are_bare = func.sum(case((tables.containers.c.bare, 1), else_=0))
+        by_version = select(version, func.count(), are_bare).where(tables.containers.c.run_id == run_id, *live).group_by(version)
+        versions = (await self._connection.execute(by_version)).all()
         bare = select(tables.containers.c.processor_id).where(tables.containers.c.run_id == run_id, *live, tables.containers.c.bare)
         return RunCounts(
             containers={ContainerState(state): count for state, count in await self._connection.execute(by_state)},
             owned=int(await self._connection.scalar(owned) or 0),
-            versions={found.model_version: found[1] for found in await self._connection.execute(by_version)},
-            bare_slots=frozenset(await self._connection.scalars(bare)),
+            versions={found[0]: found[1] for found in versions},
+            bare_slots=frozenset(await self._connection.scalars(bare)) if any(found[2] for found in versions) else frozenset(),
         )
 
     async def owner(self, job: JobName, task: TaskName) -> TaskOwnershipRow | None:

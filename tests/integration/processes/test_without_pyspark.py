@@ -156,7 +156,10 @@ def test_a_job_on_the_spark_of_spark_home_needs_the_other_libraries_of_the_extra
 
 def test_a_session_of_spark_connect_cannot_be_attached_where_py4j_is_missing(python: PlainPython, tmp_path: Path) -> None:
     """As with the distribution pyspark-client."""
-    code = "import sluice; sluice.attach(object(), job='orders')"
+    code = (
+        "import sluice; Session = type('SparkSession', (), {'__module__': 'pyspark.sql.connect.session'})\n"
+        "sluice.attach(Session(), job='orders')"
+    )
     done = call(python, python.command("-c", code), tmp_path)
     assert "CannotAttach: spark is a session of Spark Connect" in done.stderr
 

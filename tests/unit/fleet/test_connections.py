@@ -137,7 +137,7 @@ def test_heartbeats_probes_and_scrapes_are_reserved(url: bytes, reserved: bool) 
 def test_the_limit_leaves_files_for_everything_else() -> None:
     assert connection_limit(None, 1024) == 1024 - OTHER_FILES
     assert supported_containers(connection_limit(None, 1024)) == 256
-    assert connection_limit(None, 100) == 75
+    assert connection_limit(None, 100) == 50
     assert connection_limit(500, 1024) == 500
 
 
