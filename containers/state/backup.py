@@ -198,7 +198,7 @@ class Backup:
                     self._new_batch.clear()
                     await self._new_batch.wait()
                 await (self._until_due() if self._state.policy.interval else self._until_behind())
-            if self._behind:
+            if self._behind or self._commits.unanswered is not None:
                 await self._commit_or_warn(self._newest_batch)
 
     @property

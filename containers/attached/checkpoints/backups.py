@@ -121,6 +121,7 @@ class ScriptBackups:
         self._state: StateContext | None = None
         self._checkpoints: dict[StageName, CheckpointBackup] = {}
         self._running: set[asyncio.Task[None]] = set()
+        self._adopting: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
 
     async def prepare(self, wanted: Wanted) -> Made:
@@ -151,12 +152,26 @@ class ScriptBackups:
         await state.adopt(await self._coordinator.basic_run(self._claim.run))
 
     async def adopt_stores(self) -> None:
-        """The blob stores of the run have changed."""
-        if self._state is not None:
+        """The blob stores of the run have changed. Does not wait: while they cannot be used, the former ones are, and it is tried again."""
+        if self._state is None:
+            return
+        if self._adopting is not None:
+            self._adopting.cancel()
+        self._adopting = task = asyncio.create_task(self._adopt_when_possible(self._state), name="new blob stores")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _adopt_when_possible(self, state: StateContext) -> None:
+        last = ""
+        while True:
             try:
-                await self._adopt(self._state)
+                await self._adopt(state)
+                return
             except SluiceError as error:
-                log.warning("the blob stores of the run cannot be used: %s", error)
+                if str(error) != last:
+                    log.warning("the run's new blob stores cannot be used yet, which will be tried again: %s", error)
+                last = str(error)
+            await asyncio.sleep(RETRY.total_seconds())
 
     async def _prepare(self, state: StateContext, wanted: Wanted) -> Made:
         directory = state.checkpoints.directory(ATTACHED_TASK, wanted.stage)
@@ -269,6 +284,9 @@ class CheckpointBackup:
         self._reopen = reopen
         self._start = start
         self._commits = commits
+        commits.keep_running_batch = self._keep_running_batch
+        self._kept: tuple[OffsetLogEntry, Mapping[BlobStoreName, BlobStore]] | None = None
+        """The entry of the last batch whose plan was kept, and the blob stores that have it."""
         self._one_commit = asyncio.Lock()
         self.directory = state.checkpoints.directory(ATTACHED_TASK, wanted.stage)
         self.replay = start.replay
@@ -302,6 +320,7 @@ class CheckpointBackup:
                     self._note(str(overdue))
                     async with self._one_commit:
                         self._commits = await self._reopen()
+                        self._commits.keep_running_batch = self._keep_running_batch
             except (LeaseLost, StaleRun) as lost:
                 log.info("checkpoint %s is not backed up any more: %s", self._start.declared.stage.name, lost)
                 return
@@ -361,11 +380,11 @@ class CheckpointBackup:
         """See `ScriptBackups.keep_plan`. Waits for blob stores that are not available, as the batches of job files do."""
         state, policy = self._state, self._state.policy
         give_up = state.clock.elapsed() + (policy.max_delay + policy.timeout).total_seconds()
-        while state.destinations.to:
+        while to := state.destinations.to:
             try:
                 text = await state.in_thread((self.directory / "offsets" / str(batch)).read_text)
                 entry = OffsetLogEntry(batch, text, self._start.generation, strict=True, code=state.code)
-                decided = await put_in_all([offset_log(state, self._start, each) for each in state.destinations.to.values()], entry)
+                decided = await put_in_all([offset_log(state, self._start, each) for each in to.values()], entry)
             except Unavailable as error:
                 if state.clock.elapsed() >= give_up:
                     return str(error)
@@ -374,8 +393,21 @@ class CheckpointBackup:
             except (SluiceError, OSError) as error:
                 return str(error)
             else:
-                return "" if decided.text == text else f"batch {batch} was planned by another start of the script, with other records"
+                if decided.text != text:
+                    return f"batch {batch} was planned by another start of the script, with other records"
+                if state.destinations.to in ({}, to):  # else they have changed meanwhile
+                    self._kept = (decided, to)
+                    return ""
         return ""
+
+    async def _keep_running_batch(self, after: int) -> None:
+        """Put the last kept plan, if it is of a batch later than `after`, into the present blob stores, if they have changed since. A
+        restore of a snapshot from them must run the batch as it was planned. Raises BlobUnavailable, BlobCorrupted."""
+        to = self._state.destinations.to
+        if self._kept is None or self._kept[0].batch <= after or not to or to == self._kept[1]:
+            return
+        await put_in_all([offset_log(self._state, self._start, each) for each in to.values()], self._kept[0])
+        self._kept = (self._kept[0], to)
 
 
 def _local(directory: Path) -> LocalCheckpoint | None:

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from containers.attached.checkpoints.backups import Made, ScriptBackups, Wanted
@@ -247,6 +248,65 @@ async def test_a_batch_that_another_start_has_planned_with_other_records_is_not_
         assert await first.backups.keep_plan(COUNTS, 0) == ""
         (first.directory / "offsets/0").write_text(plan(17))
         assert "planned by another start" in await first.backups.keep_plan(COUNTS, 0)
+
+
+@asynccontextmanager
+async def two_stores(tmp_path: Path) -> AsyncIterator[Place]:
+    """With the blob stores `old`, which is used, and `new`."""
+    stores = {name: (tmp_path / name).as_uri() for name in ("old", "new")}
+    async with place(tmp_path / "home", blob_stores=stores, backup_stores=("old",), restore_from=("old",)) as made:
+        yield made
+
+
+async def use_store(there: Place, run: RunId, store: str) -> None:
+    async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
+        answer = await http.put(f"/runs/{run}/backup", json={"stores": [store], "restoreFrom": [store]})
+    assert answer.status_code == 200
+
+
+async def until_in_store(there: Place, store: str) -> None:
+    for _ in range(1_000):
+        if (found := await there.snapshots(JOB)) and store in found[0]["markers"]:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"nothing was backed up to {store}")
+
+
+async def test_a_batch_that_runs_while_the_blob_store_changes_runs_again_as_it_was_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_COMMIT_INTERVAL_SECONDS", "0.1")
+    async with two_stores(tmp_path) as there:
+        async with script(there, tmp_path / "one", "c1") as first:
+            made = await first.checkpoint()
+            first.runs(0)
+            await until_backed_up(there, 0)
+            first.plans(1)
+            assert await first.backups.keep_plan(COUNTS, 1) == ""
+            await use_store(there, first.claim.run, "new")
+            await first.backups.adopt_stores()
+            await until_in_store(there, "new")
+        async with script(there, tmp_path / "two", "c2") as second:
+            assert await second.checkpoint() == Made(made.lineage, restored=0)
+            assert second.batches == (0, 1)
+            assert (second.directory / "offsets/1").read_text() == plan(1)
+
+
+async def test_a_new_blob_store_is_used_although_the_coordinator_was_away_when_it_was_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_COMMIT_INTERVAL_SECONDS", "0.1")
+    async with two_stores(tmp_path) as there, script(there, tmp_path / "one", "c1") as machine:
+        await machine.checkpoint()
+        machine.runs(0)
+        await until_backed_up(there, 0)
+        await use_store(there, machine.claim.run, "new")
+        machine.wire.cut = True
+        await machine.backups.adopt_stores()
+        await machine.wire.after("unreachable")
+        machine.wire.cut = False
+        machine.runs(1)
+        await until_in_store(there, "new")
 
 
 async def test_a_script_that_has_changed_gets_another_id_after_a_lost_disk(there: Place, tmp_path: Path) -> None:

@@ -64,3 +64,22 @@ async def test_a_container_survives_that_a_blob_store_is_removed_while_it_repair
         await asyncio.sleep(0.5)
         assert not container.life.done(), container.life.result()
         await soon(disk.runs(query, 1, {0: 2, 1: 0}))
+
+
+async def test_a_report_without_an_answer_is_repeated_when_the_blob_store_that_it_was_for_is_removed(tmp_path: Path) -> None:
+    stores = {name: (tmp_path / name).as_uri() for name in ("old", "new")}
+    async with place(tmp_path / "home", blob_stores=stores, backup_stores=("old",), restore_from=("old",)) as there:
+        run_id = await there.deploy(job=one_stage())
+        container = start(there, run_id, "c1", "disk1", **OFTEN, commit_max_delay_seconds=0.5, commit_timeout_seconds=0.5)
+        disk, query = await began(container)
+        await disk.runs(query, 0, {0: 1, 1: 0})
+        await container.wire.after("snapshots")
+        answered = container.wire.hold("/snapshots")
+        assert (await put_backup(there, run_id, ["old", "new"], ["old"])).status_code == 200
+        await soon(container.wire.held.wait())
+        assert (await put_backup(there, run_id, ["old"], ["old"])).status_code == 200
+        await until_only(container, {"old"})
+        await asyncio.sleep(2)  # the commit is given up, and begins again
+        answered.set()
+        await soon(disk.runs(query, 1, {0: 2, 1: 0}))
+        assert not container.life.done(), container.life.result()
