@@ -37,8 +37,8 @@ RESERVED_SHARE = 0.2
 """The share of all connections that is reserved for heartbeats, probes and scrapes."""
 
 OTHER_FILES = 256
-"""Open files that the coordinator needs for other purposes than connections: databases, streams, blob stores, logs, and connections that are
-being closed. If none were left, libuv would close the next connection, even that of a heartbeat."""
+"""Open files that the coordinator needs for other purposes than connections: databases, streams, blob stores, logs, and connections that
+are being closed. If none were left, libuv would close the next connection, even that of a heartbeat."""
 
 MOST_CONNECTIONS = 300_000
 """Maximum of the default limit, even if the process may open more files."""
