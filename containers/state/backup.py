@@ -21,13 +21,13 @@ from datetime import timedelta
 
 from containers.engine import StageStart
 from containers.state.checkpoint import inspect
-from containers.state.commits.commit import CommitOverdue, CommitState, commit, open_commits
+from containers.state.commits.commit import CommitOverdue, CommitState, commit, keep_plans, open_commits
 from containers.state.context import StateContext
 from containers.state.offsets.batch_waits import BatchWaits
 from containers.state.offsets.wal import OffsetLogGate
 from containers.state.recovery.prepare import prepare_checkpoint
 from sluice.client import RETRY_DELAY
-from sluice.core.errors import Unavailable
+from sluice.core.errors import SluiceError, Unavailable
 from sluice.core.ids import Instant
 from sluice.core.snapshots.snapshot import BlobStoreName, CommitId
 
@@ -57,6 +57,7 @@ class Backup:
         self._failed_with: str | None = None
         """The error of the last commit; None if it succeeded."""
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._background: set[asyncio.Task[None]] = set()
 
     # --- before the query starts -----------------------------------------------------------------------------------
 
@@ -175,21 +176,42 @@ class Backup:
         if self._fatal.done():
             self._fatal = asyncio.get_running_loop().create_future()
         works = {self._fatal, asyncio.ensure_future(self._commit_on_schedule())}
+        self._keep_plans()
         self._state.destinations.watchers.add(self._on_destinations)
         try:
             for done in (await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED))[0]:
                 done.result()
         finally:
             self._state.destinations.watchers.discard(self._on_destinations)
-            for work in works:
+            background = {*works, *self._background}
+            for work in background:
                 work.cancel()
-            await asyncio.gather(*works, return_exceptions=True)
+            await asyncio.gather(*background, return_exceptions=True)
 
     def _on_destinations(self) -> None:
         """The run's blob stores have changed. The wait of a batch that is not durable is measured from now on."""
         self._behind_since = self._state.clock.elapsed()
         self._new_batch.set()
         self._durable_changed.set()
+        self._keep_plans()
+
+    def _keep_plans(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._copy_plans(), name=f"plans of {self._start.query}")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _copy_plans(self) -> None:
+        """The next snapshot does it, too; but a stage may have none for a long time."""
+        while True:
+            try:
+                await keep_plans(self._commits, self._state, self._commits.durable_batch)
+                return
+            except Unavailable as error:
+                log.warning("%s: the plans of its batches are not in all blob stores yet; retrying: %s", self._start.query, error)
+            except SluiceError as error:
+                log.error("%s: the plans of its batches are not in all blob stores: %s", self._start.query, error)
+                return
+            await asyncio.sleep(RETRY_DELAY.total_seconds())
 
     async def _commit_on_schedule(self) -> None:
         while True:

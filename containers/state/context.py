@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -60,6 +60,11 @@ class Destinations:
             log.info("state is backed up to %s", ", ".join(to) or "no blob store")
             for watcher in tuple(self.watchers):
                 watcher()
+
+    @property
+    def opened(self) -> Sequence[BlobStore]:
+        """All blob stores of the run since the container's start."""
+        return tuple(self._opened.values())
 
     async def _open(self, name: str, url: str) -> BlobStore:
         if (name, url) not in self._opened:

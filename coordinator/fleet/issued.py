@@ -84,6 +84,8 @@ class IssuedNumbers:
         self._start_within = start_within
         self._ledgers: dict[BlobStoreName, Sequence[LedgerEntry]] = {}
         """The newest entries of each blob store that was read since the start."""
+        self._uncompared = False
+        """Whether a ledger was read that was not compared with the database."""
         self._problems: dict[BlobStoreName, str] = {}
         self._published_at: dict[BlobStoreName, Instant] = {}
         self._unpublished: dict[BlobStoreName, str] = {}
@@ -161,6 +163,7 @@ class IssuedNumbers:
         """Read the ledger of a blob store; a failure is recorded."""
         try:
             self._ledgers[name] = await read_ledgers(await self._blob_stores.opened(name))
+            self._uncompared = True
             self._problems.pop(name, None)
         except SluiceError as error:
             if self._problems.get(name) != str(error):
@@ -174,7 +177,16 @@ class IssuedNumbers:
         return [entry for entries in self._ledgers.values() for entry in entries]
 
     async def _settle(self, *, interrupted: bool = False, starting: bool = False) -> None:
-        """Compare, and raise the floor if the database is behind. All changes that follow are written in one transaction."""
+        """Compare, and raise the floor if the database is behind. All changes that follow are written in one transaction. If it fails, it is
+        done again by the next run."""
+        self._uncompared = False
+        try:
+            await self._compare_all(interrupted=interrupted, starting=starting)
+        except BaseException:
+            self._uncompared = True
+            raise
+
+    async def _compare_all(self, *, interrupted: bool, starting: bool) -> None:
         fences, entries = await self._fences() if starting else {}, self._entries()
         async with self._store.begin() as tx:
             issued, known = await self._known(tx), self._behind
@@ -188,14 +200,16 @@ class IssuedNumbers:
                 issued = raised(issued, entries, compared, self._new_id(), self._clock.now())
                 await tx.origin.put_issued(issued)
                 await tx.origin.unmark()
+        # The floor may have been raised by an earlier comparison, whose commit had no answer.
+        unknown = issued.restored_at is not None and (starting or not self.restored)
         self._behind = ""
         self.restored = issued.restored_at is not None
-        if compared.restored or (starting and self.restored):
+        if compared.restored or unknown:
             self._catalog_complete = False
-        if compared.strangers or (starting and self.restored):
+        if compared.strangers or unknown:
             self._strangers.expect(issued.floor, bounds.longest)
         self._hold(issued)
-        if not starting and compared.restored and self.changed is not None:
+        if not starting and (compared.restored or unknown) and self.changed is not None:
             self._leases.set_bounds(self._leases.bounds.covering(bounds))
             await self.changed()
 
@@ -239,7 +253,7 @@ class IssuedNumbers:
         if unread:
             self._read_again_at = Instant(now + READ_AGAIN.total_seconds())
             await self._in_time(map(self._read, unread))
-        if self._behind or any(name in self._ledgers for name in unread):
+        if self._behind or self._uncompared:
             await self._settle()
         done = {"published": await self._publish_all()}
         if self.restored:

@@ -18,7 +18,7 @@ from coordinator.fleet.strangers import Strangers
 from coordinator.store.sql import Store, WriteTransaction
 from sluice.blobs.ledger import append, read_ledgers
 from sluice.blobs.port import ListedBlob, Purpose, RequestContext
-from sluice.core.errors import BlobUnavailable, CatalogIncomplete, NumbersNotReserved
+from sluice.core.errors import BlobUnavailable, CatalogIncomplete, NumbersNotReserved, StoreUnavailable
 from sluice.core.leases.issued import BLOCK
 from sluice.core.leases.lease import LeasePolicy
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName
@@ -46,13 +46,20 @@ class Writes:
 
 
 class MortalStore(Store):
+    """`away`: transactions are refused. `unanswered`: they are committed, and the answers are lost."""
+
     writes = Writes()
+    away = unanswered = False
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[WriteTransaction]:
         self.writes.happened()
+        if self.away:
+            raise StoreUnavailable("the database is away")
         async with super().begin() as tx:
             yield tx
+        if self.unanswered:
+            raise StoreUnavailable("the answer of a commit is lost")
 
 
 class MortalBlobs(MemoryBlobs):
@@ -257,6 +264,26 @@ async def test_the_start_does_not_wait_for_a_hanging_blob_store_and_nothing_is_g
     world.blobs.hangs = False
     assert await asyncio.wait_for(issued_at_last(world), 60) > BLOCK
     assert world.numbers.restored
+
+
+async def until_it_fails(world: World) -> None:
+    while True:
+        await world.numbers.run_once()
+
+
+@pytest.mark.parametrize("fault", ["away", "unanswered"])
+async def test_a_ledger_that_was_read_while_the_database_failed_is_compared_with_it_afterwards(fault: str) -> None:
+    world = await behind()
+    world.blobs.hangs = True
+    world.new_process()
+    await asyncio.wait_for(world.numbers.start(), 60)
+    world.blobs.hangs = False
+    setattr(world.store, fault, True)
+    with pytest.raises(StoreUnavailable):
+        await until_it_fails(world)
+    setattr(world.store, fault, False)
+    assert await asyncio.wait_for(issued_at_last(world), 60) > BLOCK
+    assert (world.numbers.restored, world.completed) == (True, 1)
 
 
 async def test_commits_that_the_database_has_lost_are_noticed_while_the_coordinator_runs() -> None:

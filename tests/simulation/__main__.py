@@ -16,6 +16,9 @@ from tests.simulation.runs import FAULTS_OF_A_SEED, fewest_faults, run_seed
 LEAST_SHARE = 0.01
 """The least share of the seeds in which each kind of fault should happen."""
 
+PROGRESS = 100
+"""After so many seeds each, the number of those that failed is printed."""
+
 ENOUGH = 1000
 """From so many seeds on a share that is too low is a failure."""
 
@@ -45,6 +48,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="only this seed")
     parser.add_argument("--only", help="of this seed only the faults with these numbers: 3,7,12")
     parser.add_argument("--kinds", default="", help="only faults of these kinds: kill_container,drain")
+    parser.add_argument("--without", default="", help="with --seed: no faults of these kinds, which are newer than the seed")
     parser.add_argument("--faults", type=int, default=FAULTS_OF_A_SEED, help="how many faults a seed has")
     parser.add_argument("--seconds", type=float, help="begin no seed after so many seconds")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="how many processes")
@@ -58,7 +62,7 @@ def main() -> int:
         parser.error(f"no such kind of fault: {', '.join(sorted(unknown))}; there are {', '.join(sorted(FAULTS))}")
     if options.seed is not None:
         only = None if options.only is None else {int(number) for number in options.only.split(",") if number}
-        outcome = run_seed(options.seed, options.faults, only, kinds)
+        outcome = run_seed(options.seed, options.faults, only, kinds, options.without.split(","))
         print("\n".join([*(outcome.trace if options.trace else ()), *(f"seed {options.seed}: {each}" for each in outcome.broken)]))
         turns = f"{outcome.turns} turns, {outcome.requests} requests"
         print(f"{time.monotonic() - began:.0f} s, {outcome.virtual_seconds:.0f} s of virtual time, {turns}")
@@ -74,6 +78,8 @@ def main() -> int:
             print(f"seed {outcome.seed}: {outcome.broken[0]}", flush=True)
             if options.until_broken:
                 break
+        if run % PROGRESS == 0:
+            print(f"{run} seeds in {time.monotonic() - began:.0f} s, {len(failed)} failed", file=sys.stderr, flush=True)
     print(f"{run} seeds from {options.first} in {time.monotonic() - began:.0f} s, {len(failed)} failed: {sorted(failed)}")
     rare = show_shares(faults, kinds or FAULTS.keys())
     if failed and not options.no_shrink:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -39,10 +39,7 @@ RECORDS = (3, 10, 30)
 """How many records a batch reads at most."""
 
 INTERRUPTED = 0.02
-"""How likely it is that a batch is interrupted between two of its steps."""
-
 INTERRUPTIONS = (0.01, 0.5, 3.0)
-"""Seconds."""
 
 COMPACTED_EVERY = 6
 """After this many batches the sums are written to one file, and older files are deleted."""
@@ -50,7 +47,8 @@ COMPACTED_EVERY = 6
 
 @dataclass(kw_only=True)
 class SimulatedEngine(CountingEngine):
-    """`kill_after`: the process is killed in this step of its batches, counted from now."""
+    """`kill_after`: the process is killed in this step of its batches, counted from now. `interrupted`: how likely it is that a batch is
+    interrupted between two of its steps. `interruptions`: for how many seconds."""
 
     loop: SimulatedLoop
     process: Process
@@ -60,6 +58,8 @@ class SimulatedEngine(CountingEngine):
     on_works: Callable[[StageStart], None] = lambda start: None
     """A query starts, or a batch of it."""
     steps: int = 0
+    interrupted: float = INTERRUPTED
+    interruptions: Sequence[float] = INTERRUPTIONS
     records: int | None = None
     """How many records each batch reads at most; None: drawn from `RECORDS`."""
     brokers: Brokers | None = None
@@ -222,8 +222,8 @@ class SimulatedEngine(CountingEngine):
         """Other processes may act between two steps, also for so long that a lease ends."""
         if self.process.dead:
             raise Killed
-        if greenlet.getcurrent().parent is not None and self.chance.random() < INTERRUPTED:
-            seconds = self.chance.choice(INTERRUPTIONS)
+        if greenlet.getcurrent().parent is not None and self.chance.random() < self.interrupted:
+            seconds = self.chance.choice(self.interruptions)
 
             def until(wake: Callable[[], None]) -> None:
                 self.loop.call_later(seconds, wake)

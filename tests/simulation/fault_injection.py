@@ -4,17 +4,20 @@ returns False, and is not counted."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from math import inf
 
 from sluice.core.errors import SluiceError
+from tests.simulation.engine import INTERRUPTED, INTERRUPTIONS, SimulatedEngine
 from tests.simulation.impostors import impostor
 from tests.simulation.world import BLOB_STORES, Container, World
 from tests.support.faults import Fault
 
 RECORDS_AFTERWARDS = 100
 """How many records a batch reads at most when all faults are over."""
+
+SLOW_SECONDS = 60
 
 
 def _running(world: World) -> list[Container]:
@@ -44,6 +47,21 @@ async def kill_container_in_a_step(world: World) -> bool:
     if engines:
         world.dice.choice(engines).kill_after = world.dice.randrange(1, 30)
     return bool(engines)
+
+
+async def slow_batches(world: World) -> bool:
+    """The batches of the containers that run are interrupted for so long that other things happen while one runs."""
+    engines = [engine for container in _running(world) for engine in container.engines]
+    for engine in engines:
+        engine.interrupted, engine.interruptions = 0.2, (3.0, 10.0, 30.0)
+    world.disturb(SLOW_SECONDS)
+    world.later(SLOW_SECONDS, lambda: _end_slowness(engines))
+    return bool(engines)
+
+
+def _end_slowness(engines: Iterable[SimulatedEngine]) -> None:
+    for engine in engines:
+        engine.interrupted, engine.interruptions = INTERRUPTED, INTERRUPTIONS
 
 
 async def freeze_container(world: World) -> bool:
@@ -189,6 +207,33 @@ async def _restart(world: World, seconds: float) -> None:
     absence.end = world.loop.time()
 
 
+async def all_away_for_months(world: World) -> None:
+    """All machines are switched off, two times in three for longer than the time to live of uploads. In half of the cases the run was
+    stopped before, while the coordinator could not reach a blob store, so that it has not yet removed the time to live of the snapshots."""
+    stopped = world.dice.random() < 0.5
+    if stopped:
+        await blob_store_of_coordinator_fails(world)
+        await asyncio.sleep(world.dice.uniform(0, 30))
+        await _stop(world)
+        for _ in range(60):
+            if (await world.until_answered(lambda: world.operator().run(world.run_id))).state.ended:
+                break
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(world.dice.uniform(0, 2))
+    absence = world.disturb(inf)
+    world.kill_coordinator()
+    for container in _running(world):
+        world.kill(container, "by a fault")
+    days = world.dice.choice((2, 45, 100))
+    world.say(f"everything is off for {days} days")
+    world.loop.jump(days * 86_400)
+    await world.start_coordinator()
+    absence.end = world.loop.time()
+    if stopped:
+        await asyncio.sleep(world.dice.uniform(0, 200))
+        await world.deploy(world.dice.choice((1, 2)))
+
+
 async def freeze_coordinator(world: World) -> None:
     await _freeze_coordinator(world, world.dice.choice((1, 10, 19, 60)))
 
@@ -291,7 +336,7 @@ async def change_without_answer(world: World) -> None:
 async def lose_index(world: World) -> bool:
     """In half of the cases all machines are lost at that moment, so that the index is needed. Not during a drain: one that fails returns to
     its pinned snapshots, and if one of these is lost, only an operator can choose another."""
-    if world.draining is not None and not world.draining.done():
+    if world.moving or (world.draining is not None and not world.draining.done()):
         return False
     lost = world.lose_index()
     if world.dice.random() < 0.5:
@@ -347,6 +392,23 @@ async def set_backup(world: World) -> None:
     await world.set_backup(world.dice.choice((BLOB_STORES[:1], BLOB_STORES[1:], BLOB_STORES)))
 
 
+async def move_backup_in_a_batch(world: World) -> bool:
+    """An operator moves a running job to one of its blob stores while batches are long, and machines are lost before these end."""
+    if world.moving or not await slow_batches(world):
+        return False
+    store, world.moving = world.dice.choice(BLOB_STORES), True
+    await asyncio.sleep(world.dice.uniform(3, 20))
+    if await world.move_backup(store):
+        await asyncio.sleep(world.dice.uniform(0, 10))
+        for container in _running(world):
+            world.slots[container.slot].loses_disk = True
+            world.kill(container, "with its machine")
+        await asyncio.sleep(30)
+    await world.set_backup((store,))
+    world.moving = False
+    return True
+
+
 async def scale(world: World) -> None:
     await world.scale(world.dice.choice((1, 2, 3)))
 
@@ -374,13 +436,17 @@ async def cancel_drain(world: World) -> bool:
 
 async def stop_run(world: World) -> None:
     """An operator stops the job, and deploys it again."""
+    await _stop(world)
+    await asyncio.sleep(world.dice.uniform(1, 30))
+    await world.deploy(world.dice.choice((1, 2)))
+
+
+async def _stop(world: World) -> None:
     world.acts += 1
     try:
         await world.operator().stop_run(world.run_id, "by hand")
     except SluiceError as error:
         world.say(f"not stopped: {error}")
-    await asyncio.sleep(world.dice.uniform(1, 30))
-    await world.deploy(world.dice.choice((1, 2)))
 
 
 async def drain_and_restore(world: World) -> bool:
@@ -542,6 +608,9 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[bool | None]]] = {
         take_claim_over,
         open_spares,
         set_backup,
+        all_away_for_months,
+        slow_batches,
+        move_backup_in_a_batch,
     )
 }
 
@@ -552,6 +621,7 @@ async def heal(world: World) -> None:
     for container in world.containers:
         for engine in container.engines:
             engine.kill_after, engine.records = None, RECORDS_AFTERWARDS
+        _end_slowness(container.engines)
         if container.process.frozen:
             _resume(world, container)
     world.blobs_fail = world.coordinator_blobs_fail = None

@@ -102,12 +102,12 @@ def place_of(seed: int, kinds: Collection[str]) -> Place:
     return Place(kafka, postgresql, pace, chance.random() < 0.3, chance.random() < 0.3, chance.random() < 0.3)
 
 
-def plan_faults(seed: int, count: int, kinds: Collection[str] = ()) -> Sequence[PlannedFault]:
-    """The faults of a seed, of these kinds, or of all that may happen where it runs. Each is independent of the others, so that a seed may
-    be run with only some of them."""
+def plan_faults(seed: int, count: int, kinds: Collection[str] = (), without: Collection[str] = ()) -> Sequence[PlannedFault]:
+    """The faults of a seed, of these kinds, or of all that may happen where it runs, `without` some. Each is independent of the others, so
+    that a seed may be run with only some of them."""
     chance, place = Random(f"faults of {seed}"), place_of(seed, kinds)
     elsewhere = (frozenset() if place.kafka else KAFKA_FAULTS) | (frozenset() if place.postgresql else POSTGRESQL_FAULTS)
-    pause, names = chance.choice(PAUSES), sorted(kinds or FAULTS.keys() - elsewhere)
+    pause, names = chance.choice(PAUSES), sorted(kinds or FAULTS.keys() - elsewhere - set(without))
     return [
         PlannedFault(number, chance.expovariate(1 / pause), chance.choice(names), chance.choices(names, k=OTHERS))
         for number in range(count)
@@ -119,10 +119,16 @@ def kinds_of(plan: Sequence[PlannedFault]) -> Collection[str]:
     return {name for each in plan if each.name for name in (each.name, *each.instead)}
 
 
-def run_seed(seed: int, faults: int = FAULTS_OF_A_SEED, only: Collection[int] | None = None, kinds: Collection[str] = ()) -> Outcome:
+def run_seed(
+    seed: int,
+    faults: int = FAULTS_OF_A_SEED,
+    only: Collection[int] | None = None,
+    kinds: Collection[str] = (),
+    without: Collection[str] = (),
+) -> Outcome:
     """The same seed gives the same outcome in every process. `only`: the numbers of the faults that happen, of those that are planned; None
-    for all. `kinds`: of faults that are planned; all if empty."""
-    planned = plan_faults(seed, faults, kinds)
+    for all. `kinds`: of faults that are planned; all if empty. `without`: kinds that did not exist when the seed was first run."""
+    planned = plan_faults(seed, faults, kinds, without)
     plan = [each if only is None or each.number in only else replace(each, name="") for each in planned]
     chance, outcome = Random(seed), Outcome(seed, plan=plan)
     shared_memory = Path("/dev/shm")

@@ -18,9 +18,13 @@ from tests.simulation.runs import fewest_faults, run_seed
 from tests.support.processes import ROOT, start, wait_for
 from tests.support.reports import SUMMARY
 
-KEPT = [0, 7005, 10108]
+KEPT = [0, 7005, 10108, 469]
 """Seeds that have found a fault: 7005 a snapshot that was reported when its blobs had been deleted, 10108 a drain that failed a minute
-after a restart, while its tasks waited for the lease of a lost container."""
+after a restart, while its tasks waited for the lease of a lost container, 469 a coordinator that granted nothing any more, after the answer
+of a commit was lost at its start."""
+
+NEWER = ("all_away_for_months", "move_backup_in_a_batch", "slow_batches")
+"""The kinds of faults that did not exist when these seeds were first run."""
 
 _FIRST = """
     blob_store_fails cancel_drain change_without_answer collect commit_without_answer crash_loop cut_container_off
@@ -45,7 +49,7 @@ SECONDS = float(os.environ.get("SLUICE_SIMULATION_SECONDS", "0"))
 
 @pytest.mark.parametrize("seed", KEPT)
 def test_a_seed_that_once_failed_breaks_no_invariant(seed: int) -> None:
-    outcome = run_seed(seed)
+    outcome = run_seed(seed, without=NEWER)
     assert not outcome.broken, "\n".join([*outcome.trace[-50:], *outcome.broken])
     assert outcome.drains
 

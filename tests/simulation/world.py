@@ -245,6 +245,8 @@ class World:
         self.coordinator_starts: list[float] = []
         """When each coordinator was started, in virtual seconds."""
         self.database_url = ""
+        self.moving = False
+        """Whether snapshots can be restored from one blob store only, which may have but the newest ones."""
         self.acts = 0
         """The number of changes by operators and of lineages that stages have begun."""
         blobs = {name: f"file://{directory / 'home' / name}" for name in BLOB_STORES}
@@ -858,11 +860,29 @@ class World:
             with suppress(httpx.TransportError):
                 await http.get(path)
 
-    async def set_backup(self, stores: Sequence[str]) -> None:
-        """Back the present run up to these blob stores from now on, and restore it from any of them."""
+    async def move_backup(self, store: str) -> bool:
+        """Move the backups of the present run to this blob store, as docs/operating.md says. Returns whether it is used alone."""
+        await self.set_backup(BLOB_STORES)
+        running, since = self._running_containers(), self.loop.time()
+        for _ in range(60):
+            await asyncio.sleep(1)
+            if (now := self._running_containers()) != running or len(now) < len(self.slots):
+                running, since = now, self.loop.time()
+            with suppress(SluiceError):
+                found = (await self.operator().snapshots(self.job_name, None, None, None, 200)).snapshots
+                if self.loop.time() - since > 10 and all(store in each.markers for each in found if each.head):
+                    await self.set_backup((store,), restore_from=(store,))
+                    return True
+        return False
+
+    def _running_containers(self) -> Sequence[str]:
+        return [each.name for each in self.containers if each.running and not each.process.frozen]
+
+    async def set_backup(self, stores: Sequence[str], restore_from: Sequence[str] = BLOB_STORES) -> None:
+        """Back the present run up to these blob stores from now on, and restore it from any of `restore_from`."""
         self.acts += 1
         try:
-            await self.operator().set_backup(self.run_id, BackupRequest(stores=tuple(stores), restore_from=BLOB_STORES))
+            await self.operator().set_backup(self.run_id, BackupRequest(stores=tuple(stores), restore_from=tuple(restore_from)))
             self.say(f"{self.run_id} is backed up to {', '.join(stores)}")
         except SluiceError as error:
             self.say(f"backup not changed: {error}")

@@ -21,7 +21,7 @@ from containers.engine import StageStart
 from containers.errors import CheckpointUnreadable
 from containers.settings import read_container_settings
 from containers.state.checkpoint import DRAIN_MARKER, Checkpoints, inspect, read_local_checkpoint, relocate, write_offset_log
-from containers.state.commits.commit import CommitOverdue, CommitState, commit, open_commits
+from containers.state.commits.commit import CommitOverdue, CommitState, commit, keep_plans, open_commits
 from containers.state.context import StateContext
 from containers.state.offsets.wal import offset_log, put_in_all
 from containers.state.recovery.decision import LocalCheckpoint, OffsetLogEntry
@@ -166,6 +166,8 @@ class ScriptBackups:
         while True:
             try:
                 await self._adopt(state)
+                for each in self._checkpoints.values():
+                    each.copies_plans = True
                 return
             except SluiceError as error:
                 if str(error) != last:
@@ -294,6 +296,8 @@ class CheckpointBackup:
         self._failed: tuple[Instant, str] | None = None
         """Since when commits fail, and the last error."""
         self.folder = wanted.folder
+        self.copies_plans = True
+        """Whether blob stores may lack the plans of batches that are not durable."""
         self.over = asyncio.Event()
 
     @property
@@ -311,11 +315,13 @@ class CheckpointBackup:
         """Back up on schedule, until the lease or the run has ended, or `over` is set. The first batch is backed up at once."""
         while not self.over.is_set():
             await asyncio.sleep(LOOK.total_seconds())
-            if not self._is_due():
+            if not self._is_due() and not self.copies_plans:
                 continue
             try:
                 try:
-                    await self._commit()
+                    await self._copy_plans()
+                    if self._is_due():
+                        await self._commit()
                 except CommitOverdue as overdue:
                     self._note(str(overdue))
                     async with self._one_commit:
@@ -326,6 +332,8 @@ class CheckpointBackup:
                 return
             except (SluiceError, OSError, TimeoutError) as error:
                 self._note(str(error) or type(error).__name__)
+                if self.copies_plans:
+                    await asyncio.sleep(RETRY.total_seconds())
             except Exception as error:
                 log.exception("the backup of checkpoint %s", self._start.declared.stage.name)
                 self._note(f"{type(error).__name__}: {error}")
@@ -399,6 +407,17 @@ class CheckpointBackup:
                     self._kept = (decided, to)
                     return ""
         return ""
+
+    async def _copy_plans(self) -> None:
+        """Copy the plans of batches that are not durable to blob stores that were added. Raises BlobUnavailable, BlobCorrupted."""
+        if not self.copies_plans:
+            return
+        self.copies_plans = False  # it may be set again meanwhile
+        try:
+            await keep_plans(self._commits, self._state, self._commits.durable_batch)
+        except BaseException:
+            self.copies_plans = True
+            raise
 
     async def _keep_running_batch(self, after: int) -> None:
         """Put the last kept plan, if it is of a batch later than `after`, into the present blob stores, if they have changed since. A

@@ -29,9 +29,11 @@ from containers.state.commits.repair import repair
 from containers.state.commits.upload import Marker, Uploader
 from containers.state.context import StateContext
 from containers.state.offsets.offsetlog import positions_in
+from containers.state.offsets.wal import copy_entries
 from containers.state.recovery.restore import LOST
 from containers.state.transfer import in_parallel, log_progress, run_to_completion
 from sluice import tracing
+from sluice.blobs.port import BlobStore
 from sluice.client import Refused, until_answered
 from sluice.core.errors import BlobUnavailable, SnapshotConflict, StaleRun, Unavailable, UnknownTask
 from sluice.core.ids import Instant, Ssp
@@ -80,7 +82,9 @@ class CommitState:
     """A commit whose report has an unknown outcome. It must be settled soon: if it was not recorded, its blobs are garbage."""
     cleanup: asyncio.Task[None] | None = None
     keep_running_batch: Callable[[int], Awaitable[None]] | None = None
-    """See `OffsetLogGate.keep_running_batch`; called before and after the upload of a snapshot."""
+    """See `OffsetLogGate.keep_running_batch`."""
+    plans_in: Mapping[BlobStoreName, BlobStore] | None = None
+    """The blob stores to which the plans of batches that are not durable were copied; see `keep_plans`."""
 
     def lacking(self, state: StateContext) -> bool:
         """Whether a blob store of the run's backups does not have the complete newest snapshot."""
@@ -139,16 +143,14 @@ async def _commit(stage: CommitState, state: StateContext, up_to: int | None) ->
         if batch is None or batch < stage.durable_batch or (batch == stage.durable_batch and not lacking):
             return settled
         entry = await state.in_thread(lambda: read_offset_log(directory, batch))
-        if stage.keep_running_batch is not None:
-            await stage.keep_running_batch(batch)  # here, too: the next batch may begin during the upload
+        await keep_plans(stage, state, batch)
         async with log_progress(f"{start.query} is backed up", meter):
             offsets = positions_in(entry, state.reads(start))
             with tracing.span("upload"):
                 uploads = await _upload(stage, state, frozen, commit_id, offsets)
         if not uploads:  # the run's blob stores were removed meanwhile
             return settled
-        if stage.keep_running_batch is not None:
-            await stage.keep_running_batch(batch)
+        await keep_plans(stage, state, batch)  # again: the next batch may have begun during the upload
         report = wire_snapshots.SnapshotRequest(
             generation=start.generation,
             lineage=start.lineage,
@@ -162,6 +164,17 @@ async def _commit(stage: CommitState, state: StateContext, up_to: int | None) ->
     finally:
         meter.end()
         stage.cleanup = asyncio.create_task(_remove(directory, state))
+
+
+async def keep_plans(stage: CommitState, state: StateContext, after: int) -> None:
+    """Put the plans of the batches after `after` into the present blob stores, if these have changed since that was last done. Raises
+    BlobUnavailable, BlobCorrupted."""
+    to = state.destinations.to
+    if to and (stage.plans_in != to or stage.lacking(state)):
+        await copy_entries(state, stage.start, after)
+        stage.plans_in = to
+    if stage.keep_running_batch is not None:
+        await stage.keep_running_batch(after)
 
 
 async def _repair(stage: CommitState, state: StateContext, frozen: FrozenCheckpoint) -> None:

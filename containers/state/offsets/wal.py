@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 
 VERSION = 1
 
+FORMER_STORE = timedelta(seconds=10)
+"""How long entries in a blob store are waited for to which the run is not backed up any more."""
+
 
 class PlanReplaced(Unavailable):
     """Another owner of the task has planned this batch."""
@@ -111,6 +114,29 @@ async def put_in_all(logs: Sequence[OffsetLog], entry: OffsetLogEntry) -> Offset
         decided = decided or found
     assert decided is not None
     return decided
+
+
+async def copy_entries(state: StateContext, start: StageStart, after: int) -> None:
+    """Put the entries of the batches after `after` into the present blob stores, from all that the run has had since the container's start.
+    These batches may have been written, and a restore from a blob store that was added since must run them as they were planned. A former
+    blob store may be away. Raises BlobUnavailable, BlobCorrupted."""
+    to = tuple(state.destinations.to.values())
+    sources = (*to, *(each for each in state.destinations.opened if each not in to))
+    if len(sources) == 1:
+        return
+    found: dict[int, OffsetLogEntry] = {}
+    for blobs in sources:
+        try:
+            async with asyncio.timeout(None if blobs in to else FORMER_STORE.total_seconds()):
+                entries = await offset_log(state, start, blobs).after(after, {})
+        except (BlobUnavailable, TimeoutError) as error:
+            if blobs in to:
+                raise
+            log.warning("%s: the plans of its batches in a former blob store cannot be read: %s", start.query, error or "it took too long")
+        else:
+            found = {**entries, **found}
+    for entry in found.values():
+        await put_in_all([offset_log(state, start, blobs) for blobs in to], entry)
 
 
 async def _readable(logs: Sequence[OffsetLog], batch: int, error: BlobCorrupted) -> OffsetLogEntry:
