@@ -177,8 +177,8 @@ class IssuedNumbers:
         return [entry for entries in self._ledgers.values() for entry in entries]
 
     async def _settle(self, *, interrupted: bool = False, starting: bool = False) -> None:
-        """Compare, and raise the floor if the database is behind. All changes that follow are written in one transaction. If it fails, it is
-        done again by the next run."""
+        """Compare, and raise the floor if the database is behind. All changes that follow are written in one transaction. If it fails, the
+        next run does it again."""
         self._uncompared = False
         try:
             await self._compare_all(interrupted=interrupted, starting=starting)
