@@ -11,7 +11,7 @@ from math import inf
 from sluice.core.errors import SluiceError
 from tests.simulation.engine import INTERRUPTED, INTERRUPTIONS, SimulatedEngine
 from tests.simulation.impostors import impostor
-from tests.simulation.world import BLOB_STORES, Container, World
+from tests.simulation.world import BLOB_STORES, HARD_DEADLINE, Container, World
 from tests.support.faults import Fault
 
 RECORDS_AFTERWARDS = 100
@@ -470,6 +470,23 @@ async def _drain_and_deploy(world: World, mode: str, restore: bool) -> None:
         await world.deploy(world.dice.choice((1, 2)))
 
 
+async def drain_that_fails(world: World) -> bool:
+    """From some moment of a drain on, containers cannot back anything up, until its hard deadline has passed."""
+    if world.dice.random() < 0.5:
+        await slow_batches(world)
+    if not await _drain(world, world.dice.choice(("DEFAULT", "KEEP_STATE")), restore=False):
+        return False
+    await asyncio.sleep(world.dice.uniform(0, 30))
+    world.say("the blob store fails until the drain does")
+    world.blobs_fail, absence = (Fault.FAIL, 1.0), world.disturb(inf)
+    for _ in range(HARD_DEADLINE + 60):
+        await asyncio.sleep(1)
+        if world.draining is None or world.draining.done():
+            break
+    world.blobs_fail, absence.end = None, world.loop.time()
+    return True
+
+
 async def kafka_away(world: World) -> bool:
     """No broker answers. `World.grow` and producers wait, too."""
     assert world.brokers is not None
@@ -611,6 +628,7 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[bool | None]]] = {
         all_away_for_months,
         slow_batches,
         move_backup_in_a_batch,
+        drain_that_fails,
     )
 }
 
