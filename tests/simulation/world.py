@@ -771,6 +771,7 @@ class World:
     async def drain(self, mode: str = "DEFAULT") -> str:
         """Drain, and return the last phase. Checks the sums after a drain that has emptied the state."""
         request = wire_drains.DrainRequest(run_id=self.run_id, drain_mode=mode)
+        began, ahead = self.loop.time(), self.clock.ahead
         try:
             uuid = (await self.operator().request_drain(request)).uuid
         except (Refused, CoordinatorUnreachable) as error:
@@ -778,7 +779,7 @@ class World:
             return "REFUSED"
         self.acts += 1
         repeated = uuid == self.drain_id  # a run whose flush has failed is not drained again
-        self.drain_id, began, ahead = uuid, self.loop.time(), self.clock.ahead
+        self.drain_id = uuid
         self.say(f"drain {uuid} of {self.run_id} ({mode})")
         while True:
             await asyncio.sleep(1)
