@@ -865,20 +865,22 @@ class World:
     async def move_backup(self, store: str) -> bool:
         """Move the backups of the present run to this blob store, as docs/operating.md says. Returns whether it is used alone."""
         await self.set_backup(BLOB_STORES)
-        running, since = self._running_containers(), self.loop.time()
+        since = self.loop.time()
         for _ in range(60):
             await asyncio.sleep(1)
-            if (now := self._running_containers()) != running or len(now) < len(self.slots):
-                running, since = now, self.loop.time()
             with suppress(SluiceError):
+                tasks = (await self.operator().run(self.run_id)).tasks
+                if not all(each.holder for each in tasks) or self._running_queries() < 2 * len(tasks):
+                    since = self.loop.time()
                 found = (await self.operator().snapshots(self.job_name, None, None, None, 200)).snapshots
                 if self.loop.time() - since > 10 and all(store in each.markers for each in found if each.head):
                     await self.set_backup((store,), restore_from=(store,))
                     return True
         return False
 
-    def _running_containers(self) -> Sequence[str]:
-        return [each.name for each in self.containers if each.running and not each.process.frozen]
+    def _running_queries(self) -> int:
+        running = [each for each in self.containers if each.running and not each.process.frozen]
+        return sum(not query.stopped for each in running for engine in each.engines for query in engine.queries)
 
     async def set_backup(self, stores: Sequence[str], restore_from: Sequence[str] = BLOB_STORES) -> None:
         """Back the present run up to these blob stores from now on, and restore it from any of `restore_from`."""
