@@ -122,6 +122,7 @@ class ScriptBackups:
         self._checkpoints: dict[StageName, CheckpointBackup] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._adopting: asyncio.Task[None] | None = None
+        self._one_adoption = asyncio.Lock()
         self._one_at_a_time = asyncio.Lock()
 
     async def prepare(self, wanted: Wanted) -> Made:
@@ -149,7 +150,8 @@ class ScriptBackups:
         return self._state
 
     async def _adopt(self, state: StateContext) -> None:
-        await state.adopt(await self._coordinator.basic_run(self._claim.run))
+        async with self._one_adoption:  # otherwise an older answer could be used last
+            await state.adopt(await self._coordinator.basic_run(self._claim.run))
 
     async def adopt_stores(self) -> None:
         """The blob stores of the run have changed. Does not wait: while they cannot be used, the former ones are, and it is tried again."""
