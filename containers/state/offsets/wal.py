@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 VERSION = 1
 
 FORMER_STORE = timedelta(seconds=10)
-"""How long entries in a blob store are waited for to which the run is not backed up any more."""
+"""How long to wait for a blob store that the run is not backed up to any more."""
 
 
 class PlanReplaced(Unavailable):
@@ -117,9 +117,9 @@ async def put_in_all(logs: Sequence[OffsetLog], entry: OffsetLogEntry) -> Offset
 
 
 async def copy_entries(state: StateContext, start: StageStart, after: int) -> None:
-    """Put the entries of the batches after `after` into the present blob stores, from all that the run has had since the container's start.
+    """Copy the entries of the batches after `after` to the present blob stores, from all that the run has used since the container's start.
     These batches may have been written, and a restore from a blob store that was added since must run them as they were planned. A former
-    blob store may be away. Raises BlobUnavailable, BlobCorrupted."""
+    blob store that does not answer is left out. Raises BlobUnavailable, BlobCorrupted."""
     to = tuple(state.destinations.to.values())
     sources = (*to, *(each for each in state.destinations.opened if each not in to))
     if len(sources) == 1:
