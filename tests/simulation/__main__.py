@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from tests.simulation.fault_injection import FAULTS, ONLY_NAMED
+from tests.simulation.fault_injection import FAULTS
 from tests.simulation.pool import outcomes
 from tests.simulation.runs import FAULTS_OF_A_SEED, fewest_faults, run_seed
 
@@ -81,7 +81,7 @@ def main() -> int:
         if run % PROGRESS == 0:
             print(f"{run} seeds in {time.monotonic() - began:.0f} s, {len(failed)} failed", file=sys.stderr, flush=True)
     print(f"{run} seeds from {options.first} in {time.monotonic() - began:.0f} s, {len(failed)} failed: {sorted(failed)}")
-    rare = show_shares(faults, kinds or FAULTS.keys() - ONLY_NAMED)
+    rare = show_shares(faults, kinds or FAULTS.keys())
     if failed and not options.no_shrink:
         show_fewest(min(failed), kinds, options.faults)
     return 1 if failed or (rare and run >= ENOUGH) else 0

@@ -633,11 +633,6 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[bool | None]]] = {
 }
 
 
-ONLY_NAMED = frozenset({drain_that_fails.__name__})
-"""Kinds that a seed has only if they are given with --kinds. With this one among all kinds, seed 30193 breaks an invariant, and it is not
-known yet whether the product or the simulation is wrong."""
-
-
 async def heal(world: World) -> None:
     """End all faults. Batches are large from now on, so that everything is soon read."""
     world.records = RECORDS_AFTERWARDS

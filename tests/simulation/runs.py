@@ -17,7 +17,7 @@ from random import Random
 
 from sluice.core.errors import SluiceError
 from sluice.randomness import drawn_from
-from tests.simulation.fault_injection import FAULTS, KAFKA_FAULTS, ONLY_NAMED, POSTGRESQL_FAULTS, heal, lose_markers
+from tests.simulation.fault_injection import FAULTS, KAFKA_FAULTS, POSTGRESQL_FAULTS, heal, lose_markers
 from tests.simulation.impostors import impostor
 from tests.simulation.loop import Killed, collect_quietly, main_process, silent, simulated
 from tests.simulation.world import World
@@ -107,7 +107,7 @@ def plan_faults(seed: int, count: int, kinds: Collection[str] = (), without: Col
     that a seed may be run with only some of them."""
     chance, place = Random(f"faults of {seed}"), place_of(seed, kinds)
     elsewhere = (frozenset() if place.kafka else KAFKA_FAULTS) | (frozenset() if place.postgresql else POSTGRESQL_FAULTS)
-    pause, names = chance.choice(PAUSES), sorted(kinds or FAULTS.keys() - ONLY_NAMED - elsewhere - set(without))
+    pause, names = chance.choice(PAUSES), sorted(kinds or FAULTS.keys() - elsewhere - set(without))
     return [
         PlannedFault(number, chance.expovariate(1 / pause), chance.choice(names), chance.choices(names, k=OTHERS))
         for number in range(count)

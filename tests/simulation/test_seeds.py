@@ -23,7 +23,7 @@ KEPT = [0, 7005, 10108, 469]
 after a restart, while its tasks waited for the lease of a lost container, 469 a coordinator that granted nothing any more, after the answer
 of a commit was lost at its start."""
 
-NEWER = ("all_away_for_months", "move_backup_in_a_batch", "slow_batches")
+NEWER = ("all_away_for_months", "drain_that_fails", "move_backup_in_a_batch", "slow_batches")
 """The kinds of faults that did not exist when these seeds were first run."""
 
 _FIRST = """

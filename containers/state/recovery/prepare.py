@@ -122,6 +122,9 @@ def _damage(file: Path) -> str:
 async def _decided(
     state: StateContext, start: StageStart, snapshot: Snapshot | None, local: LocalCheckpoint | None, rule: Rule
 ) -> Recovery:
+    """Decide with the entries of all blob stores. A blob store that has the snapshot has the entries of all later batches, so others may be
+    unavailable. If none of those answers, nothing is decided: batches that another disk ran would be planned again with other records.
+    Raises BlobUnavailable, BlobCorrupted."""
     bases = [snapshot.batch if snapshot else -1]
     if local is not None and local.lineage == start.lineage:
         bases.append(local.committed)
@@ -129,16 +132,19 @@ async def _decided(
     entries: dict[int, OffsetLogEntry] = {}
     damaged: dict[int, BlobCorrupted] = {}
     unavailable: BlobUnavailable | None = None
-    for blobs in state.destinations.restore_from.values():
+    complete = False
+    for name, blobs in state.destinations.restore_from.items():
         try:
             entries = {**await offset_log(state, start, blobs).after(after, damaged), **entries}
         except BlobUnavailable as error:
             unavailable = unavailable or error
+        else:
+            complete = complete or (snapshot is not None and name in snapshot.markers)
     for batch in sorted(damaged.keys() - entries.keys()):
         raise unavailable or damaged[batch]  # an unavailable blob store may have the entry
     decided = rule(start.lineage, start.reported, local, entries, snapshot, state.code)
-    if unavailable is not None and not isinstance(decided, Resume | Restore):
-        raise unavailable  # that blob store may have the missing entries
+    if unavailable is not None and not (complete and isinstance(decided, Resume | Restore)):
+        raise unavailable  # that blob store may have entries that no other has
     return decided
 
 

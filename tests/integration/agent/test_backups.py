@@ -131,6 +131,30 @@ async def test_batches_after_the_snapshot_run_again_as_planned_on_the_new_disk(t
     assert disk2.state(query2.start) == before
 
 
+@pytest.mark.parametrize("third_disk", ["disk1", "disk3"])
+async def test_a_container_does_not_start_before_a_blob_store_says_which_batches_were_planned(there: Place, third_disk: str) -> None:
+    """The first disk has the newest snapshot. The batches after it ran on another disk, and only their plans are durable."""
+    run_id = await there.deploy(job=one_stage())
+    first = start(there, run_id, "c1", "disk1", **NEVER)
+    disk, query = await began(first)
+    await disk.runs(query, 0, {0: 1, 1: 0})
+    await stopped(first)
+    second = start(there, run_id, "c2", "disk2", **NEVER)
+    disk2, query2 = await began(second)
+    second.wire.cut = True
+    for batch in (1, 2):
+        await disk2.runs(query2, batch, {0: 10 * batch, 1: 0}, note="by c2")
+    second.life.cancel()
+    there.clock.advance(60)
+    blobs = FaultyBlobs(open_blob_store((there.home / "blobs").as_uri()), every("list", Fault.FAIL))
+    third = start(there, run_id, "c3", third_disk, open_blobs=lambda url: blobs, **NEVER)
+    assert (await third.ending()).exit_code == EXIT_FAILED
+    assert third.engine.tries == []
+    disk4, query4 = await began(start(there, run_id, "c4", third_disk, **NEVER))
+    assert disk4.outputs[query4.start.query] == disk2.outputs[query2.start.query]
+    assert disk4.state(query4.start) == disk2.state(query2.start)
+
+
 async def test_after_the_loss_of_a_disk_before_the_first_commit_every_batch_runs_again(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
     first = start(there, run_id, "c1", "disk1", **NEVER)

@@ -339,7 +339,9 @@ async def test_batches_of_a_drain_wait_until_overdue_commits_are_made(there: Pla
     loop = asyncio.get_running_loop()
 
     def takes_long() -> None:
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()  # the agent has received the report of the batch
+        beats = container.wire.answered["containerHeartbeat"]
+        renewed = container.wire.after("containerHeartbeat", beats + 2)  # the lease, since three batches take longer than a lease
+        asyncio.run_coroutine_threadsafe(renewed, loop).result()  # the agent has received the report of the batch
         clock.advance(11)
 
     disk.on_emptying = takes_long
