@@ -30,6 +30,7 @@ from containers.spark.systems.kafka import KafkaTaskSystem
 from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced
 from containers.spark.systems.port import Grant
 from containers.spark.systems.row_transfer import TransferFailed
+from containers.state.checkpoint import PlannedBatches
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings, LeaseLost, StreamUnavailable
 from sluice.core.ids import Generation, JobName, Lineage, RunId, StageName, TaskName
@@ -135,7 +136,8 @@ class KafkaWriters:
         if unwritten:
             opening.begin(context)
         grant = self._grant(context)
-        system.fence(grant, topic, Delivery.EXACTLY_ONCE, lambda: {} if unwritten else {context.batch: planned})
+        unfinished = {} if unwritten else {context.batch: planned}
+        system.fence(grant, topic, Delivery.EXACTLY_ONCE, lambda: PlannedBatches(context.batch - 1, unfinished))
         opening.end()
         self._open[context.lineage, topic] = (system, grant)
         return grant

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from containers.engine import BatchHooks, Writes
 from containers.spark.systems.port import Grant, TaskSystem
+from containers.state.checkpoint import PlannedBatches
 from containers.state.offsets.offsetlog import from_micros
 from sluice.core.errors import BadJobFile, UnknownSystem
 from sluice.core.ids import Ssp, StreamId
@@ -221,9 +222,9 @@ class StageTask:
             found[name] = self._system(stream.system).writes(self._grant, stream.stream, delivery)
         return found
 
-    def fence(self, writes: Sequence[str], unfinished: Callable[[], Mapping[int, datetime]] = dict) -> int:
+    def fence(self, writes: Sequence[str], planned: Callable[[], PlannedBatches] = PlannedBatches) -> int:
         """Fence older generations of this task off the streams that the stage writes. Returns the last batch that its lineage appended to
         any of them, as far as their systems know; -1 for none. Called before the query starts, when the stage's function has returned.
-        `unfinished`: see `TaskSystem.fence`."""
+        `planned`: see `TaskSystem.fence`."""
         bound = [(self._bound(name).stream, self.deliveries.get(name)) for name in writes]
-        return max((self._system(stream.system).fence(self._grant, stream.stream, how, unfinished) for stream, how in bound), default=-1)
+        return max((self._system(stream.system).fence(self._grant, stream.stream, how, planned) for stream, how in bound), default=-1)

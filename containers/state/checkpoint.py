@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -41,6 +41,14 @@ class CheckpointInfo:
     lineage: Lineage
     planned: int
     committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatches:
+    """The last committed batch of a stage, -1 for none, and the batches that were planned and not committed -> when each was planned."""
+
+    committed: int = -1
+    unfinished: Mapping[int, datetime] = field(default_factory=dict)
 
 
 def inspect(directory: Path) -> CheckpointInfo | None:
@@ -109,14 +117,15 @@ def read_offset_log(directory: Path, batch: int) -> str:
         raise CheckpointUnreadable(f"{error.filename}: {error.strerror}; the batch is planned, so the file should be there") from error
 
 
-def unfinished_batches(directory: Path, lineage: Lineage, replay: Mapping[int, str]) -> Mapping[int, datetime]:
-    """The batches of the lineage that were planned, in the checkpoint or in the offset-log entries of `replay`, and are not committed, with
-    the time at which each was planned. Raises CheckpointUnreadable."""
+def planned_batches(directory: Path, lineage: Lineage, replay: Mapping[int, str]) -> PlannedBatches:
+    """The batches of the lineage that were planned, in the checkpoint or in the offset-log entries of `replay`. Raises
+    CheckpointUnreadable."""
     found = inspect(directory)
     committed, planned = (found.committed, found.planned) if found is not None and found.lineage == lineage else (-1, -1)
     entries = {batch: entry for batch, entry in replay.items() if batch > committed}
     entries |= {batch: read_offset_log(directory, batch) for batch in range(committed + 1, planned + 1)}
-    return {batch: parse(entry, str(directory / "offsets" / str(batch))).timestamp for batch, entry in entries.items()}
+    times = {batch: parse(entry, str(directory / "offsets" / str(batch))).timestamp for batch, entry in entries.items()}
+    return PlannedBatches(committed, times)
 
 
 def next_watermark(directory: Path, batch: int) -> int:

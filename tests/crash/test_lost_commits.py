@@ -142,14 +142,16 @@ async def test_the_lease_of_a_registration_that_the_database_has_lost_is_still_w
 
 
 class FailsAfterCommit(Connection):
-    """Reports an error of its second commit, although it was executed."""
+    """Reports an error of the commit that registers the second container, although it was executed."""
 
-    commits = 0
+    failed = False
 
     async def commit(self) -> None:
+        async with self.execute("SELECT count(*) FROM containers") as found:
+            second = await found.fetchone() == (2,)
         await super().commit()
-        self.commits += 1
-        if self.commits == 2:
+        if second and not self.failed:
+            self.failed = True
             raise sqlite3.OperationalError("disk I/O error")
 
 

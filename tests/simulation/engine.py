@@ -19,7 +19,7 @@ import pyarrow as pa
 from containers.engine import StageStart
 from containers.errors import StateNotLocal
 from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced, TransactionalWriter
-from containers.state.checkpoint import inspect
+from containers.state.checkpoint import PlannedBatches, inspect
 from sluice.core.errors import LeaseLost, SluiceError
 from sluice.core.ids import Ssp
 from sluice.streams.kafka import transactional_id
@@ -125,7 +125,7 @@ class SimulatedEngine(CountingEngine):
             clients=clients(self.brokers, self._step, self._dies),
         )
         try:
-            written = writer.open(lambda: self._unfinished(start))
+            written = writer.open(lambda: self._planned(start))
         except LeaseLost as lost:
             self._loses_lease(lost)
             raise
@@ -163,12 +163,12 @@ class SimulatedEngine(CountingEngine):
                 self._confirm(start)
             raise
 
-    def _unfinished(self, start: StageStart) -> Mapping[int, datetime]:
-        """The batches that were planned and not committed. The plans of this engine have no time."""
+    def _planned(self, start: StageStart) -> PlannedBatches:
+        """As `planned_batches`. The plans of this engine have no time."""
         found = inspect(self.directory(start))
         committed, planned = (found.committed, found.planned) if found is not None and found.lineage == start.lineage else (-1, -1)
         batches = {batch for batch in start.replay if batch > committed} | set(range(committed + 1, planned + 1))
-        return dict.fromkeys(sorted(batches), datetime.fromtimestamp(3600, UTC))
+        return PlannedBatches(committed, dict.fromkeys(sorted(batches), datetime.fromtimestamp(3600, UTC)))
 
     def _headers(self, start: StageStart, stream: str) -> Mapping[str, str]:
         headers = {RUN_RECORD_HEADER: str(start.first_run)} if stream == self.ledger.mid else {}

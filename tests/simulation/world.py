@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -306,7 +306,7 @@ class World:
         self.lost_of: set[tuple[str, ...]] = set()
         """The tasks and stages to which these blobs belong."""
         self.former: set[str] = set()
-        """Names of the indexes of histories that drains have ended."""
+        """Names of the indexes of histories that drains have ended, and of those from before drains that failed in their flush."""
         self.repeats = False
         """Whether a stage has begun a lineage at an older snapshot because an index was lost, so that records may be written twice."""
         self.draining: asyncio.Future[None] | None = None
@@ -669,7 +669,7 @@ class World:
         if version != self.deployed_version:
             # Its tasks follow from the present count of partitions, and records that no run has read may be in those of an earlier count.
             self.ledger.split = any(self.drained_of_input.get(each, 0) < end for each, end in self.before_growth.items())
-            self.former |= {file.name for file in self._stages_in_blob_stores() for file in file.iterdir()}
+            self.former |= self._indexes()
         self.acts += 1
         self.run_id, self.deployed_version = RunId(reply.run_id), version
         self.version, self.build = version, build  # a drain may have ended meanwhile
@@ -795,6 +795,7 @@ class World:
             self.broken.append(f"drain {uuid} has failed after {self.loop.time() - began:.0f} s: {detail.reason}")
         if detail.phase.value == "FAILED" and flushed:
             self.failed_drains.add(uuid)
+            self.former |= self._indexes()  # if one to which the drain returns is lost, only an operator can choose another
         deployed_since = self.run_id != request.run_id
         if detail.phase.value == "DRAINED" and mode == "DEFAULT":
             if not deployed_since:  # otherwise the next run has written, too
@@ -954,6 +955,9 @@ class World:
             self.lost.add(newest.name)
             self.lost_of.add(stage.parts[-3:-1])
         return bool(found)
+
+    def _indexes(self) -> Collection[str]:
+        return {file.name for stage in self._stages_in_blob_stores() for file in stage.iterdir()}
 
     def _stages_in_blob_stores(self) -> Sequence[Path]:
         """The directories of the indexes of all stages."""

@@ -12,7 +12,6 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from pyspark.sql import functions as F
@@ -21,6 +20,7 @@ from containers.engine import Writes
 from containers.spark.systems.kafka_transactions import KafkaClients, MissingMarker, ProducerFenced, TransactionalWriter, TransactionMeter
 from containers.spark.systems.port import Grant, StreamEnds
 from containers.spark.systems.row_transfer import Transfers
+from containers.state.checkpoint import PlannedBatches
 from sluice.core.errors import BadSettings, LeaseLost, SluiceError, StreamConflict
 from sluice.job import Delivery
 from sluice.streams.kafka import KafkaSystem, transactional_id
@@ -119,7 +119,7 @@ class KafkaTaskSystem:
     ) -> None:
         name = transactional_id(grant.job, grant.stage, stream, grant.task)
         if name not in self._writers:
-            self.fence(grant, stream, Delivery.EXACTLY_ONCE)
+            self.fence(grant, stream, Delivery.EXACTLY_ONCE, lambda: PlannedBatches(batch - 1))
         writer = self._writers[name]
         if writer.has(batch):
             self._compute_only(name, batch, records, stream)
@@ -213,7 +213,7 @@ class KafkaTaskSystem:
 
         return asyncio.run(ask())
 
-    def fence(self, grant: Grant, stream: str, delivery: Delivery | None, unfinished: Callable[[], Mapping[int, datetime]] = dict) -> int:
+    def fence(self, grant: Grant, stream: str, delivery: Delivery | None, planned: Callable[[], PlannedBatches] = PlannedBatches) -> int:
         name = transactional_id(grant.job, grant.stage, stream, grant.task)
         former = self._writers.pop(name, None)
         self._given_up.pop(name, None)
@@ -242,7 +242,7 @@ class KafkaTaskSystem:
             match delivery:
                 case Delivery.EXACTLY_ONCE:
                     self._ask(lambda system: system.check_transactions(stream))
-                    written = writer.open(unfinished)
+                    written = writer.open(planned)
                 case Delivery.AT_LEAST_ONCE:
                     self._given_up[name] = writer.give_up()
                     return -1

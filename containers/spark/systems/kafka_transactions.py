@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from itertools import chain, repeat
 from time import monotonic, sleep
@@ -31,6 +31,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from containers.engine import Writes
 from containers.spark.systems.kafka_markers import Marker, batch_header, missing, search
+from containers.state.checkpoint import PlannedBatches
 from sluice.core.errors import BadSettings, ClientError, LeaseLost, StreamUnavailable, Unavailable
 from sluice.core.ids import Generation, Lineage
 from sluice.job import Delivery
@@ -214,9 +215,9 @@ class TransactionalWriter:
 
     # --- before the first batch ------------------------------------------------------------------------------------
 
-    def open(self, unfinished: Callable[[], Mapping[int, datetime]] = dict) -> int:
+    def open(self, planned: Callable[[], PlannedBatches] = PlannedBatches) -> int:
         """Fence former producers off, which aborts their transactions. Returns the last batch of the lineage that the topic has, -1 for
-        none. `unfinished` returns the batches that were planned and not committed -> when they were planned.
+        none. `planned` returns the batches of the checkpoint.
 
         From here on there is a marker: a batch never begins without one. So if one is missing, Kafka has deleted it, or the stage has not
         written with transactions before. Raises LeaseLost, BadSettings, StreamUnavailable, MarkerMissing."""
@@ -236,7 +237,7 @@ class TransactionalWriter:
                 )
             self._marker = found
             if found is None or found.lineage != self._lineage or found.delivery is not Delivery.EXACTLY_ONCE:
-                self._write_marker(self._last_written(found, unfinished()))
+                self._write_marker(self._last_written(found, planned()))
         except BaseException:
             self.close()
             raise
@@ -275,11 +276,12 @@ class TransactionalWriter:
         settings = {"group.id": self._name, "enable.auto.commit": False, "isolation.level": "read_committed"}
         return self._made.consumer({**self._clients(), **settings})
 
-    def _last_written(self, found: Marker | None, unfinished: Mapping[int, datetime]) -> Marker:
-        """The marker to begin with, if there is none of this lineage and delivery. Raises MarkerMissing."""
-        nothing = Marker(self._lineage, -1, self._generation)
+    def _last_written(self, found: Marker | None, planned: PlannedBatches) -> Marker:
+        """The marker to begin with, if there is none of this lineage and delivery. The topic has all committed batches, and another disk
+        may have to run them again. Raises MarkerMissing."""
+        committed, unfinished = Marker(self._lineage, planned.committed, self._generation), planned.unfinished
         if not unfinished or (found is not None and found.lineage != self._lineage):
-            return nothing  # the batches of a new lineage have not been written yet
+            return committed  # the batches of a new lineage have not been written yet
         log.warning("looking in %s for batches %s of %s, because there is no marker", self._topic, sorted(unfinished), self._name)
         try:
             batch = search(self._clients(), self._topic, self._lineage, unfinished, self._made.consumer, self._made.elapsed)
@@ -289,7 +291,7 @@ class TransactionalWriter:
             return Marker(self._lineage, batch, self._generation)
         match self._missing_marker:
             case MissingMarker.SEND:
-                return nothing
+                return committed
             case MissingMarker.SKIP:
                 return Marker(self._lineage, max(unfinished), self._generation)
             case MissingMarker.STOP:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from containers.engine import Writes
 from containers.spark.systems import log_source
 from containers.spark.systems.port import Grant, StreamEnds
+from containers.state.checkpoint import PlannedBatches
 from sluice.clock import Clock
 from sluice.core.errors import LeaseLost
 from sluice.job import Delivery
@@ -69,7 +70,7 @@ class LogTaskSystem:
     def stream_ends(self) -> StreamEnds:
         return _LogStreamEnds(self._log)
 
-    def fence(self, grant: Grant, stream: str, delivery: Delivery | None, unfinished: Callable[[], Mapping[int, datetime]] = dict) -> int:
+    def fence(self, grant: Grant, stream: str, delivery: Delivery | None, planned: Callable[[], PlannedBatches] = PlannedBatches) -> int:
         self._log.fence(stream, grant.owner, grant.generation)
         appended = self._log.last_batch(stream, grant.lineage)
         return -1 if appended is None else appended

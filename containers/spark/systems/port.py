@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from containers.engine import Writes
+from containers.state.checkpoint import PlannedBatches
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 from sluice.job import Delivery
 
@@ -87,10 +87,10 @@ class TaskSystem(Protocol):
         """For the thread that calls this."""
         ...
 
-    def fence(self, grant: Grant, stream: str, delivery: Delivery | None, unfinished: Callable[[], Mapping[int, datetime]] = dict) -> int:
+    def fence(self, grant: Grant, stream: str, delivery: Delivery | None, planned: Callable[[], PlannedBatches] = PlannedBatches) -> int:
         """Fence older generations of the task off the stream, if the system supports that with the delivery. Returns the last batch of the
         grant's lineage in the stream, -1 if the system knows none. `delivery`: None for a stream that the stage does not write through its
-        task. `unfinished`: returns the batches that were planned and not committed, with the times when they were planned. Raises
+        task. `planned`: returns the batches of the checkpoint. Raises
         LeaseLost, and CorruptData if it is unknown whether the stream has one of them."""
         ...
 

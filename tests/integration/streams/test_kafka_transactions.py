@@ -27,6 +27,7 @@ from containers.spark.systems.kafka_transactions import (
     TransactionalWriter,
     TransactionMeter,
 )
+from containers.state.checkpoint import PlannedBatches
 from examples.harness.topics import Topics, topic_partition_of
 from sluice.core.errors import BadSettings, CorruptData, LeaseLost, StreamUnavailable
 from sluice.core.ids import Generation, Lineage
@@ -171,7 +172,9 @@ def test_a_recent_marker_is_not_renewed(scene: Scene) -> None:
 
 def test_a_writer_writes_a_marker_before_its_first_batch(scene: Scene) -> None:
     scene.opened()
-    assert scene.writer().open(lambda: {0: PLANNED}) == -1, "so batch 0 was not written, and nothing has to be looked for"
+    assert scene.writer().open(lambda: PlannedBatches(unfinished={0: PLANNED})) == -1, (
+        "so batch 0 was not written, and nothing has to be looked for"
+    )
     assert scene.numbers() == []
 
 
@@ -181,10 +184,20 @@ def test_a_batch_whose_marker_is_missing_is_found_in_the_topic(scene: Scene) -> 
     write(writer, 7, numbered(range(5, 10)))
     scene.forget_marker()
     again = scene.writer()
-    assert again.open(lambda: {7: PLANNED, 8: PLANNED}) == 7
+    assert again.open(lambda: PlannedBatches(unfinished={7: PLANNED, 8: PLANNED})) == 7
     assert (again.has(7), again.has(8)) == (True, False)
     assert scene.writer().open() == 7, "and the marker is there again"
     assert scene.numbers() == list(range(10))
+
+
+def test_a_disk_that_lacks_committed_batches_does_not_write_them_again_after_the_marker_was_missing(scene: Scene) -> None:
+    """The container that committed them restarts on its own disk and finds no marker; then it loses this disk."""
+    writer = scene.opened()
+    write(writer, 6, numbered(range(5)))
+    write(writer, 7, numbered(range(5, 10)))
+    scene.forget_marker()
+    assert scene.writer().open(lambda: PlannedBatches(committed=7)) == 7
+    assert scene.writer().open(lambda: PlannedBatches(unfinished={6: PLANNED, 7: PLANNED})) == 7
 
 
 def test_only_the_first_record_of_a_batch_has_a_header_that_names_it(scene: Scene) -> None:
@@ -199,15 +212,15 @@ def test_only_the_first_record_of_a_batch_has_a_header_that_names_it(scene: Scen
 def test_a_stage_whose_marker_is_missing_stops_with_an_error_that_names_two_remedies(scene: Scene) -> None:
     """Its marker was deleted, or a release without markers wrote the batch."""
     with pytest.raises(MarkerMissing, match=r"batch 7 of .*MISSING_MARKER=skip.*MISSING_MARKER=send"):
-        scene.writer().open(lambda: {7: PLANNED})
+        scene.writer().open(lambda: PlannedBatches(unfinished={7: PLANNED}))
     with pytest.raises(MarkerMissing):
-        scene.writer().open(lambda: {7: PLANNED})
+        scene.writer().open(lambda: PlannedBatches(unfinished={7: PLANNED}))
 
 
 @pytest.mark.parametrize(("chosen", "skipped"), [(MissingMarker.SEND, False), (MissingMarker.SKIP, True)])
 def test_an_operator_chooses_whether_a_batch_without_a_marker_is_written(scene: Scene, chosen: MissingMarker, skipped: bool) -> None:
     writer = scene.writer(missing_marker=chosen)
-    writer.open(lambda: {7: PLANNED})
+    writer.open(lambda: PlannedBatches(unfinished={7: PLANNED}))
     assert writer.has(7) is skipped
     assert not writer.has(8)
 
@@ -217,16 +230,16 @@ def test_the_marker_of_a_stage_that_wrote_at_least_once_since_is_not_used(scene:
     assert scene.writer().give_up() == 7
     assert scene.writer().give_up() == 7, "also after a restart"
     with pytest.raises(MarkerMissing, match="at-least-once"):
-        scene.writer().open(lambda: {9: PLANNED})
+        scene.writer().open(lambda: PlannedBatches(unfinished={9: PLANNED}))
     assert scene.writer().open() == -1, "with no batch between plan and commit the change is exact"
-    assert scene.writer().open(lambda: {10: PLANNED}) == -1
+    assert scene.writer().open(lambda: PlannedBatches(unfinished={10: PLANNED})) == -1
     assert scene.numbers() == list(range(10))
 
 
 def test_a_stage_that_never_wrote_exactly_once_has_no_marker_to_give_up(scene: Scene) -> None:
     assert scene.writer().give_up() == -1
     with pytest.raises(MarkerMissing, match="is missing"):
-        scene.writer().open(lambda: {0: PLANNED})
+        scene.writer().open(lambda: PlannedBatches(unfinished={0: PLANNED}))
 
 
 def test_a_batch_of_another_lineage_is_not_taken_for_one_of_this_lineage(scene: Scene) -> None:
