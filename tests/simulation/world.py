@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -956,7 +956,7 @@ class World:
             self.lost_of.add(stage.parts[-3:-1])
         return bool(found)
 
-    def _indexes(self) -> Collection[str]:
+    def _indexes(self) -> set[str]:
         return {file.name for stage in self._stages_in_blob_stores() for file in stage.iterdir()}
 
     def _stages_in_blob_stores(self) -> Sequence[Path]:
