@@ -85,7 +85,7 @@ async def register_container(
         lease_seconds=found.lease.total_seconds(),
         heartbeat_seconds=found.interval.total_seconds(),
         margin_seconds=parts.leases.policy.margin.total_seconds(),
-        job_model_version=found.model_version,
+        job_model_version=found.container.model_version,
         notices=found.notices,
         token=token,
     )

@@ -63,7 +63,6 @@ class RegistrationResult:
     container: ContainerRow
     lease: timedelta
     interval: timedelta
-    model_version: int
     notices: int
 
 
@@ -222,7 +221,7 @@ class Registrations:
         terms = self._leases.grant(
             container.execution_id, container.epoch, stored.model_version, bare=container.bare, token=container.token
         )
-        return RegistrationResult(container, terms.lease, terms.interval, stored.model_version, stored.notices)
+        return RegistrationResult(container, terms.lease, terms.interval, stored.notices)
 
     async def _insert(self, tx: WriteTransaction, run: RunRow, new: Registration, former: Sequence[ContainerRow]) -> ContainerRow:
         now = self._clock.now()
@@ -326,7 +325,8 @@ class Registrations:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What a registration has written, before the lease is granted."""
+    """What a registration has written, before the lease is granted. `model_version`: of the run; a repeated registration leaves the
+    container at the version of the first, so that it reports the present one."""
 
     container: ContainerRow
     former: Sequence[ContainerRow]

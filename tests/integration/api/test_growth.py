@@ -59,6 +59,14 @@ async def test_a_stream_that_has_not_changed_changes_nothing(caller: Caller, run
     }
 
 
+async def test_a_registration_that_is_repeated_after_a_growth_returns_the_version_of_the_first(caller: Caller, run_id: str) -> None:
+    """Otherwise the container would not report the new version, which it runs from its start."""
+    caller.log.grow("flights", 4)
+    await check_partitions(caller)
+    assert (await caller.registered(run_id, "c1"))["jobModelVersion"] == 1
+    assert (await caller.beat("c1", 1)).headers["sluice-job-model-version"] == "2"
+
+
 async def test_a_doubled_stream_gives_each_task_another_partition_and_the_containers_are_notified(caller: Caller, run_id: str) -> None:
     before = await caller.http.get("/jobModel?job=flight-delays")
     caller.log.grow("flights", 4)
