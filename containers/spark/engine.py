@@ -42,7 +42,7 @@ from containers.spark.systems.registry import Connections, EndsOfSystems, task_s
 from containers.spark.task import Bound, StageTask
 from containers.spark.watermark import Capping, WatermarkGate
 from containers.start_times import Part, StartTimes
-from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect, planned_batches
+from containers.state.checkpoint import Checkpoints, PlannedBatches, check_not_emptied, inspect, planned_batches
 from containers.state.offsets.offsetlog import positions_of
 from sluice.clock import Clock
 from sluice.core.batchsize import BatchSizes
@@ -226,7 +226,7 @@ class SparkEngine:
         stage = start.declared.stage
         task = self._task(start)
         writer = self._writer(start, task)  # before `fence`, which needs the delivery
-        appended = task.fence(stage.writes, lambda: planned_batches(self._directory(start), start.lineage, start.replay))
+        appended = task.fence(stage.writes, lambda: self._planned(start))
         directory = self._checkpoint(start)
         check_not_emptied(directory)
         found = inspect(directory)
@@ -377,11 +377,16 @@ class SparkEngine:
             paused.end(ENDS_WITHIN, threading.Event())
             raise
 
+    def _planned(self, start: StageStart) -> PlannedBatches:
+        return planned_batches(self._directory(start), start.lineage, start.replay, start.reported)
+
     def _flusher(self, start: StageStart) -> Flusher:
         """A flusher for a checkpoint on which no query runs. The batches that must run again are run first."""
         task, writing = self._task(start), self._task(start)
         self._writer(start, writing)  # before `fence`, which needs the delivery
-        writing.fence(start.declared.stage.writes, lambda: planned_batches(self._directory(start), start.lineage, start.replay))
+        writing.fence(
+            start.declared.stage.writes, lambda: planned_batches(self._directory(start), start.lineage, start.replay, start.reported)
+        )
         directory = self._checkpoint(start)
         check_not_emptied(directory, start.drain)
         self._replay(start, directory)

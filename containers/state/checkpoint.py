@@ -45,7 +45,8 @@ class CheckpointInfo:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatches:
-    """The last committed batch of a stage, -1 for none, and the batches that were planned and not committed -> when each was planned."""
+    """The last batch that a stage has committed on any disk, -1 for none, and the later batches that were planned -> when each was
+    planned."""
 
     committed: int = -1
     unfinished: Mapping[int, datetime] = field(default_factory=dict)
@@ -117,15 +118,18 @@ def read_offset_log(directory: Path, batch: int) -> str:
         raise CheckpointUnreadable(f"{error.filename}: {error.strerror}; the batch is planned, so the file should be there") from error
 
 
-def planned_batches(directory: Path, lineage: Lineage, replay: Mapping[int, str]) -> PlannedBatches:
-    """The batches of the lineage that were planned, in the checkpoint or in the offset-log entries of `replay`. Raises
-    CheckpointUnreadable."""
+def planned_batches(directory: Path, lineage: Lineage, replay: Mapping[int, str], reported: int | None) -> PlannedBatches:
+    """The batches of the lineage that were planned, in the checkpoint or in the offset-log entries of `replay`. `reported`: the last one
+    that was reported to the coordinator as committed. Spark plans a batch when the one before is committed, so only the last one may be
+    unfinished. Raises CheckpointUnreadable."""
     found = inspect(directory)
     committed, planned = (found.committed, found.planned) if found is not None and found.lineage == lineage else (-1, -1)
-    entries = {batch: entry for batch, entry in replay.items() if batch > committed}
-    entries |= {batch: read_offset_log(directory, batch) for batch in range(committed + 1, planned + 1)}
-    times = {batch: parse(entry, str(directory / "offsets" / str(batch))).timestamp for batch, entry in entries.items()}
-    return PlannedBatches(committed, times)
+    last = max([planned, *replay])
+    committed = max(committed, last - 1, -1 if reported is None else reported)
+    if last <= committed:
+        return PlannedBatches(committed)
+    entry = replay[last] if last > planned else read_offset_log(directory, last)
+    return PlannedBatches(committed, {last: parse(entry, str(directory / "offsets" / str(last))).timestamp})
 
 
 def next_watermark(directory: Path, batch: int) -> int:

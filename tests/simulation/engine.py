@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from containers.engine import StageStart
 from containers.errors import StateNotLocal
+from containers.spark.systems.kafka_markers import batch_header
 from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced, TransactionalWriter
 from containers.state.checkpoint import PlannedBatches, inspect
 from sluice.core.errors import LeaseLost, SluiceError
@@ -121,7 +122,7 @@ class SimulatedEngine(CountingEngine):
             start.lineage,
             start.generation,
             lambda: self._confirm(start),
-            missing_marker=MissingMarker.SEND,
+            missing_marker=self._missing_marker(start),
             clients=clients(self.brokers, self._step, self._dies),
         )
         try:
@@ -131,6 +132,12 @@ class SimulatedEngine(CountingEngine):
             raise
         self._writers[name] = writer
         return written
+
+    def _missing_marker(self, start: StageStart) -> MissingMarker:
+        """What an operator chooses who knows whether the batches were written. Their records may have been trimmed since."""
+        assert self.brokers is not None
+        headers = {batch_header(start.lineage, batch)[1] for batch in self._planned(start).unfinished}
+        return MissingMarker.SKIP if headers and headers <= self.brokers.written else MissingMarker.SEND
 
     def _append(self, start: StageStart, batch: int, out: Mapping[str, int]) -> None:
         """As `KafkaTaskSystem.append`."""
@@ -167,8 +174,9 @@ class SimulatedEngine(CountingEngine):
         """As `planned_batches`. The plans of this engine have no time."""
         found = inspect(self.directory(start))
         committed, planned = (found.committed, found.planned) if found is not None and found.lineage == start.lineage else (-1, -1)
-        batches = {batch for batch in start.replay if batch > committed} | set(range(committed + 1, planned + 1))
-        return PlannedBatches(committed, dict.fromkeys(sorted(batches), datetime.fromtimestamp(3600, UTC)))
+        last = max([planned, *start.replay])
+        committed = max(committed, last - 1, -1 if start.reported is None else start.reported)
+        return PlannedBatches(committed, {last: datetime.fromtimestamp(3600, UTC)} if last > committed else {})
 
     def _headers(self, start: StageStart, stream: str) -> Mapping[str, str]:
         headers = {RUN_RECORD_HEADER: str(start.first_run)} if stream == self.ledger.mid else {}

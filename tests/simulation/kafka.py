@@ -62,6 +62,7 @@ class Transaction:
     state: _State = _State.OPEN
     writes: dict[tuple[str, int], int] = field(default_factory=dict)
     marker: tuple[int, str] | None = None
+    batch: bytes = b""
 
 
 @dataclass(slots=True)
@@ -108,6 +109,8 @@ class Brokers:
         """By group, the offset and metadata that it has committed."""
         self.happened: Counter[str] = Counter()
         """How often transactions were committed, aborted, fenced and so on."""
+        self.written: set[bytes] = set()
+        """The headers of all batches that were committed, also of those whose records were deleted since."""
         self.kill_a_writer = False
         """Whether the next process that has written in a transaction is killed."""
         self._headers: dict[tuple[tuple[str, str], ...], int] = {}
@@ -170,6 +173,7 @@ class Brokers:
         if transaction.state is _State.OPEN:
             transaction.state = _State.COMMITTING
             self.happened["committed"] += 1
+            self.written.add(transaction.batch)
             if transaction.marker is not None:
                 self.groups[transaction.name] = transaction.marker
             self._later(self.chance.uniform(0, READABLE_AFTER), lambda: self.end(transaction, commit=True))
@@ -407,6 +411,7 @@ class ModelledProducer(_Client):
             partition = int(murmur2(key) & 0x7FFFFFFF) % len(brokers.topic(topic))
         texts = {name: text.decode() for name, text in headers}
         batch = texts.pop(BATCH_HEADER, "").encode()
+        transaction.batch = transaction.batch or batch
         brokers.append(topic, Record(value, key, partition), 0, brokers.headers_id(texts), transaction, batch)
         if brokers.kill_a_writer:
             brokers.kill_a_writer = False

@@ -350,7 +350,7 @@ def test_a_batch_whose_marker_was_deleted_is_found_in_the_topic_and_not_sent_aga
     admin.delete_consumer_groups([name])[name].result(60)
     task = bench.task(grant)
     copy(task)  # declares the delivery
-    assert task.fence(["out"], lambda: planned_batches(directory, grant.lineage, {})) >= 0
+    assert task.fence(["out"], lambda: planned_batches(directory, grant.lineage, {}, None)) >= 0
     bench.run_until_read(grant, copy)
     assert bench.numbers("out") == list(range(50))
 
@@ -478,7 +478,7 @@ def run_as_a_container(bench: KafkaBench, grant: Grant, delivery: Delivery) -> N
     directory = bench.stores.prepare(grant.task, grant.stage, grant.lineage, None)
     task = bench.task(grant)
     copy_with(task)
-    task.fence(["out"], lambda: planned_batches(directory, grant.lineage, {}))
+    task.fence(["out"], lambda: planned_batches(directory, grant.lineage, {}, None))
     query = start_query(bench.spark, copy_with(task), f"{bench.name}/{len(bench.queries)}", directory, timedelta(seconds=0.1))
     bench.queries.append(query)
     query.processAllAvailable()

@@ -227,7 +227,7 @@ async def _new_lineage(state: StateContext, start: StageStart, why: str, checkpo
     request = partial(
         state.coordinator.new_lineage, state.run_id, start.task, stage, start.generation, start.lineage, why, checkpoint=checkpoint
     )
-    return replace(start, lineage=await until_answered(request, start.query))
+    return replace(start, lineage=await until_answered(request, start.query), reported=None)
 
 
 async def _fetch(

@@ -328,23 +328,24 @@ def hour(number: int) -> datetime:
 
 def test_a_batch_that_is_planned_and_not_committed_is_unfinished_since_its_plan(stores: Checkpoints, directory: Path) -> None:
     stores.prepare(TASK, STAGE, OURS, None)
-    assert planned_batches(directory, OURS, {}) == PlannedBatches(-1, {})
+    assert planned_batches(directory, OURS, {}, None) == PlannedBatches(-1, {})
     spark_ran(directory, committed=4, planned=5)
     (directory / "offsets" / "5").write_text(planned_at(7))
-    assert planned_batches(directory, OURS, {}) == PlannedBatches(4, {5: hour(7)})
+    assert planned_batches(directory, OURS, {}, None) == PlannedBatches(4, {5: hour(7)})
     spark_ran(directory, committed=5)
-    assert planned_batches(directory, OURS, {}) == PlannedBatches(5, {})
+    assert planned_batches(directory, OURS, {}, None) == PlannedBatches(5, {})
 
 
-def test_batches_that_must_run_again_are_unfinished_unless_the_checkpoint_has_them(stores: Checkpoints, directory: Path) -> None:
+def test_only_the_last_batch_that_was_planned_may_be_unfinished(stores: Checkpoints, directory: Path) -> None:
     replay = {batch: planned_at(batch) for batch in (4, 5, 6)}
-    assert planned_batches(directory, OURS, replay).unfinished == {4: hour(4), 5: hour(5), 6: hour(6)}, "on a new disk"
+    assert planned_batches(directory, OURS, replay, None) == PlannedBatches(5, {6: hour(6)}), "on a new disk"
+    assert planned_batches(directory, OURS, replay, 6) == PlannedBatches(6), "another disk has committed batch 6"
     stores.prepare(TASK, STAGE, OURS, None)
     spark_ran(directory, committed=4)
-    assert planned_batches(directory, OURS, replay).unfinished == {5: hour(5), 6: hour(6)}
+    assert planned_batches(directory, OURS, replay, None) == PlannedBatches(5, {6: hour(6)})
 
 
 def test_batches_of_another_lineage_are_not_unfinished(stores: Checkpoints, directory: Path) -> None:
     stores.prepare(TASK, STAGE, OTHERS, None)
     spark_ran(directory, committed=4, planned=5)
-    assert planned_batches(directory, OURS, {}) == PlannedBatches(-1, {})
+    assert planned_batches(directory, OURS, {}, None) == PlannedBatches(-1, {})
