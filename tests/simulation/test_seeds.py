@@ -20,13 +20,17 @@ from tests.support.reports import SUMMARY
 
 NEWER = ("all_away_for_months", "drain_that_fails", "move_backup_in_a_batch", "slow_batches")
 
-KEPT: Mapping[int, Collection[str]] = {0: NEWER, 7005: NEWER, 10108: NEWER, 469: NEWER, 153: (), 448: (), 570: (), 30193: ()}
-"""Seeds that have found a fault, with the kinds of faults that did not exist then. 7005: a snapshot was reported when its blobs had been
-deleted. 10108: a drain failed a minute after a restart, while its tasks waited for the lease of a lost container. 469: a coordinator
-granted nothing any more, after the answer of a commit was lost at its start. 153: batches were written to Kafka again, since their marker
-was deleted before a restart, and the disk was lost after it. 448: a version of the
-job model was never adopted by all containers, since a registration had been repeated. 570: as 153, with records that were trimmed. 30193: a container started an old checkpoint while
-no blob store answered."""
+KEPT: Mapping[int, Collection[str]] = {
+    0: NEWER,
+    7005: NEWER,  # a snapshot was reported when its blobs had been deleted
+    10108: NEWER,  # a drain failed a minute after a restart, while its tasks waited for the lease of a lost container
+    469: NEWER,  # a coordinator granted nothing any more, after the answer of a commit was lost at its start
+    153: (),  # batches were written to Kafka again: their marker was deleted before a restart, and the disk was lost after it
+    448: (),  # a version of the job model was never adopted by all containers, since a registration had been repeated
+    570: (),  # batches were written to Kafka again: their marker was deleted, and their records were trimmed
+    30193: (),  # a container started an old checkpoint while no blob store answered
+}
+"""Seeds that have found a fault, with the kinds of faults that did not exist then."""
 
 _FIRST = """
     blob_store_fails cancel_drain change_without_answer collect commit_without_answer crash_loop cut_container_off
