@@ -264,6 +264,7 @@ class Agent:
             fraction,
             self._on_renewed,
             on_version=self._on_version,
+            on_adopted=self._on_adopted,
         )
         log.info("slot %s of run %s, epoch %d, lease %g s", processor, run.run_id, epoch, reply.lease_seconds)
         self._lifecycle.in_background(self._keep_lease(lease), "heartbeat")
@@ -316,6 +317,10 @@ class Agent:
     def _on_version(self, version: object) -> None:
         if self._slot is not None and isinstance(version, int):
             self._slot.on_version(version)
+
+    def _on_adopted(self, version: int) -> None:
+        if self._slot is not None:
+            self._slot.on_adopted(version)
 
     def _pause_queries(self) -> None:
         if self._queries is not None:

@@ -57,7 +57,8 @@ LeaseEnd = Replaced | RunEnded | LeaseExpired
 
 class LeaseKeeper:
     """Sends heartbeats until the lease ends. `chance` gives uniform numbers in [0, 1) for the jitter; `on_version` is called with the
-    version of the run's job model at each renewal."""
+    version of the run's job model at each renewal, and `on_adopted` with the version that the coordinator has recorded as adopted, if that
+    is an older one."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class LeaseKeeper:
         on_renewed: Callable[[Instant], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         on_version: Callable[[int], None] = lambda version: None,
+        on_adopted: Callable[[int], None] = lambda version: None,
     ) -> None:
         self.trust = trust
         self._coordinator = coordinator
@@ -82,6 +84,7 @@ class LeaseKeeper:
         self._on_renewed = on_renewed
         self._sleep = sleep
         self._on_version = on_version
+        self._on_adopted = on_adopted
         on_renewed(trust.ends_at)
 
     @property
@@ -110,8 +113,10 @@ class LeaseKeeper:
                     return Replaced()
                 case NotValid(ended=RunState() as state):
                     return RunEnded(state)
-                case Alive(lease=lease, interval=interval, model_version=version):
+                case Alive(lease=lease, interval=interval, model_version=version, adopted=adopted):
                     self.trust = ContainerLease(sent, lease, self.trust.margin)
                     self._on_renewed(self.trust.ends_at)
                     self._on_version(version)
+                    if adopted is not None:
+                        self._on_adopted(adopted)
                     pause = next_heartbeat(interval, self._chance())

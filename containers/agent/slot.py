@@ -40,6 +40,7 @@ class Slot:
         self._tasks: dict[TaskName, AssignedTask] = {}
         self._wanted: Mapping[TaskName, frozenset[Ssp]] = {}
         self._check_now = asyncio.Event()
+        self._report_lost = False
 
     @property
     def owned(self) -> Mapping[TaskName, Generation]:
@@ -48,6 +49,13 @@ class Slot:
     def on_version(self, version: int) -> None:
         """Handle a notice that the run has this version."""
         if version > self._seen:
+            self._check_now.set()
+
+    def on_adopted(self, version: int) -> None:
+        """Handle the version that the coordinator has recorded as adopted here. If it is older than the one that was reported, the database
+        has lost the report, as after a restore of a copy."""
+        if version < self._version:
+            self._report_lost = True
             self._check_now.set()
 
     def check_again(self) -> None:
@@ -97,12 +105,12 @@ class Slot:
         if plan.slot_removed:
             self._context.lifecycle.exit(ExitReason(EXIT_OK, f"the slot no longer exists: the run has {run.containers} containers"))
             return
-        if plan.nothing and served.version <= self._version:
+        if plan.nothing and served.version <= self._version and not self._report_lost:
             return
         subject = tracing.version_subject(self._context.run_id, served.version)
         with tracing.part_of(subject, "adopt", container=self._context.execution_id):
             await _all([*map(self._release, sorted(plan.release)), *(self._tasks[task].extend() for task in sorted(plan.extend))])
-            if served.version > self._version:
+            if served.version > self._version or self._report_lost:
                 await self._report(served.version)
 
     def _plan(self, served: Served, run: wire_runs.BasicRun) -> Adoption:
@@ -145,7 +153,7 @@ class Slot:
             lambda: context.coordinator.adopted(context.run_id, context.execution_id, context.epoch, version)
         )
         if reply is not None:
-            self._version = version
+            self._version, self._report_lost = version, False
             everywhere = ", as in every container" if reply.all_on == version else ""
             log.info("version %d of the job model runs here%s", version, everywhere)
             self.on_version(reply.current)

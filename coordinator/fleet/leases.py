@@ -49,10 +49,23 @@ class Contact:
 
 class LeaseEntry:
     """A valid container's lease, with the headers of the answers to its heartbeats, as a list and as lines. Mutable, so that a renewal
-    allocates only a number. `acknowledged`: no former coordinator can renew it. `token`: the digest of the
-    container's token; None if it has none."""
+    allocates only a number. `model_version`: of the run. `adopted`: the version that the container has reported. `acknowledged`: no former
+    coordinator can renew it. `token`: the digest of the container's token; None if it has none."""
 
-    __slots__ = ("acknowledged", "bare", "ends_at", "epoch", "header_lines", "headers", "model_version", "seen", "seen_at", "term", "token")
+    __slots__ = (
+        "acknowledged",
+        "adopted",
+        "bare",
+        "ends_at",
+        "epoch",
+        "header_lines",
+        "headers",
+        "model_version",
+        "seen",
+        "seen_at",
+        "term",
+        "token",
+    )
 
     def __init__(
         self,
@@ -65,7 +78,9 @@ class LeaseEntry:
         seen: bool,
         acknowledged: bool,
         token: Digest | None,
+        adopted: int,
     ) -> None:
+        self.adopted = adopted
         self.token = token
         self.term = term
         self.acknowledged = acknowledged
@@ -78,7 +93,7 @@ class LeaseEntry:
 
     def set_headers(self, model_version: int, terms: Terms) -> None:
         self.model_version = model_version
-        self.headers, self.header_lines = _headers(self.epoch, model_version, terms, self.term)
+        self.headers, self.header_lines = _headers(self.epoch, model_version, min(self.adopted, model_version), terms, self.term)
 
     @property
     def lease(self) -> Lease:
@@ -189,16 +204,19 @@ class Leases:
         bare: bool = False,
         seen: bool = True,
         token: Digest | None = None,
+        adopted: int | None = None,
     ) -> Terms:
         """Make the container valid, with a full lease from now. `seen` is false for a container that was read from the database: it gets
-        the longest lease that an earlier coordinator may have granted."""
+        the longest lease that an earlier coordinator may have granted. `adopted`: the version that it has reported; None:
+        `model_version`."""
         self._ending.pop(execution_id, None)
         self._adjust_terms(len(self._valid) + (execution_id not in self._valid))
         now, terms = self._clock.elapsed(), self._terms_of(bare=bare)
         lease = granted(epoch, now if seen else self._last_renewal, terms if seen else self._longest_terms(bare=bare), bare=bare)
         former = self._valid.get(execution_id)
+        recorded = model_version if adopted is None else adopted
         acknowledged = former.acknowledged if former is not None else seen or now >= self._former_renews_until
-        entry = LeaseEntry(lease, model_version, terms, self.term, now, seen=seen, acknowledged=acknowledged, token=token)
+        entry = LeaseEntry(lease, model_version, terms, self.term, now, seen=seen, acknowledged=acknowledged, token=token, adopted=recorded)
         self._valid[execution_id] = entry
         if former is not None:
             entry.ends_at = max(entry.ends_at, former.ends_at)
@@ -242,6 +260,13 @@ class Leases:
             entry = self._valid.get(execution_id)
             if entry is not None:
                 entry.set_headers(version, self._terms_of(bare=entry.bare))
+
+    def set_adopted(self, execution_id: ExecutionContainerId, version: int) -> None:
+        """Record which version of the job model the container has reported. An invalid container is ignored."""
+        entry = self._valid.get(execution_id)
+        if entry is not None:
+            entry.adopted = version
+            entry.set_headers(entry.model_version, self._terms_of(bare=entry.bare))
 
     def renew_all(self) -> None:
         """Give every valid container the longest lease. Used after a restart, when the terms are known once all containers are loaded."""
@@ -359,7 +384,7 @@ class Leases:
 
 
 @lru_cache(maxsize=1024)
-def _headers(epoch: Epoch, model_version: int, terms: Terms, term: int) -> tuple[HeaderList, bytes]:
+def _headers(epoch: Epoch, model_version: int, adopted: int, terms: Terms, term: int) -> tuple[HeaderList, bytes]:
     """The headers, as a list and as lines. Cached, because most containers of a fleet get equal headers."""
     headers = (
         *term_headers(term),
@@ -367,6 +392,7 @@ def _headers(epoch: Epoch, model_version: int, terms: Terms, term: int) -> tuple
         (b"sluice-lease-seconds", _seconds(terms.lease)),
         (b"sluice-next-heartbeat-seconds", _seconds(terms.interval)),
         (b"sluice-job-model-version", b"%d" % model_version),
+        *(((b"sluice-adopted-version", b"%d" % adopted),) if adopted < model_version else ()),
     )
     return headers, header_lines(headers)
 

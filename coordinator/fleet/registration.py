@@ -113,7 +113,13 @@ class Registrations:
             run = runs.get(container.run_id)
             if run is not None and container.state is ContainerState.LIVE:
                 self._leases.grant(
-                    container.execution_id, container.epoch, run.model_version, bare=container.bare, seen=False, token=container.token
+                    container.execution_id,
+                    container.epoch,
+                    run.model_version,
+                    bare=container.bare,
+                    seen=False,
+                    token=container.token,
+                    adopted=container.model_version,
                 )
             else:
                 superseded.append(container)
@@ -148,8 +154,17 @@ class Registrations:
                 self._leases.remember_superseded(each.execution_id, bare=each.bare)
             elif self._leases.epoch_of(each.execution_id) == each.epoch:
                 self._leases.set_model_version([each.execution_id], run.model_version)
+                self._leases.set_adopted(each.execution_id, each.model_version)
             else:
-                self._leases.grant(each.execution_id, each.epoch, run.model_version, bare=each.bare, seen=False, token=each.token)
+                self._leases.grant(
+                    each.execution_id,
+                    each.epoch,
+                    run.model_version,
+                    bare=each.bare,
+                    seen=False,
+                    token=each.token,
+                    adopted=each.model_version,
+                )
                 self.counts[run.run_id] += 1
         for execution_id in gone:
             if execution_id in ended:
@@ -219,7 +234,12 @@ class Registrations:
             self._leases.supersede(each.execution_id)
         container = stored.container
         terms = self._leases.grant(
-            container.execution_id, container.epoch, stored.model_version, bare=container.bare, token=container.token
+            container.execution_id,
+            container.epoch,
+            stored.model_version,
+            bare=container.bare,
+            token=container.token,
+            adopted=container.model_version,
         )
         return RegistrationResult(container, terms.lease, terms.interval, stored.notices)
 

@@ -205,11 +205,13 @@ class AdoptionState:
 
 
 class Adoptions:
-    """Records which version each container runs. Concurrent reports, as when a fleet adopts a version, share a transaction."""
+    """Records which version each container runs. Concurrent reports, as when a fleet adopts a version, share a transaction. `set_adopted`
+    announces what is recorded in the answers to heartbeats, so that a container whose report was lost sends it again."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, set_adopted: Callable[[ExecutionContainerId, int], None]) -> None:
         self._store = store
         self._clock = clock
+        self._set_adopted = set_adopted
         self._reports: GroupCommit[AdoptionReport, AdoptionState] = GroupCommit(self._record_all)
 
     async def report(self, report: AdoptionReport) -> AdoptionState:
@@ -225,6 +227,9 @@ class Adoptions:
             runs = {run_id: await tx.runs.get(run_id) for run_id in {each.run_id for each in reports}}
             found = [await self._record(tx, runs[each.run_id], each) for each in reports]
             all_on = {run.run_id: _only((await tx.fleet.counts(run.run_id, run.job)).versions) for run in runs.values() if run is not None}
+        for each, answer in zip(reports, found, strict=True):
+            if isinstance(answer, AdoptionState):
+                self._set_adopted(each.execution_id, answer.version)
         return [
             replace(answer, all_on=all_on[each.run_id]) if isinstance(answer, AdoptionState) else answer
             for each, answer in zip(reports, found, strict=True)

@@ -29,6 +29,8 @@ class Alive:
     lease: timedelta
     interval: timedelta
     model_version: int
+    adopted: int | None = None
+    """The version that the coordinator has recorded as adopted; None if it is `model_version`, or the coordinator does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,12 @@ class AgentClient(CoordinatorClient):
                 state = answer.headers.get(wire_body.RUN_STATE_HEADER)
                 return NotValid(RunState(state) if state else None)
             self._beats_every = timedelta(seconds=float(answer.headers[wire_body.NEXT_HEADER]))
+            adopted = answer.headers.get(wire_body.ADOPTED_VERSION_HEADER)
             return Alive(
                 lease=timedelta(seconds=float(answer.headers[wire_body.LEASE_HEADER])),
                 interval=self._beats_every,
                 model_version=int(answer.headers[wire_body.MODEL_VERSION_HEADER]),
+                adopted=None if adopted is None else int(adopted),
             )
         except TimeoutError as error:
             self._addresses.failed(asked)

@@ -108,6 +108,21 @@ async def test_new_partitions_are_read_from_where_they_began_when_the_version_wa
     assert {ssp.partition: offset for ssp, offset in again["Partition 0/hourly"].start.starts.items()} == {0: 0, 2: 0}
 
 
+async def test_the_report_of_a_version_that_the_database_has_lost_is_sent_again(there: Place) -> None:
+    """As after the restore of an older copy, or a fail-over to a replica that had not received the last commits."""
+    run_id = await there.deploy(job=counting())
+    container = start(there, run_id, "c1")
+    await acting(container.engine, 2)
+    await grown(there, run_id, **{"in": 4})
+    await container.wire.after("adopted")
+    async with there.parts.health.store.engine.begin() as connection:
+        await connection.exec_driver_sql("UPDATE containers SET model_version = 1")
+    assert await all_on(there, run_id) == 1
+    await there.parts.registrations.resynchronise()
+    await container.wire.after("adopted", 2)
+    assert await all_on(there, run_id) == 2
+
+
 async def test_only_the_stages_that_read_the_stream_start_again(there: Place) -> None:
     run_id = await there.deploy(job=counting(2))
     container = start(there, run_id, "c1", job=counting(2))

@@ -68,6 +68,15 @@ def test_a_bare_container_renews_without_an_epoch(leases: Leases, clock: FakeClo
     assert leases.free_at(C1) == clock.elapsed() + 280
 
 
+def test_the_answer_has_the_version_that_the_container_has_reported_if_it_is_an_older_one(leases: Leases) -> None:
+    leases.grant(C1, Epoch(4), 7, adopted=6)
+    assert headers(leases, C1, 4)["sluice-adopted-version"] == "6"
+    leases.set_adopted(C1, 7)
+    assert "sluice-adopted-version" not in headers(leases, C1, 4)
+    leases.set_model_version([C1], 8)
+    assert headers(leases, C1, 4)["sluice-adopted-version"] == "7"
+
+
 def test_the_answer_has_epoch_lease_interval_and_model(leases: Leases) -> None:
     leases.grant(C1, Epoch(4), 7)
     assert headers(leases, C1, 4) == {
