@@ -69,6 +69,8 @@ class StageRunner:
         self._disks = disks
         self._query: Any = None
         self._token = ""
+        self._starting: asyncio.Future[tuple[str, Any]] | None = None
+        """The last start. It continues on its thread when `run` is cancelled."""
         self._changing = asyncio.Lock()
         self._stopping = asyncio.Event()
         self._paused = asyncio.Event()
@@ -106,8 +108,9 @@ class StageRunner:
             if self._stopping.is_set():
                 return None
             self._query = None
+            self._starting = asyncio.ensure_future(self._engine.call(lambda engine: engine.start(self.start)))
             try:
-                self._token, self._query = await self._engine.call(lambda engine: engine.start(self.start))
+                self._token, self._query = await asyncio.shield(self._starting)
             except (LeaseLost, StateNotLocal, OperatorsDiffer, BadJobFile, CorruptData):
                 raise
             except Exception as error:
@@ -116,6 +119,14 @@ class StageRunner:
         log.info("%s is running under generation %d", self.start.query, self.start.generation)
         self._on_started()
         return await self._end()
+
+    async def _started(self) -> Any:
+        """The query; None if there is none. Waits for the end of a start whose `run` was cancelled."""
+        if self._query is None and self._starting is not None:
+            with suppress(Exception):
+                self._token, self._query = await asyncio.shield(self._starting)
+            self._starting = None
+        return self._query
 
     async def _resume(self) -> str | None:
         async with self._changing:
@@ -172,7 +183,7 @@ class StageRunner:
         self._stopping.set()
         until = self._clock.elapsed() + within.total_seconds()
         async with self._changing:
-            query = self._query
+            query = await self._started()
             if query is not None and (self.paused or await self._engine.call(lambda engine: engine.pause(query, within, forced))):
                 self._paused.set()
                 return True
@@ -183,11 +194,11 @@ class StageRunner:
         self._stopping.set()
         async with self._changing:
             self._paused.clear()
-            query = self._query
+            query = await self._started()
             if query is None:
                 return True
             orderly = await self._engine.call(lambda engine: engine.stop(query, within, forced))
-            self._query = None
+            self._query = self._starting = None
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_PROGRESS_WITHIN.total_seconds()):
                     await asyncio.shield(self._engine.end_of(self._token))

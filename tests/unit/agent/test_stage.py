@@ -274,6 +274,20 @@ async def test_a_query_that_is_starting_is_stopped_once_it_has_started() -> None
     assert len(bench.engine.queries) == 1
 
 
+async def test_a_query_that_is_starting_is_stopped_although_its_runner_was_cancelled() -> None:
+    """As when the backup of its stage fails for good. Otherwise its task would be released while it runs."""
+    bench, run, go_on = await starting()
+    run.cancel()
+    await asyncio.wait({run})
+    stop = asyncio.create_task(bench.stop())
+    await asyncio.sleep(0)
+    assert not stop.done()
+    go_on.set()
+    assert await soon(stop) is True
+    assert bench.engine.acting == []
+    assert len(bench.engine.queries) == 1
+
+
 async def test_a_stop_ends_the_pause_before_a_restart_and_prevents_the_restart() -> None:
     bench = Bench(RestartPolicy(5, timedelta(minutes=1)))
     run = bench.runs()
