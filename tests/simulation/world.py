@@ -299,6 +299,8 @@ class World:
         self.checked_drains = 0
         self.drained_of_input: Mapping[int, int] = {}
         self.before_growth: Mapping[int, int] = {}
+        self.empties = False
+        """Whether a drain that empties the state was requested whose end nobody has seen."""
         """The ends of the input when it grew last."""
         self.drain_id = ""
         self.lost: set[str] = set()
@@ -670,6 +672,8 @@ class World:
             # Its tasks follow from the present count of partitions, and records that no run has read may be in those of an earlier count.
             self.ledger.split = any(self.drained_of_input.get(each, 0) < end for each, end in self.before_growth.items())
             self.former |= self._indexes()
+        elif self.empties:  # it has ended, or this deployment would have been refused
+            self.ledger.split = self.ledger.split or bool(self.before_growth)
         self.acts += 1
         self.run_id, self.deployed_version = RunId(reply.run_id), version
         self.version, self.build = version, build  # a drain may have ended meanwhile
@@ -781,6 +785,7 @@ class World:
         repeated = uuid == self.drain_id  # a run whose flush has failed is not drained again
         self.drain_id = uuid
         self.say(f"drain {uuid} of {self.run_id} ({mode})")
+        self.empties = mode == "DEFAULT"
         while True:
             await asyncio.sleep(1)
             try:
@@ -789,6 +794,7 @@ class World:
                 continue
             if detail.phase.value in ("DRAINED", "FAILED", "CANCELLED"):
                 break
+        self.empties = False
         flushed = any(each.phase.value == "FLUSHING" for each in detail.phases) and mode == "DEFAULT"
         self.say(f"drain {uuid}: {detail.phase.value}{' after FLUSHING' if flushed else ''}")
         if "hard deadline" in detail.reason and not repeated and not self._has_lasted(began, ahead):
