@@ -469,7 +469,7 @@ def build(
         runs=runs,
         versions=versions,
         history=ModelHistory(store, models, clock, versions.in_force, blob_stores),
-        adoptions=Adoptions(store, clock, leases.set_adopted),
+        adoptions=Adoptions(store, models, clock, leases.set_adopted, task_waiters.notify_released),
         watch=partition_watch,
         blob_stores=blob_stores,
         standbys=Standbys(store, models, blob_stores, parts.registrations.counts.__getitem__),

@@ -13,7 +13,7 @@ from datetime import datetime
 from coordinator.blobpool import BlobStores
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.versions import Change, ChangeReason, Proposal, check_state_moves, get_changeable_run, store_version
-from coordinator.store.fleet import ContainerRow, ContainerState
+from coordinator.store.fleet import ContainerRow, ContainerState, TaskOwnershipRow
 from coordinator.store.groupcommit import GroupCommit
 from coordinator.store.jobmodels import ModelHead, MonitoredStreamRow
 from coordinator.store.runs import RunRow
@@ -206,12 +206,22 @@ class AdoptionState:
 
 class Adoptions:
     """Records which version each container runs. Concurrent reports, as when a fleet adopts a version, share a transaction. `set_adopted`
-    announces what is recorded in the answers to heartbeats, so that a container whose report was lost sends it again."""
+    announces what is recorded in the answers to heartbeats, so that a container whose report was lost sends it again. `on_released` is
+    called with the tasks that a report has released."""
 
-    def __init__(self, store: Store, clock: Clock, set_adopted: Callable[[ExecutionContainerId, int], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        models: JobModels,
+        clock: Clock,
+        set_adopted: Callable[[ExecutionContainerId, int], None],
+        on_released: Callable[[Sequence[TaskOwnershipRow]], None],
+    ) -> None:
         self._store = store
+        self._models = models
         self._clock = clock
         self._set_adopted = set_adopted
+        self._on_released = on_released
         self._reports: GroupCommit[AdoptionReport, AdoptionState] = GroupCommit(self._record_all)
 
     async def report(self, report: AdoptionReport) -> AdoptionState:
@@ -225,8 +235,10 @@ class Adoptions:
     async def _record_all(self, reports: Sequence[AdoptionReport]) -> Sequence[AdoptionState | SluiceError]:
         async with self._store.begin() as tx:
             runs = {run_id: await tx.runs.get(run_id) for run_id in {each.run_id for each in reports}}
-            found = [await self._record(tx, runs[each.run_id], each) for each in reports]
+            released: list[TaskOwnershipRow] = []
+            found = [await self._record(tx, runs[each.run_id], each, released) for each in reports]
             all_on = {run.run_id: _only((await tx.fleet.counts(run.run_id, run.job)).versions) for run in runs.values() if run is not None}
+        self._on_released(released)
         for each, answer in zip(reports, found, strict=True):
             if isinstance(answer, AdoptionState):
                 self._set_adopted(each.execution_id, answer.version)
@@ -235,7 +247,9 @@ class Adoptions:
             for each, answer in zip(reports, found, strict=True)
         ]
 
-    async def _record(self, tx: WriteTransaction, run: RunRow | None, report: AdoptionReport) -> AdoptionState | SluiceError:
+    async def _record(
+        self, tx: WriteTransaction, run: RunRow | None, report: AdoptionReport, released: list[TaskOwnershipRow]
+    ) -> AdoptionState | SluiceError:
         try:
             if run is None:
                 raise UnknownRun(f"there is no run {report.run_id!r}")
@@ -253,7 +267,20 @@ class Adoptions:
         if report.version > container.model_version:
             container = replace(container, model_version=report.version, adopted_at=self._clock.now())
             await tx.fleet.put_container(container)
+        if report.version == run.model_version:
+            released += await self._release_others(tx, run, container)
         return AdoptionState(container.model_version, run.model_version, None)
+
+    async def _release_others(self, tx: WriteTransaction, run: RunRow, container: ContainerRow) -> Sequence[TaskOwnershipRow]:
+        """Release the tasks of the container that the model in force assigns to other slots. A container that reports a version runs none
+        of them; it owns one only if it never received the answer to its acquire, and then it cannot release the task itself."""
+        mine = (await self._models.decoded(tx, run)).containers.get(container.processor_id)
+        wanted = frozenset(task.name for task in mine.tasks.values()) if mine else frozenset()
+        rows = [row for row in await tx.fleet.owned_by(container.execution_id) if row.run_id == run.run_id and row.task not in wanted]
+        for row in rows:
+            log.warning("task %s is released: container %s reports that it does not run it", row.task, container.execution_id)
+            await tx.fleet.put_owner(replace(row, owner=replace(row.owner, released=True)))
+        return rows
 
 
 def version_of_all(containers: Iterable[ContainerRow]) -> int | None:

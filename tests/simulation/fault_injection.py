@@ -72,7 +72,7 @@ async def freeze_container(world: World) -> bool:
         seconds = world.dice.choice((1, 10, 50, 90))
         world.disturb(seconds, container.machine)
         world.loop.freeze(container.process)
-        world.later(seconds, lambda: world.loop.thaw(container.process))
+        world.later(seconds, lambda: _resume(world, container))
     return bool(running)
 
 
@@ -91,7 +91,7 @@ async def suspend_machine(world: World) -> bool:
 
 
 def _resume(world: World, container: Container) -> None:
-    container.suspended = False
+    container.suspended, container.thawed_at = False, world.loop.time()
     world.loop.thaw(container.process)
 
 

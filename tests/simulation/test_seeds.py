@@ -30,6 +30,7 @@ KEPT: Mapping[int, Collection[str]] = {
     570: (),  # batches were written to Kafka again: their marker was deleted, and their records were trimmed
     833: (),  # the same, since the database was restored from a copy without the container's report
     857: (),  # a query that was starting when its container ended ran beside that of the next owner
+    1115: (),  # a task that was acquired without an answer was never released after the job had been scaled
     30193: (),  # a container started an old checkpoint while no blob store answered
 }
 """Seeds that have found a fault, with the kinds of faults that did not exist then."""

@@ -348,6 +348,19 @@ async def test_an_operator_can_request_growth_before_the_monitor_finds_it(caller
 # --- adoption --------------------------------------------------------------------------------------------------------
 
 
+async def test_a_task_whose_container_never_got_the_answer_to_its_acquire_is_released_when_it_adopts_a_version_without_it(
+    caller: Caller, run_id: str
+) -> None:
+    """The container does not know that it owns the task, so it cannot release it."""
+    answer = await caller.http.patch(f"/runs/{run_id}", json={"containers": 2})
+    assert answer.status_code == 200, answer.text
+    epoch = (await caller.registered(run_id, "c2", "1"))["epoch"]
+    moved = next(task for task in ("Partition 0", "Partition 1") if (await caller.acquire(run_id, "c1", task=task)).status_code == 409)
+    assert (await caller.acquire(run_id, "c2", epoch, moved)).status_code == 202
+    await adopted(caller, run_id, "c1", 2)
+    assert (await caller.acquired(run_id, "c2", epoch, moved))["generation"] == 2
+
+
 async def test_containers_report_their_versions_and_the_run_shows_when_all_have_adopted_one(caller: Caller, clock: FakeClock) -> None:
     run_id = (await caller.deploy(run_body(containers=2)))["runId"]
     for slot in ("0", "1"):
