@@ -355,7 +355,8 @@ async def test_a_task_whose_container_never_got_the_answer_to_its_acquire_is_rel
     answer = await caller.http.patch(f"/runs/{run_id}", json={"containers": 2})
     assert answer.status_code == 200, answer.text
     epoch = (await caller.registered(run_id, "c2", "1"))["epoch"]
-    moved = next(task for task in ("Partition 0", "Partition 1") if (await caller.acquire(run_id, "c1", task=task)).status_code == 409)
+    answers = {task: await caller.acquire(run_id, "c1", task=task) for task in ("Partition 0", "Partition 1")}
+    (moved,) = (task for task, answer in answers.items() if answer.status_code == 409)
     assert (await caller.acquire(run_id, "c2", epoch, moved)).status_code == 202
     await adopted(caller, run_id, "c1", 2)
     assert (await caller.acquired(run_id, "c2", epoch, moved))["generation"] == 2
