@@ -384,9 +384,7 @@ class SparkEngine:
         """A flusher for a checkpoint on which no query runs. The batches that must run again are run first."""
         task, writing = self._task(start), self._task(start)
         self._writer(start, writing)  # before `fence`, which needs the delivery
-        writing.fence(
-            start.declared.stage.writes, lambda: planned_batches(self._directory(start), start.lineage, start.replay, start.reported)
-        )
+        writing.fence(start.declared.stage.writes, lambda: self._planned(start))
         directory = self._checkpoint(start)
         check_not_emptied(directory, start.drain)
         self._replay(start, directory)

@@ -305,7 +305,7 @@ class World:
         self.drained_of_input: Mapping[int, int] = {}
         self.before_growth: Mapping[int, int] = {}
         self.empties = False
-        """Whether a drain that empties the state was requested whose end nobody has seen."""
+        """Whether a drain that empties the state was requested, and its end was not seen yet."""
         """The ends of the input when it grew last."""
         self.drain_id = ""
         self.lost: set[str] = set()
