@@ -17,10 +17,11 @@ from sqlalchemy import event
 from coordinator.chores import KeepClaim
 from coordinator.fleet.expiry import ExpireLeases
 from coordinator.store.fleet import ContainerState
+from coordinator.store.sql import Store, open_store
 from coordinator.store.sqlite import Connection
 from sluice.clock import SystemClock
 from sluice.core.ids import RunId
-from tests.support.api import Caller, calling, problem_slug, run_body
+from tests.support.api import Caller, calling, calling_on, problem_slug, run_body
 from tests.support.databases import another_client
 from tests.support.fakes import FakeClock
 from tests.support.postgresproxy import PostgresProxy, postgres_proxy
@@ -155,15 +156,20 @@ class FailsAfterCommit(Connection):
             raise sqlite3.OperationalError("disk I/O error")
 
 
-async def test_a_commit_on_sqlite_that_reports_an_error_and_was_executed_is_detected(caller: Caller) -> None:
+def failing_store(url: str) -> Store:
     def connect(_dialect: object, _record: object, _arguments: object, parameters: dict[str, Any]) -> None:
         parameters["async_creator_fn"] = lambda *arguments, **named: FailsAfterCommit(partial(sqlite3.connect, *arguments, **named), 64)
 
-    run_id = (await caller.deploy())["runId"]
-    store = caller.coordinator.api.state.parts.health.store
+    store = open_store(url)
     event.listen(store.engine.sync_engine, "do_connect", connect)
-    await store.engine.dispose()
-    await caller.registered(run_id, "c1")
-    assert problem_slug(await caller.register(run_id, "c2")) == (503, "store-unavailable")
-    await resynchronised(caller)
-    assert (await caller.alive("c1", 1), await caller.alive("c2", 2)) == (False, True)
+    return store
+
+
+async def test_a_commit_on_sqlite_that_reports_an_error_and_was_executed_is_detected(home: Path, clock: FakeClock) -> None:
+    async with calling_on(failing_store, home, clock, {}) as caller:
+        caller.log.create("flights", 2)
+        run_id = (await caller.deploy())["runId"]
+        await caller.registered(run_id, "c1")
+        assert problem_slug(await caller.register(run_id, "c2")) == (503, "store-unavailable")
+        await resynchronised(caller)
+        assert (await caller.alive("c1", 1), await caller.alive("c2", 2)) == (False, True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,6 +18,7 @@ from coordinator.api.deps import JobModelParts
 from coordinator.app import Coordinator, build
 from coordinator.chores import Chore
 from coordinator.settings import read_settings
+from coordinator.store.sql import Store
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
 from sluice.wire import runs as wire_runs
@@ -128,9 +129,18 @@ class Caller:
 @asynccontextmanager
 async def calling(home: Path, clock: FakeClock, **settings: object) -> AsyncIterator[Caller]:
     """A coordinator with this home, from its start to its end. Its chores run once when it starts, and then when a test calls them."""
+    async with calling_on(quick_store, home, clock, settings) as made:
+        yield made
+
+
+@asynccontextmanager
+async def calling_on(
+    opening: Callable[[str], Store], home: Path, clock: FakeClock, settings: Mapping[str, object]
+) -> AsyncIterator[Caller]:
+    """`calling` on a store that `opening` makes of the database's URL."""
     create_migrated(home)
     read = read_settings(home=home, **{**NAMED, "lease_seconds": 30, **settings})
-    coordinator = build(read, clock=clock, store=quick_store(read.database), pace=inf)
+    coordinator = build(read, clock=clock, store=opening(read.database), pace=inf)
     transport = httpx.ASGITransport(coordinator.asgi, raise_app_exceptions=False)
     async with (
         coordinator.api.router.lifespan_context(coordinator.api),

@@ -110,7 +110,8 @@ def share_compiled(engine: Engine) -> None:
 
 
 _first: list[Engine] = []
-"""The first engine of this process. Statements are compiled for its dialect."""
+"""The first engine of this process. Statements are compiled for its dialect. An event of dialects, such as `do_connect`, that is listened
+for on another engine afterwards is never sent."""
 
 
 def create_migrated(home: Path) -> None:
