@@ -15,12 +15,16 @@ from sluice import logconfig
 from sluice.cli import streams
 from sluice.cli.documents import Document, Json, print_reply
 from sluice.core.errors import BadOption
+from sluice.streams.settings import read_stream_settings
 from sluice.wire.body import Reply
 
 app = typer.Typer(no_args_is_help=True, help="Start and stop a Kafka broker for development on this machine.")
 app.add_typer(streams.kafka_topics, name="topics", hidden=True)
 
-Home = Annotated[Path, typer.Option("--home", envvar="SLUICE_HOME", help="Sluice's directory; the broker's files are in kafka below it.")]
+Home = Annotated[
+    Path | None,
+    typer.Option("--home", envvar="SLUICE_HOME", help="Sluice's directory; the broker's files are in kafka below it. Default: .sluice."),
+]
 User = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME:PASSWORD", help="Open a second listener, on a free port, for users with SASL PLAIN. May be repeated."),
@@ -57,14 +61,14 @@ def _configure() -> None:
 
 @app.command()
 def up(
-    home: Home = Path(".sluice"),
+    home: Home = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help=f"Port on 127.0.0.1. Default: {_PORT}. 0 chooses a free one.")] = None,
     user: User = None,
     tls: Annotated[bool, typer.Option("--tls", help="Encrypt the second listener with TLS. Opens it also without --user.")] = False,
     as_json: Annotated[Json, Document(BrokerReply)] = False,
 ) -> None:
     """Start the broker unless it is running, wait until it answers, and print its address."""
-    directory = home / "kafka"
+    directory = read_stream_settings(home=home).home / "kafka"
     Broker(directory).create_directory()
     before = Broker(directory).running()
     if before is None:
@@ -110,12 +114,12 @@ def _summary(broker: Broker, process: Process, *, already: bool) -> list[str]:
 
 @app.command()
 def down(
-    home: Home = Path(".sluice"),
+    home: Home = None,
     wipe: Annotated[bool, typer.Option("--wipe", help="Also delete its topics and all its files.")] = False,
     as_json: Annotated[Json, Document(BrokerStoppedReply)] = False,
 ) -> None:
     """Stop the broker. Topics are kept, unless --wipe is given."""
-    broker = Broker(home / "kafka")
+    broker = Broker(read_stream_settings(home=home).home / "kafka")
     stopped = asyncio.run(broker.down())
     deleted = wipe and asyncio.run(broker.wipe())
     lines = ["Kafka is stopped" if stopped else "Kafka was not running"]

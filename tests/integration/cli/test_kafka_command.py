@@ -120,6 +120,19 @@ def test_a_broker_runs_until_it_is_stopped_although_the_command_that_started_it_
     assert not home.broker.directory.exists()
 
 
+def test_a_broker_is_found_in_the_home_of_the_settings_file(tmp_path: Path) -> None:
+    files = tmp_path / "settings" / "kafka"
+    files.mkdir(parents=True)
+    (files / "server.properties").touch()
+    config = tmp_path / "sluice.toml"
+    config.write_text(f'home = "{files.parent}"\n')
+    command = [sys.executable, "-m", "sluice", "kafka", "down", "--wipe"]
+    environment = {name: value for name, value in os.environ.items() if name != "SLUICE_HOME"} | {"SLUICE_CONFIG": str(config)}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=GENEROUS, check=False)
+    assert (done.returncode, done.stdout) == (0, "Kafka was not running\ntopics deleted\n")
+    assert not files.exists()
+
+
 def test_a_killed_broker_has_its_topics_when_it_is_started_again(home: Home) -> None:
     bootstrap, _ = home.call("up", "--port", "0")
     asyncio.run(partitions(bootstrap, "flights", make=3))
