@@ -175,15 +175,16 @@ class Backup:
         """Commit when it is due, until cancelled. Raises LeaseLost, CommitOverdue, and every error that an operator must act on."""
         if self._fatal.done():
             self._fatal = asyncio.get_running_loop().create_future()
-        works = {self._fatal, asyncio.ensure_future(self._commit_on_schedule())}
+        works = (self._fatal, asyncio.ensure_future(self._commit_on_schedule()))
         self._keep_plans()
-        self._state.destinations.watchers.add(self._on_destinations)
+        self._state.destinations.watchers.append(self._on_destinations)
         try:
-            for done in (await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED))[0]:
-                done.result()
+            await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+            for ended in filter(asyncio.Future.done, works):
+                ended.result()
         finally:
-            self._state.destinations.watchers.discard(self._on_destinations)
-            background = {*works, *self._background}
+            self._state.destinations.watchers.remove(self._on_destinations)
+            background = (*works, *self._background)
             for work in background:
                 work.cancel()
             await asyncio.gather(*background, return_exceptions=True)

@@ -41,12 +41,12 @@ DISK_THREADS = 4
 @dataclass
 class Destinations:
     """The blob stores of a container: all state is backed up `to` each of them, and restored from the first of `restore_from` that has it.
-    Both are in the run's order. Changed on the agent's loop. `watchers` are called after a change of `to`."""
+    Both are in the run's order. Changed on the agent's loop. `watchers` are called in order after a change of `to`."""
 
     open_blobs: Callable[[BlobStoreName, str], Awaitable[BlobStore]]
     to: Mapping[BlobStoreName, BlobStore] = field(default_factory=dict)
     restore_from: Mapping[BlobStoreName, BlobStore] = field(default_factory=dict)
-    watchers: set[Callable[[], None]] = field(default_factory=set)
+    watchers: list[Callable[[], None]] = field(default_factory=list)
     _opened: dict[tuple[str, str], BlobStore] = field(default_factory=dict)
 
     async def adopt(self, run: wire_runs.BasicRun) -> None:

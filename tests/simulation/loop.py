@@ -132,6 +132,20 @@ class _Timer(asyncio.TimerHandle):
             super()._run()
 
 
+class _Task(asyncio.Task[Any]):
+    """Its hash is a number of its loop, not its address, so that sets of tasks, also those of `TaskGroup`, have the same order in each
+    process."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, work: Any, loop: SimulatedLoop, **options: Any) -> None:
+        self._number = loop.next_number()
+        super().__init__(work, loop=loop, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class SimulatedLoop(asyncio.SelectorEventLoop):
     """`thread_seconds`: the virtual duration of work on a thread. All of the work is done at its end."""
 
@@ -153,6 +167,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self._kept: list[asyncio.Task[Any] | greenlet.greenlet] = []
         """Tasks and greenlets that have not ended: a coroutine that is dropped would run its `finally` blocks."""
         self._prune_at = 1000
+        self._tasks = 0
         self.set_task_factory(self._new_task)
         self.errors: list[str] = []
         self.set_exception_handler(lambda _, context: self.errors.append(f"{context.get('message')}: {context.get('exception')!r}"))
@@ -182,9 +197,13 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     # --- processes -------------------------------------------------------------------------------------------------
 
     def _new_task(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.Task(work, loop=self, **options)
+        task = _Task(work, self, **options)
         self._keep(task)
         return task
+
+    def next_number(self) -> int:
+        self._tasks += 1
+        return self._tasks
 
     def _keep(self, what: asyncio.Task[Any] | greenlet.greenlet) -> None:
         self._kept.append(what)

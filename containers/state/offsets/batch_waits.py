@@ -21,14 +21,14 @@ class BatchWaits:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._pending: set[Future[Any]] = set()
+        self._pending: dict[Future[Any], None] = {}
         self._interrupted = False
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start the work on the loop. It is cancelled by `interrupt`, and immediately if that was called before."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
+        self._pending[future] = None
+        future.add_done_callback(lambda ended: self._pending.pop(ended, None))
         if self._interrupted:
             future.cancel()
         return future
