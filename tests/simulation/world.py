@@ -147,13 +147,14 @@ class Container:
     client: Client
     life: asyncio.Task[ExitReason]
     began: float
+    disk: Path
     engines: list[SimulatedEngine] = field(default_factory=list)
     lease_ends: float = float("inf")
     exit_code: int | None = None
     suspended: bool = False
+    """Whether its machine is suspended, and with it its watchdog."""
     thawed_at: float = -1.0
     """When it last continued after it was frozen or suspended."""
-    """Whether its machine is suspended, and with it its watchdog."""
 
     @property
     def running(self) -> bool:
@@ -465,6 +466,8 @@ class World:
         self.started += 1
         process = Process(name)
         clock = self.clocks.setdefault(slot.machine, Clock(self.loop))
+        if any(each.suspended and each.running and each.disk == self.disk(slot.place) for each in self.containers):
+            self.disks[slot.place] += 1  # nothing starts on a suspended machine, so this one starts on another
         root = self.disk(slot.place)
         version = f"version {slot.version}"
         settings = ContainerSettings(
@@ -523,7 +526,7 @@ class World:
             on_slot=lambda name: self._spare_takes(slot, made[0], name),
         )
         life = process.context().run(lambda: self.loop.create_task(agent.run(), name=name))
-        container = Container(name, slot.run, slot.name, slot.machine, process, agent, client, life, self.loop.time())
+        container = Container(name, slot.run, slot.name, slot.machine, process, agent, client, life, self.loop.time(), root)
         made.append(container)
         self.containers.append(container)
         self.loop.create_task(self._watchdog(container), name=f"watchdog {name}")
