@@ -13,6 +13,9 @@ from threading import Thread
 
 from tests.simulation.runs import Outcome, run_seed
 
+SEEDS_OF_A_PROCESS = 50
+"""After so many seeds a process is replaced by a new one, because seeds leave some memory behind, which makes later ones slower."""
+
 
 def outcomes(seeds: Iterable[int], kinds: Sequence[str], count: int, workers: int, seconds: float | None) -> Iterator[Outcome]:
     """In the order in which they end. Seeds that have begun within the time are finished."""
@@ -24,13 +27,16 @@ def outcomes(seeds: Iterable[int], kinds: Sequence[str], count: int, workers: in
                 return
         return
     run = partial(run_seed, faults=count, kinds=kinds)
-    with ProcessPoolExecutor(workers, get_context("spawn"), end_with_parent) as pool:
-        running: set[Future[Outcome]] = {pool.submit(run, seed) for seed in islice(left, workers)}
-        while running:
-            ended, running = wait(running, return_when=FIRST_COMPLETED)
-            yield from (each.result() for each in ended)
-            if seconds is None or time.monotonic() - began < seconds:
-                running |= {pool.submit(run, seed) for seed in islice(left, len(ended))}
+    while some := list(islice(left, SEEDS_OF_A_PROCESS * workers)):
+        waiting = iter(some)
+        with ProcessPoolExecutor(workers, get_context("spawn"), end_with_parent) as pool:
+            running: set[Future[Outcome]] = {pool.submit(run, seed) for seed in islice(waiting, workers)}
+            while running:
+                ended, running = wait(running, return_when=FIRST_COMPLETED)
+                yield from (each.result() for each in ended)
+                if seconds is not None and time.monotonic() - began > seconds:
+                    left = waiting = iter(())
+                running |= {pool.submit(run, seed) for seed in islice(waiting, len(ended))}
 
 
 def end_with_parent() -> None:
