@@ -897,7 +897,9 @@ class World:
         return False
 
     def _running_queries(self) -> int:
-        running = [each for each in self.containers if each.running and not each.process.frozen]
+        """Those of containers that learn of a change of the blob stores."""
+        away = self.network.cut | self.network.deaf
+        running = [each for each in self.containers if each.running and not each.process.frozen and each.machine not in away]
         return sum(not query.stopped for each in running for engine in each.engines for query in engine.queries)
 
     async def set_backup(self, stores: Sequence[str], restore_from: Sequence[str] = BLOB_STORES) -> None:
