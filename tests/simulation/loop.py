@@ -167,7 +167,8 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self._kept: list[asyncio.Task[Any] | greenlet.greenlet] = []
         """Tasks and greenlets that have not ended: a coroutine that is dropped would run its `finally` blocks."""
         self._prune_at = 1000
-        self._tasks = 0
+        self._created = 0
+        """The number of tasks so far."""
         self.set_task_factory(self._new_task)
         self.errors: list[str] = []
         self.set_exception_handler(lambda _, context: self.errors.append(f"{context.get('message')}: {context.get('exception')!r}"))
@@ -202,8 +203,9 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return task
 
     def next_number(self) -> int:
-        self._tasks += 1
-        return self._tasks
+        """The number of a new task."""
+        self._created += 1
+        return self._created
 
     def _keep(self, what: asyncio.Task[Any] | greenlet.greenlet) -> None:
         self._kept.append(what)

@@ -305,9 +305,9 @@ class World:
         self.checked_drains = 0
         self.drained_of_input: Mapping[int, int] = {}
         self.before_growth: Mapping[int, int] = {}
+        """The ends of the input when it grew last."""
         self.empties = False
         """Whether a drain that empties the state was requested, and its end was not seen yet."""
-        """The ends of the input when it grew last."""
         self.drain_id = ""
         self.lost: set[str] = set()
         """Names of blobs that the blob store has lost."""
