@@ -21,7 +21,7 @@ Start = Annotated[
     typer.Option(
         "--start",
         help="Where to start reading: checkpoint (continue where the last run stopped), drained (at the offsets of the last drain), "
-        "earliest, latest, or an ISO 8601 time. All but checkpoint start with empty state.",
+        "earliest, latest, or an ISO 8601 time. The last three start with empty state; drained too, unless the drain kept the state.",
     ),
 ]
 System = Annotated[str, typer.Option("--system", help="System of the streams: log or kafka.")]
