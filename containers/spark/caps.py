@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,6 +21,8 @@ from sluice.core.watermarks import Cap, FeederProgress, NoCap, ProgressSource, W
 
 UNREAD = timedelta(seconds=10)
 """Without an event-time column, records of a partition that are unread for longer than this hold the watermark."""
+
+MICROSECOND = timedelta(microseconds=1)
 
 Steps = Mapping[StreamId, Sequence[WatermarkStep]]
 
@@ -188,6 +190,17 @@ class StageCaps:
             return FeederProgress(None, timedelta(0), ProgressSource.NONE, pending)
         at = watermark if self._watermarks.stateful else capped(_moment(natural_watermark(self._directory)), caps, watermark)
         return FeederProgress(None if at is None else later(at, delay), delay, ProgressSource.WATERMARK, pending)
+
+
+def next_watermark_of(natural: int, caps: Iterable[Cap]) -> int:
+    """The watermark of the next batch, in milliseconds since 1970; 0 for none. `natural`: what the query computed from what it has read,
+    likewise."""
+    found = list(caps)
+    if all(cap is NoCap.FREE for cap in found):
+        return natural
+    below = [cap if isinstance(cap, NoCap) else cap - MICROSECOND for cap in found]  # Spark drops what is not newer than the watermark
+    watermark = capped(from_millis(natural) if natural else None, below, None)
+    return 0 if watermark is None else millis(watermark)
 
 
 class UnreadSince:

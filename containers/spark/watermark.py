@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from containers.spark.caps import next_watermark_of
 from containers.spark.jvm import (
     EVERY_BATCH,
     SERIALIZED_OFFSET,
@@ -37,8 +37,7 @@ from containers.spark.jvm import (
     set_member,
     watermark_propagator,
 )
-from containers.state.offsets.offsetlog import from_millis, millis
-from sluice.core.watermarks import Cap, NoCap, capped
+from sluice.core.watermarks import Cap
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,8 +46,6 @@ TRACKER = "org.apache.spark.sql.execution.streaming.runtime.WatermarkTracker"
 REPORTING = "org.apache.spark.sql.connector.read.streaming.SupportsAdmissionControl"
 OPTIONAL_LONG = "java.util.OptionalLong"
 OPTIONS = "scala.jdk.javaapi.OptionConverters"
-
-MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +101,7 @@ class WatermarkGate:
             self._run_even_without_rows()
 
     def _wanted(self) -> int:
-        caps = list(self._capping.caps(self._latest))
-        if all(cap is NoCap.FREE for cap in caps):
-            return self._natural
-        below = [cap if isinstance(cap, NoCap) else cap - MICROSECOND for cap in caps]  # Spark drops what is not newer than the watermark
-        found = capped(from_millis(self._natural) if self._natural else None, below, None)
-        wanted = 0 if found is None else millis(found)
+        wanted = next_watermark_of(self._natural, self._capping.caps(self._latest))
         return wanted if wanted >= self._set else max(wanted, self._capping.planned())
 
     def _latest(self) -> Sequence[str]:
