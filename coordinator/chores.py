@@ -12,7 +12,7 @@ from typing import Protocol
 
 from coordinator.store.sql import KEEP_CLAIM_SECONDS, Store
 from sluice.clock import Clock
-from sluice.core.errors import DatabaseInUse, SluiceError
+from sluice.core.errors import Bug, DatabaseInUse, SluiceError
 from sluice.core.ids import Instant
 
 log = logging.getLogger(__name__)
@@ -109,16 +109,14 @@ class ChoreScheduler:
                 for what, count in (await chore.run_once()).items():
                     self.done[chore.name, what] += count
                 last_error = ""
-            except SluiceError as error:
+            except Exception as error:
                 self.done[chore.name, "failed"] += 1
                 self.failures[chore.name] += 1
-                if str(error) != last_error:
+                if isinstance(error, Bug) or not isinstance(error, SluiceError):
+                    log.exception("%s failed; it runs again in %s", chore.name, chore.every)
+                elif str(error) != last_error:
                     log.warning("%s: %s", chore.name, error)
                 last_error = str(error)
-            except Exception:
-                self.done[chore.name, "failed"] += 1
-                self.failures[chore.name] += 1
-                log.exception("%s failed; it runs again in %s", chore.name, chore.every)
             else:
                 self.failures[chore.name] = 0
             self.turns[chore.name] += 1

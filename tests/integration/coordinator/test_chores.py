@@ -15,7 +15,7 @@ from coordinator.chores import ChoreScheduler
 from coordinator.fleet.expiry import FlushLastSeen
 from coordinator.runs.trim import TrimStreams
 from coordinator.snapshots.cleanup import CleanUp
-from sluice.core.errors import StoreUnavailable
+from sluice.core.errors import IllegalTransition, StoreUnavailable
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
 from tests.support.api import Caller, Json, calling, chained_body, report_body, turn
@@ -222,6 +222,15 @@ async def test_a_chore_that_fails_is_counted_and_runs_again() -> None:
         assert maintenance.done["stumbling", "failed"] == 2
         assert maintenance.dead == []
     assert maintenance.dead == ["stumbling"]
+
+
+@pytest.mark.parametrize(("error", "traceback"), [(IllegalTransition("from here to there"), True), (StoreUnavailable("full"), False)])
+async def test_a_bug_in_a_chore_is_logged_with_its_traceback(error: Exception, traceback: bool, caplog: pytest.LogCaptureFixture) -> None:
+    chore = FailingChore(failures=[error])
+    async with ChoreScheduler([chore], FakeClock()):
+        await chore.well.wait()
+    (logged,) = (record for record in caplog.records if record.name == "coordinator.chores")
+    assert bool(logged.exc_info) is traceback
 
 
 async def test_a_chore_shows_its_failures_in_succession_its_interval_and_the_time_since_its_last_run() -> None:
