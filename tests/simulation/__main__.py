@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 from tests.simulation.fault_injection import FAULTS
 from tests.simulation.pool import outcomes
-from tests.simulation.runs import FAULTS_OF_A_SEED, fewest_faults, run_seed
+from tests.simulation.runs import EVENT_TIMES, FAULTS_OF_A_SEED, fewest_faults, run_seed
 
 LEAST_SHARE = 0.01
 """The least share of the seeds in which each kind of fault should happen."""
@@ -58,7 +58,7 @@ def main() -> int:
     options = parser.parse_args()
     began, failed, run = time.monotonic(), [], 0
     kinds = [kind for kind in options.kinds.split(",") if kind]
-    if unknown := set(kinds) - FAULTS.keys():
+    if unknown := set(kinds) - FAULTS.keys() - {EVENT_TIMES}:
         parser.error(f"no such kind of fault: {', '.join(sorted(unknown))}; there are {', '.join(sorted(FAULTS))}")
     if options.seed is not None:
         only = None if options.only is None else {int(number) for number in options.only.split(",") if number}
@@ -81,7 +81,7 @@ def main() -> int:
         if run % PROGRESS == 0:
             print(f"{run} seeds in {time.monotonic() - began:.0f} s, {len(failed)} failed", file=sys.stderr, flush=True)
     print(f"{run} seeds from {options.first} in {time.monotonic() - began:.0f} s, {len(failed)} failed: {sorted(failed)}")
-    rare = show_shares(faults, kinds or FAULTS.keys())
+    rare = show_shares(faults, set(kinds) - {EVENT_TIMES} or FAULTS.keys())
     if failed and not options.no_shrink:
         show_fewest(min(failed), kinds, options.faults)
     return 1 if failed or (rare and run >= ENOUGH) else 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,19 +17,24 @@ from typing import Any
 import greenlet
 import pyarrow as pa
 
-from containers.engine import StageStart
+from containers.engine import Batch, StageStart
 from containers.errors import StateNotLocal
+from containers.spark.caps import StageCaps, natural_watermark, next_watermark_of
+from containers.spark.operators import Watermarks
 from containers.spark.systems.kafka_markers import batch_header
 from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced, TransactionalWriter
-from containers.state.checkpoint import PlannedBatches, inspect
+from containers.state.checkpoint import PlannedBatches, inspect, next_watermark, read_offset_log
+from containers.state.offsets.offsetlog import from_millis, millis
+from sluice.clock import Clock
 from sluice.core.errors import LeaseLost, SluiceError
-from sluice.core.ids import Ssp
+from sluice.core.ids import Lineage, Ssp
+from sluice.core.watermarks import FeederProgress, ProgressSource
 from sluice.streams.kafka import transactional_id
-from sluice.wire.body import DRAIN_RECORD_HEADER, RUN_RECORD_HEADER
+from sluice.streams.log import Headers
 from tests.simulation.kafka import Brokers, clients, settled_ends
 from tests.simulation.loop import Killed, Process, SimulatedLoop
-from tests.support.counting_engine import CountingEngine, write_whole
-from tests.support.engines import FakeQuery
+from tests.support.counting_engine import CountingEngine, Ends, Ledger, write_whole
+from tests.support.engines import FakeQuery, plan
 
 PAUSES = (0.5, 5)
 """Seconds between two batches of a query, at least and at most. Shorter intervals cost time and hardly find more faults."""
@@ -44,6 +50,65 @@ INTERRUPTIONS = (0.01, 0.5, 3.0)
 
 COMPACTED_EVERY = 6
 """After this many batches the sums are written to one file, and older files are deleted."""
+
+
+EVENT_TIME = "event-time"
+"""The header of records in the intermediate stream: the event time of the oldest record of the input that went into the batch, in
+milliseconds since 1970."""
+
+
+class GrowingLedger(Ledger):
+    """Partitions may be added to a stage between two batches of a lineage, or when a batch is repeated; it then reads nothing of them.
+
+    `repeats`: a stage has begun a lineage at an older snapshot because an index was lost, so that records may be written twice.
+    `watermarks`: the watermarks of batches that have read records of the intermediate stream.
+    """
+
+    repeats: bool = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.watermarks: list[int] = []
+        self._appended: dict[int, tuple[list[int], list[int], list[bool]]] = {}
+
+    def reads(self, lineage: Lineage, batch: int, begin: Ends, end: Ends) -> None:
+        known = self.read.get((lineage, batch)) or self.read.get((lineage, batch - 1))
+        if known is not None:
+            added = end.keys() - known[1].keys()
+            if (lineage, batch) in self.read and any(end[each] != begin.get(each, end[each]) for each in added):
+                raise self.fault(f"batch {batch} of {lineage} is repeated and reads {added}")
+            first = {each: offset for each, offset in begin.items() if each in known[1]}
+            last = {each: offset for each, offset in end.items() if each in known[1]}
+            former = self.read.get((lineage, batch - 1))
+            if (lineage, batch) in self.read and self.read[lineage, batch] != (first, last):
+                raise self.fault(f"batch {batch} of {lineage} has read {self.read[lineage, batch]}, and then {(first, last)}")
+            if former is not None and {each: begin.get(each) for each in former[1]} != former[1]:
+                raise self.fault(f"batch {batch} of {lineage} begins at {begin}, and the one before ended at {former[1]}")
+        self.read[lineage, batch] = (begin, end)
+
+    def appended(self, ends: Mapping[int, int], at: int, known: Collection[int]) -> None:
+        """Records were appended to the input, up to these ends. Their event time is `at`, in milliseconds since 1970. `known`: the
+        partitions that the job model in force has."""
+        for partition, end in ends.items():
+            before, times, in_model = self._appended.setdefault(partition, ([], [], []))
+            if end > (before[-1] if before else 0):
+                before.append(end)
+                times.append(at)
+                in_model.append(partition in known)
+
+    def event_time(self, partition: int, offset: int) -> int:
+        """That of a record of the input, in milliseconds since 1970."""
+        ends, times, _ = self._appended[partition]
+        return times[bisect_right(ends, offset)]
+
+    def oldest_on_time(self, partition: int, begin: int, end: int) -> int | None:
+        """The oldest event time of the records from `begin` to `end`, apart from those that were appended before the job model had the
+        partition: watermarks could not wait for these. None if there are no others."""
+        if begin == end:
+            return None
+        ends, times, in_model = self._appended[partition]
+        found = range(bisect_right(ends, begin), bisect_left(ends, end) + 1)
+        return min((times[each] for each in found if in_model[each]), default=None)
 
 
 @dataclass(kw_only=True)
@@ -65,13 +130,29 @@ class SimulatedEngine(CountingEngine):
     """How many records each batch reads at most; None: drawn from `RECORDS`."""
     brokers: Brokers | None = None
     """Of Kafka, if its streams are there."""
+    clock: Clock
+    event_times: bool = False
+    """Whether the records of the input have event times, and the second stage a watermark."""
+    _oldest: dict[str, int | None] = field(default_factory=dict)
+    """By query: the event time of the oldest record in its state after the batch that runs."""
+    _on_time: dict[str, int | None] = field(default_factory=dict)
+    """The same, without records that watermarks could not wait for."""
+    _newest: dict[str, int] = field(default_factory=dict)
+    """By query: the newest event time that the batch that runs has read."""
+    _caps: dict[str, StageCaps] = field(default_factory=dict)
     _writers: dict[str, TransactionalWriter] = field(default_factory=dict)
     """By transactional id."""
     _busy: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
     """Queries whose work between two batches has not ended, and the waits for its end."""
 
     def start(self, start: StageStart) -> tuple[str, Any]:
+        self.progresses.pop(start.query, None)
+        self._caps.pop(start.query, None)
         token, query = super().start(start)
+        if self.event_times and self._feeds(start) and start.query not in self.progresses:
+            found = inspect(self.directory(start))
+            pending = found is not None and found.committed >= 0
+            self.progresses[start.query] = FeederProgress(None, timedelta(0), ProgressSource.COLUMN, pending)
         self.on_works(start)
         self.loop.call_soon(self._reads, query)
         return token, query
@@ -104,6 +185,115 @@ class SimulatedEngine(CountingEngine):
             self._step()
             self._purge(self.directory(start), batch)
 
+    # --- event times -----------------------------------------------------------------------------------------------
+
+    def _feeds(self, start: StageStart) -> bool:
+        return self.ledger.mid in start.declared.stage.writes
+
+    def _plan(self, start: StageStart, end: Ends, note: str = "", *, drains: bool = False) -> str:
+        """The batches of a drain have the watermark of the last planned batch, as those of `containers/spark/flush.py`."""
+        (stream,) = start.declared.stage.reads
+        if not self.event_times or self._feeds(start):
+            return plan(end, stream, note)
+        caps = self._caps_of(start)
+        watermark = caps.planned()
+        if not drains:  # as WatermarkGate
+            watermark = max(watermark, next_watermark_of(natural_watermark(self.directory(start)), caps.caps(dict)))
+        return plan(end, stream, note, batchWatermarkMs=watermark, batchTimestampMs=millis(self.clock.now()))
+
+    def _caps_of(self, start: StageStart) -> StageCaps:
+        """Those of the stage that reads the intermediate stream, by its event times, without a delay."""
+        if start.query not in self._caps:
+            (mid,) = {ssp.stream_id for ssp in start.starts}
+            watermarks = Watermarks(timedelta(0), {mid.stream: timedelta(0)}, stateful=True, emits_state=True)
+            self._caps[start.query] = StageCaps(
+                self.directory(start),
+                watermarks,
+                reads=[mid],
+                intermediate=[mid],
+                starts=start.starts,
+                timed=(),
+                steps=lambda: self.limits.get(start.query, {}),
+                writes_event_time=False,
+                clock=self.clock,
+            )
+        return self._caps[start.query]
+
+    def forget(self, query: str) -> None:
+        super().forget(query)
+        for known in (self.limits, self.progresses, self._caps):
+            known.pop(query, None)
+
+    def _looks_at_times(self, start: StageStart, batch: int, begin: Ends, end: Ends, takes: Callable[[Headers], bool]) -> None:
+        """Note the event times of the records, and check that none of them is dropped as late."""
+        if not self.event_times:
+            return
+        assert isinstance(self.ledger, GrowingLedger)
+        if self._feeds(start):
+            found = [self.ledger.event_time(each, offset) for each, offset in begin.items() if end[each] > offset]
+            self._oldest[start.query] = min(found, default=None)
+            on_time = [self.ledger.oldest_on_time(each, offset, end[each]) for each, offset in begin.items()]
+            self._on_time[start.query] = min((each for each in on_time if each is not None), default=None)
+            return
+        stream, watermark = self.ledger.mid, self._watermark(start, batch)
+        headers = self.ledger.log.headers(stream)
+        numbers = {
+            row[4] for each, upto in end.items() for chunk in self.ledger.log.read(stream, each, begin.get(each, 0), upto) for row in chunk
+        }
+        times = [int(headers[each][EVENT_TIME]) for each in sorted(numbers) if takes(headers[each]) and EVENT_TIME in headers[each]]
+        self._newest[start.query] = max(times, default=0)
+        if times:
+            self.ledger.watermarks.append(watermark)
+        late = [at for at in times if at <= watermark]
+        if late and not self.ledger.repeats:
+            behind = (watermark - min(late)) / 1000
+            raise self.ledger.fault(f"batch {batch} of {start.query} drops rows as late, which are {behind:.3f} s behind its watermark")
+
+    def _watermark(self, start: StageStart, batch: int) -> int:
+        return int(json.loads(read_offset_log(self.directory(start), batch).splitlines()[1])["batchWatermarkMs"])
+
+    def _times(self, start: StageStart) -> Mapping[str, int]:
+        oldest = self._on_time.get(start.query)
+        return {} if oldest is None else {"oldest": oldest}
+
+    def _natural_watermark(self, start: StageStart, batch: int) -> int:
+        if not self.event_times or self._feeds(start):
+            return 0
+        former = next_watermark(self.directory(start), batch - 1) if batch > 0 else 0
+        return max(former, self._newest[start.query])
+
+    def _headers(self, start: StageStart, batch: int) -> Mapping[str, str]:
+        headers = super()._headers(start, batch)
+        if not self.event_times or not self._feeds(start) or batch == 0:
+            return headers
+        written = json.loads((self.directory(start) / "state" / f"{batch - 1}.changelog").read_text())
+        return {**headers, EVENT_TIME: str(written["oldest"])} if "oldest" in written else headers
+
+    def _report(self, start: StageStart, batch: int, end: Ends) -> Batch:
+        reported = super()._report(start, batch, end)
+        if not self.event_times:
+            return reported
+        if not self._feeds(start):
+            return replace(reported, watermark=from_millis(self._watermark(start, batch)))
+        progress = self.progresses[start.query] = self._progress(start, end)
+        return replace(reported, progress=progress)
+
+    def _progress(self, start: StageStart, end: Ends) -> FeederProgress:
+        """No record that is appended from now on is older than the state, nor than the last record that was read from a partition with
+        unread records: event times rise."""
+        assert isinstance(self.ledger, GrowingLedger)
+        (stream,) = start.declared.stage.reads
+        latest, oldest = self.ledger.log.latest(stream), self._oldest[start.query]
+        read = {each: self.ledger.event_time(each, upto - 1) for each, upto in end.items() if upto > 0}
+        unread = [each for each, upto in end.items() if upto < latest[each]]
+        former = self.progresses.get(start.query)
+        if any(each not in read for each in unread) or not read:
+            at = None if former is None else former.event_time
+        else:
+            times = [read[each] for each in unread] or [max(read.values())]
+            at = from_millis(min(times if oldest is None else [*times, oldest]))
+        return FeederProgress(at, timedelta(0), ProgressSource.COLUMN, pending=oldest is not None)
+
     # --- Kafka -----------------------------------------------------------------------------------------------------
 
     def _fence(self, start: StageStart) -> int:
@@ -134,9 +324,12 @@ class SimulatedEngine(CountingEngine):
         return written
 
     def _missing_marker(self, start: StageStart) -> MissingMarker:
-        """What an operator chooses who knows whether the batches were written. Their records may have been trimmed since."""
+        """What an operator chooses who knows whether the batches were written, if their records were trimmed since. Otherwise they must be
+        found."""
         assert self.brokers is not None
         headers = {batch_header(start.lineage, batch)[1] for batch in self._planned(start).unfinished}
+        if any(self.brokers.has(header) for header in headers):
+            return MissingMarker.STOP
         return MissingMarker.SKIP if headers and headers <= self.brokers.written else MissingMarker.SEND
 
     def _append(self, start: StageStart, batch: int, out: Mapping[str, int]) -> None:
@@ -152,7 +345,7 @@ class SimulatedEngine(CountingEngine):
         if writer.has(batch):
             self.brokers.happened["repeated"] += 1
             return
-        headers = [(header, text.encode()) for header, text in self._headers(start, stream).items()]
+        headers = [(header, text.encode()) for header, text in self._headers(start, batch).items()]
         keys, values = [key.encode() for key in sorted(out)], [str(out[key]).encode() for key in sorted(out)]
         records = pa.RecordBatch.from_arrays([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], names=["key", "value"])
 
@@ -177,10 +370,6 @@ class SimulatedEngine(CountingEngine):
         last = max([planned, *start.replay])
         committed = max(committed, last - 1, -1 if start.reported is None else start.reported)
         return PlannedBatches(committed, {last: datetime.fromtimestamp(3600, UTC)} if last > committed else {})
-
-    def _headers(self, start: StageStart, stream: str) -> Mapping[str, str]:
-        headers = {RUN_RECORD_HEADER: str(start.first_run)} if stream == self.ledger.mid else {}
-        return headers | ({DRAIN_RECORD_HEADER: start.drain} if start.drain else {})
 
     def _confirm(self, start: StageStart) -> None:
         try:

@@ -129,6 +129,11 @@ class Brokers:
     def headers_id(self, headers: Mapping[str, str]) -> int:
         return self._headers.setdefault(tuple(sorted(headers.items())), len(self._headers))
 
+    def has(self, batch: bytes) -> bool:
+        """Whether readers can find the batch with this header: it was committed, and its records were not deleted."""
+        entries = (entry for topic in self.topics.values() for each in topic for entry in each.entries)
+        return any(each.batch == batch and each.transaction is not None and each.transaction.state is _State.COMMITTED for each in entries)
+
     def all_headers(self) -> Mapping[int, Headers]:
         return {number: dict(entries) for entries, number in self._headers.items()}
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from sluice.core.errors import SluiceError
+from sluice.core.errors import Bug, SluiceError
 from sluice.randomness import drawn_from
 from tests.simulation.fault_injection import FAULTS, KAFKA_FAULTS, POSTGRESQL_FAULTS, heal, lose_markers
 from tests.simulation.impostors import impostor
@@ -24,6 +24,9 @@ from tests.simulation.world import World
 from tests.support.databases import create_migrated
 
 FAULTS_OF_A_SEED = 20
+
+EVENT_TIMES = "event_times"
+"""Among the kinds of faults: records have event times. Drawn by half of the seeds without chosen kinds."""
 
 PACES = (0.3, *[1.0] * 3, *[3.0] * 6)
 """Factors for the intervals of the coordinator's chores. With short intervals a seed takes several times as long, since chores take time
@@ -64,6 +67,8 @@ class Outcome:
     turns: int = 0
     requests: int = 0
     drains: int = 0
+    watermarks: Sequence[int] = ()
+    """Those of batches that have read records with event times, in milliseconds since 1970."""
     transactions: Counter[str] = field(default_factory=Counter)
     """What happened to transactions on Kafka, and how often."""
 
@@ -83,7 +88,8 @@ class PlannedFault:
 class Place:
     """What a seed runs on. `kafka`: its streams are in Kafka, otherwise in the embedded log. `postgresql`: its database is PostgreSQL,
     otherwise SQLite. `pace`: the factor for the intervals of the coordinator's chores; None: drawn by the seed. `standby`: slots keep
-    copies of the state of others. `removal`: the job is removed at the end. `early`: garbage collection deletes blobs after a minute."""
+    copies of the state of others. `removal`: the job is removed at the end. `early`: garbage collection deletes blobs after a minute.
+    `event_times`: records have event times, and no row may be dropped as late."""
 
     kafka: bool
     postgresql: bool
@@ -91,15 +97,18 @@ class Place:
     standby: bool = False
     removal: bool = False
     early: bool = False
+    event_times: bool = False
 
 
-def place_of(seed: int, kinds: Collection[str]) -> Place:
+def place_of(seed: int, kinds: Collection[str], without: Collection[str] = ()) -> Place:
     """Drawn by the seed. If kinds of faults are given, it follows from them."""
     if kinds:
-        return Place(not KAFKA_FAULTS.isdisjoint(kinds), not POSTGRESQL_FAULTS.isdisjoint(kinds), None)
+        kafka, postgresql = not KAFKA_FAULTS.isdisjoint(kinds), not POSTGRESQL_FAULTS.isdisjoint(kinds)
+        return Place(kafka, postgresql, None, event_times=EVENT_TIMES in kinds)
+    event_times = EVENT_TIMES not in without and Random(f"event times of {seed}").random() < 0.5
     chance = Random(f"place of {seed}")
     kafka, postgresql, pace = chance.random() < 0.35, chance.random() < 0.35, chance.choice(PACES)
-    return Place(kafka, postgresql, pace, chance.random() < 0.3, chance.random() < 0.3, chance.random() < 0.3)
+    return Place(kafka, postgresql, pace, chance.random() < 0.3, chance.random() < 0.3, chance.random() < 0.3, event_times)
 
 
 def plan_faults(seed: int, count: int, kinds: Collection[str] = (), without: Collection[str] = ()) -> Sequence[PlannedFault]:
@@ -107,7 +116,7 @@ def plan_faults(seed: int, count: int, kinds: Collection[str] = (), without: Col
     that a seed may be run with only some of them."""
     chance, place = Random(f"faults of {seed}"), place_of(seed, kinds)
     elsewhere = (frozenset() if place.kafka else KAFKA_FAULTS) | (frozenset() if place.postgresql else POSTGRESQL_FAULTS)
-    pause, names = chance.choice(PAUSES), sorted(kinds or FAULTS.keys() - elsewhere - set(without))
+    pause, names = chance.choice(PAUSES), sorted(set(kinds) - {EVENT_TIMES} or FAULTS.keys() - elsewhere - set(without))
     return [
         PlannedFault(number, chance.expovariate(1 / pause), chance.choice(names), chance.choices(names, k=OTHERS))
         for number in range(count)
@@ -139,7 +148,7 @@ def run_seed(
     gc.disable()  # a seed needs less than 100 MB, and collections would take a tenth of its time
     try:
         with silent():  # also what was left of earlier seeds
-            _run_seed(chance, directory, outcome, kinds)
+            _run_seed(chance, directory, outcome, place_of(seed, kinds, without))
             logging.disable(logging.CRITICAL)
             collect_quietly()
     finally:
@@ -151,16 +160,18 @@ def run_seed(
 
 
 class _Unexpected(logging.Handler):
-    """Collects what the code under test logs with an error that is not one of its own: a case that it does not handle."""
+    """Collects what the code under test logs with an error that is a bug, or not one of its own: a case that it does not handle."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.found: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
+        told = record.args if isinstance(record.args, tuple) else ()
+        error = record.exc_info[1] if record.exc_info else next((each for each in told if isinstance(each, Bug)), None)
         ours = record.name.partition(".")[0] in OURS
-        if ours and error is not None and not isinstance(error, (SluiceError, Killed)):
+        own = isinstance(error, (SluiceError, Killed)) and not isinstance(error, Bug)
+        if ours and error is not None and not own:
             self.found.append(f"{record.name} logs {record.getMessage()!r}: {error!r}")
 
 
@@ -178,9 +189,8 @@ def unexpected_errors() -> Iterator[list[str]]:
         root.setLevel(level)
 
 
-def _run_seed(chance: Random, directory: Path, outcome: Outcome, kinds: Collection[str]) -> None:
+def _run_seed(chance: Random, directory: Path, outcome: Outcome, place: Place) -> None:
     """Run the seed in a function of its own, so that no reference to the world is left."""
-    place = place_of(outcome.seed, kinds)
     # Ids and secrets have a source of their own: a change of how many the code draws leaves the rest of a seed as it was.
     with drawn_from(Random(f"ids of {outcome.seed}")), unexpected_errors() as unexpected, simulated(chance) as loop:
         settings = {
@@ -199,6 +209,7 @@ def _run_seed(chance: Random, directory: Path, outcome: Outcome, kinds: Collecti
             kafka=place.kafka,
             postgresql=place.postgresql,
             pace=place.pace,
+            event_times=place.event_times,
         )
         if place.early:
             world.coordinator_settings |= EARLY
@@ -214,6 +225,7 @@ def _run_seed(chance: Random, directory: Path, outcome: Outcome, kinds: Collecti
         world.close()
         outcome.trace, outcome.virtual_seconds, outcome.turns = [*world.trace], loop.time(), loop.turns
         outcome.requests, outcome.drains = world.network.requests, world.checked_drains
+        outcome.watermarks = world.ledger.watermarks
         if world.brokers is not None:
             outcome.transactions = world.brokers.happened
         outcome.broken += [*world.ledger.faults, *world.broken, *world.network.broken, *unexpected]
@@ -292,4 +304,5 @@ async def _settle(world: World) -> None:
         if run.state.ended:
             await world.deploy(world.chance.choice((1, 2)))
         await world.read_input()
-        await world.drain()
+        if await world.drain() == "FAILED" and not world.drained_again:
+            world.broken.append(f"drain {world.drain_id} has failed after the faults")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -41,16 +42,17 @@ from sluice.wire import drains as wire_drains
 from sluice.wire.body import DRAIN_RECORD_HEADER
 from sluice.wire.jobmodels import ChangeRequest, PlanRequest, RollbackRequest
 from sluice.wire.runs import RunReply, RunRequest
+from sluice.wire.samza import parse_job_model
 from sluice.wire.snapshots import BackupRequest, OperationReply, PinRequest, StoreBody, VerifyRequest
 from tests.simulation.database import DatabaseFaults, simulated_store
-from tests.simulation.engine import SimulatedEngine
+from tests.simulation.engine import GrowingLedger, SimulatedEngine
 from tests.simulation.kafka import Brokers, KafkaLog, ModelledKafka
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.network import Network, Way
 from tests.simulation.network import Server as HttpServer
 from tests.simulation.postgresql import Server
 from tests.support.agents import two_stages
-from tests.support.counting_engine import Ends, Ledger, summed
+from tests.support.counting_engine import summed
 from tests.support.faults import Fault, FaultyBlobs, Operation
 
 T = TypeVar("T")
@@ -170,25 +172,6 @@ class Disturbance:
     end: float
 
 
-class GrowingLedger(Ledger):
-    """Partitions may be added to a stage between two batches of a lineage, or when a batch is repeated; it then reads nothing of them."""
-
-    def reads(self, lineage: Lineage, batch: int, begin: Ends, end: Ends) -> None:
-        known = self.read.get((lineage, batch)) or self.read.get((lineage, batch - 1))
-        if known is not None:
-            added = end.keys() - known[1].keys()
-            if (lineage, batch) in self.read and any(end[each] != begin.get(each, end[each]) for each in added):
-                raise self.fault(f"batch {batch} of {lineage} is repeated and reads {added}")
-            first = {each: offset for each, offset in begin.items() if each in known[1]}
-            last = {each: offset for each, offset in end.items() if each in known[1]}
-            former = self.read.get((lineage, batch - 1))
-            if (lineage, batch) in self.read and self.read[lineage, batch] != (first, last):
-                raise self.fault(f"batch {batch} of {lineage} has read {self.read[lineage, batch]}, and then {(first, last)}")
-            if former is not None and {each: begin.get(each) for each in former[1]} != former[1]:
-                raise self.fault(f"batch {batch} of {lineage} begins at {begin}, and the one before ended at {former[1]}")
-        self.read[lineage, batch] = (begin, end)
-
-
 class _Superseded(Exception):
     """A request of an operator is out of date."""
 
@@ -231,8 +214,10 @@ class World:
         pace: float | None = None,
         name: str = "delays",
         beside: World | None = None,
+        event_times: bool = False,
     ) -> None:
-        """`beside`: a world with another job, whose coordinator, clock and streams this one uses."""
+        """`event_times`: records have event times, and none may be dropped as late. `beside`: a world with another job, whose coordinator,
+        clock and streams this one uses."""
         self.job_name = name
         own = "" if beside is None else f"{name}-"
         self.streams = (f"{own}in", f"{own}mid", f"{own}out")
@@ -267,7 +252,7 @@ class World:
         if authentication:
             first = directory / "first.token"
             self.coordinator_settings |= {"authentication": True, "first_token_file": first}
-        self.authentication = authentication
+        self.authentication, self.event_times = authentication, event_times
         self.tokens: dict[str, str] = {}
         """The token of each principal; none where the coordinator needs none."""
         drawn = chance.choice((0.3, 1.0, 3.0, 3.0))
@@ -309,14 +294,14 @@ class World:
         self.empties = False
         """Whether a drain that empties the state was requested, and its end was not seen yet."""
         self.drain_id = ""
+        self.drained_again = False
+        """Whether the last request to drain was answered with an earlier drain."""
         self.lost: set[str] = set()
         """Names of blobs that the blob store has lost."""
         self.lost_of: set[tuple[str, ...]] = set()
         """The tasks and stages to which these blobs belong."""
         self.former: set[str] = set()
         """Names of the indexes of histories that drains have ended, and of those from before drains that failed in their flush."""
-        self.repeats = False
-        """Whether a stage has begun a lineage at an older snapshot because an index was lost, so that records may be written twice."""
         self.draining: asyncio.Future[None] | None = None
         self.records: int | None = None
         """How many records a batch reads at most, in containers that are started; None: some."""
@@ -347,7 +332,7 @@ class World:
             self.acts += 1
             _, _, path = what.partition("/tasks/")
             task, _, stage, *_ = path.replace("%20", "_").split("/")
-            self.repeats |= (task, stage) in self.lost_of
+            self.ledger.repeats |= (task, stage) in self.lost_of
 
     def later(self, seconds: float, act: Callable[[], object]) -> None:
         self.loop.call_later(seconds, act)
@@ -497,6 +482,8 @@ class World:
                 process=process,
                 chance=self.chance,
                 brokers=self.brokers,
+                clock=clock,
+                event_times=self.event_times,
                 on_kill=lambda: self.kill(made[0], "between two steps"),
                 on_works=lambda start: self._check_only_holder(made[0], start),
                 records=self.records,
@@ -793,7 +780,7 @@ class World:
             self.say(f"drain refused: {error}")
             return "REFUSED"
         self.acts += 1
-        repeated = uuid == self.drain_id  # a run whose flush has failed is not drained again
+        repeated = self.drained_again = uuid == self.drain_id  # a run whose flush has failed is not drained again
         self.drain_id = uuid
         self.say(f"drain {uuid} of {self.run_id} ({mode})")
         self.empties = mode == "DEFAULT"
@@ -1031,6 +1018,18 @@ class World:
             self.streams[0], records, writer=self.producer, batch=self.produced, now_micros=int(self.clock.now().timestamp() * 1e6)
         )
         self.produced += 1
+        if self.event_times:
+            now = int((BEGIN.timestamp() + self.loop.time()) * 1000)
+            self.ledger.appended(self.log.latest(self.streams[0]), now, self._partitions_of_model())
+
+    def _partitions_of_model(self) -> Collection[int]:
+        """The partitions of the input that the newest job model has."""
+        query = "SELECT document FROM job_models WHERE job = ? ORDER BY version DESC LIMIT 1"
+        with closing(sqlite3.connect(database_file(self.database_url))) as connection:
+            found = connection.execute(query, (self.job_name,)).fetchone()
+        model = None if found is None else parse_job_model(json.loads(found[0]))
+        ssps = [ssp for task in model.tasks.values() for ssp in task.ssps] if model is not None else []
+        return {ssp.partition for ssp in ssps if ssp.stream == self.streams[0]}
 
     async def read_input(self) -> None:
         """Wait until the first stage has read everything, for a minute at most: its containers may have ended for good."""
@@ -1054,7 +1053,7 @@ class World:
         went_in = summed(self.log, self.streams[0], {}, read, lambda headers: True)
         out = self.streams[2]
         came = summed(self.log, out, self.log.earliest(out), self.log.latest(out), self._counts)
-        if not (came >= went_in if self.repeats else came == went_in):
+        if not (came >= went_in if self.ledger.repeats else came == went_in):
             self.broken.append(f"{out} has {dict(came)} of {dict(went_in)}")
 
     def _counts(self, headers: Headers) -> bool:

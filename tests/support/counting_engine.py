@@ -258,14 +258,13 @@ class CountingEngine(DiskEngine):
             mark_emptied(directory, start.drain, found.committed)
             self._finish(start)
             batch, (_, read) = self._last(start)
-            (stream,) = start.declared.stage.reads
             upto = read | {ssp.partition: end for ssp, end in ends.items() if end > read[ssp.partition]}
             while read != upto:
                 batch, read = batch + 1, advance(read, upto, AT_ONCE)
-                self._run(start, batch, plan(read, stream, f"{start.drain} rest"))
+                self._run(start, batch, self._plan(start, read, f"{start.drain} rest", drains=True))
             if batch >= 0:
                 batch += 1
-                self._run(start, batch, plan(read, stream, f"{start.drain} flush"))
+                self._run(start, batch, self._plan(start, read, f"{start.drain} flush", drains=True))
             return Emptied(batch)
 
     def keep(self, start: StageStart, ends: Mapping[Ssp, int]) -> Kept:
@@ -274,11 +273,10 @@ class CountingEngine(DiskEngine):
                 self._made_ready(start)
             self._finish(start)
             batch, (_, read) = self._last(start)
-            (stream,) = start.declared.stage.reads
             upto = read | {ssp.partition: end for ssp, end in ends.items() if end > read[ssp.partition]}
             while read != upto:
                 batch, read = batch + 1, advance(read, upto, AT_ONCE)
-                self._run(start, batch, plan(read, stream))
+                self._run(start, batch, self._plan(start, read, drains=True))
             return Kept(batch, self.operators)
 
     # --- batches ---------------------------------------------------------------------------------------------------
@@ -293,7 +291,7 @@ class CountingEngine(DiskEngine):
             end = advance(read, self.ledger.log.latest(stream), records)
             if end == read:
                 return False
-            self._run(start, batch + 1, plan(end, stream))
+            self._run(start, batch + 1, self._plan(start, end))
             return True
 
     def _run(self, start: StageStart, batch: int, text: str | None) -> None:
@@ -317,6 +315,7 @@ class CountingEngine(DiskEngine):
         histories = (start.first_run, *start.earlier_histories)
         takes = of_histories(histories, start.failed_drains) if stream == self.ledger.mid else lambda headers: True
         added = summed(self.ledger.log, stream, begin, end, takes)
+        self._looks_at_times(start, batch, begin, end, takes)
         out = before if start.declared.stage.name != COUNTS or what == "flush" else Counter[str]()
         for each in start.batch_hooks:
             each.before_write(batch)
@@ -328,13 +327,14 @@ class CountingEngine(DiskEngine):
         self._step()
         changed = Counter({key: -amount for key, amount in out.items()})
         changed.update(added)
-        write_whole(directory / "state" / f"{batch}.changelog", json.dumps({"version": self.version, "added": changed}))
+        changes = {"version": self.version, "added": changed, **self._times(start)}
+        write_whole(directory / "state" / f"{batch}.changelog", json.dumps(changes))
         self._step()
-        write_whole(directory / "commits" / str(batch), 'v1\n{"nextBatchWatermarkMs":0}')
+        write_whole(directory / "commits" / str(batch), f'v1\n{{"nextBatchWatermarkMs":{self._natural_watermark(start, batch)}}}')
         self.ledger.keeps(start, [key for key, amount in (before + added - out).items() if amount])
         self._step()
         assert self._callbacks is not None
-        self._callbacks.on_batch(Batch(start.query, batch, 1, 1, {ssp: end[ssp.partition] for ssp in start.starts}))
+        self._callbacks.on_batch(self._report(start, batch, end))
 
     def _check_present(self, start: StageStart, batch: int, begin: Ends, end: Ends) -> None:
         """Fail if records of the batch were deleted, as Spark's sources do."""
@@ -346,11 +346,36 @@ class CountingEngine(DiskEngine):
 
     def _append(self, start: StageStart, batch: int, out: Mapping[str, int]) -> None:
         (stream,) = start.declared.stage.writes
-        headers = {RUN_RECORD_HEADER: str(start.first_run)} if stream == self.ledger.mid else {}
-        headers |= {DRAIN_RECORD_HEADER: start.drain} if start.drain else {}
+        headers = self._headers(start, batch)
         records = [Record(str(amount).encode(), key.encode()) for key, amount in sorted(out.items())]
         writer = Writer(start.lineage, f"{self.job}/{start.task}", start.generation)
         self.ledger.log.append(stream, records, writer=writer, batch=batch, headers=headers, now_micros=0)
+
+    def _headers(self, start: StageStart, batch: int) -> Mapping[str, str]:
+        """Those of the records that the batch writes."""
+        (stream,) = start.declared.stage.writes
+        headers = {RUN_RECORD_HEADER: str(start.first_run)} if stream == self.ledger.mid else {}
+        return headers | ({DRAIN_RECORD_HEADER: start.drain} if start.drain else {})
+
+    def _report(self, start: StageStart, batch: int, end: Ends) -> Batch:
+        return Batch(start.query, batch, 1, 1, {ssp: end[ssp.partition] for ssp in start.starts})
+
+    # --- event times, which this engine does not have --------------------------------------------------------------
+
+    def _plan(self, start: StageStart, end: Ends, note: str = "", *, drains: bool = False) -> str:
+        """The plan of the next batch. `drains`: it is one of a drain."""
+        (stream,) = start.declared.stage.reads
+        return plan(end, stream, note)
+
+    def _looks_at_times(self, start: StageStart, batch: int, begin: Ends, end: Ends, takes: Callable[[Headers], bool]) -> None:
+        """Called with the range of each batch."""
+
+    def _times(self, start: StageStart) -> Mapping[str, int]:
+        """What is stored with the state of the batch."""
+        return {}
+
+    def _natural_watermark(self, start: StageStart, batch: int) -> int:
+        return 0
 
     # --- stores ----------------------------------------------------------------------------------------------------
 

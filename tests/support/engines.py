@@ -158,9 +158,11 @@ class FakeEngine:
         return sorted(query.start.query for query in self.queries if not query.stopped)
 
 
-def plan(ends: Mapping[int, int], stream: str = "in", note: str = "") -> str:
-    """The plan of a batch that ends at these offsets, in Spark's format. Plans with different notes differ."""
-    return f"v1\n{json.dumps({'batchWatermarkMs': 0, 'note': note})}\n{json.dumps({stream: {str(p): end for p, end in ends.items()}})}"
+def plan(ends: Mapping[int, int], stream: str = "in", note: str = "", **metadata: int) -> str:
+    """The plan of a batch that ends at these offsets, in Spark's format. Plans with different notes differ. `metadata`: more of it than a
+    watermark of 0."""
+    head, offsets = {"batchWatermarkMs": 0, "note": note, **metadata}, {stream: {str(p): end for p, end in ends.items()}}
+    return f"v1\n{json.dumps(head)}\n{json.dumps(offsets)}"
 
 
 @dataclass
