@@ -11,7 +11,7 @@ from math import inf
 from sluice.core.errors import SluiceError
 from tests.simulation.engine import INTERRUPTED, INTERRUPTIONS, SimulatedEngine
 from tests.simulation.impostors import impostor
-from tests.simulation.world import BLOB_STORES, HARD_DEADLINE, Container, World
+from tests.simulation.world import BLOB_STORES, ENDS_WITHIN, HARD_DEADLINE, Container, World
 from tests.support.faults import Fault
 
 RECORDS_AFTERWARDS = 100
@@ -54,7 +54,7 @@ async def slow_batches(world: World) -> bool:
     engines = [engine for container in _running(world) for engine in container.engines]
     for engine in engines:
         engine.interrupted, engine.interruptions = 0.2, (3.0, 10.0, 30.0)
-    world.disturb(SLOW_SECONDS)
+    world.disturb(SLOW_SECONDS, heartbeats=False)
     world.later(SLOW_SECONDS, lambda: _end_slowness(engines))
     return bool(engines)
 
@@ -310,7 +310,7 @@ async def blob_store_of_coordinator_fails(world: World) -> None:
     world.coordinator_blobs_fail = world.dice.choice((Fault.FAIL, Fault.LOST, Fault.PART, Fault.HANG)), world.dice.choice((0.2, 1.0))
     seconds = world.dice.choice((5, 30, 70))
     world.say(f"the blob store fails for the coordinator: {world.coordinator_blobs_fail}")
-    world.disturb(seconds)
+    world.disturb(seconds, heartbeats=False)
     world.later(seconds, lambda: setattr(world, "coordinator_blobs_fail", None))
 
 
@@ -478,7 +478,7 @@ async def drain_that_fails(world: World) -> bool:
         return False
     await asyncio.sleep(world.dice.uniform(0, 30))
     world.say("the blob store fails until the drain does")
-    world.blobs_fail, absence = (Fault.FAIL, 1.0), world.disturb(inf)
+    world.blobs_fail, absence = (Fault.FAIL, 1.0), world.disturb(inf, heartbeats=False)
     for _ in range(HARD_DEADLINE + 60):
         await asyncio.sleep(1)
         if world.draining is None or world.draining.done():
@@ -559,10 +559,10 @@ async def take_claim_over(world: World) -> bool:
             world.disturb(40, machine)
     await asyncio.sleep(world.dice.choice((0, 2, 10)))
     world.loop.thaw(former)
-    await asyncio.sleep(20)
+    await asyncio.sleep(ENDS_WITHIN)
     world.network.ways.clear()
     if not former.dead:
-        world.broken.append(f"{former.name} has lost its claim 20 s ago and still runs")
+        world.broken.append(f"{former.name} has lost its claim {ENDS_WITHIN} s ago and still runs")
     return True
 
 

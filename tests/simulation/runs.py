@@ -20,7 +20,7 @@ from sluice.randomness import drawn_from
 from tests.simulation.fault_injection import FAULTS, KAFKA_FAULTS, POSTGRESQL_FAULTS, heal, lose_markers
 from tests.simulation.impostors import impostor
 from tests.simulation.loop import Killed, collect_quietly, main_process, silent, simulated
-from tests.simulation.world import World
+from tests.simulation.world import HARD_DEADLINE, World
 from tests.support.databases import create_migrated
 
 FAULTS_OF_A_SEED = 20
@@ -49,6 +49,10 @@ EARLY = {"gc_grace_seconds": 60, "gc_every_seconds": 10}
 
 SHORT_COMMITS = {"commit_max_delay_seconds": 5, "commit_timeout_seconds": 20}
 """Settings of the containers there: a backup that takes longer than the grace period might lose its blobs."""
+
+DRAINED_WITHIN = HARD_DEADLINE + 300
+"""Virtual seconds in which a drain that was requested before the end of the faults ends: its hard deadline, after the first container has
+registered, for which the longest lease must end."""
 
 SETTLES_WITHIN = 900
 """Virtual seconds in which, after the last fault, everything is read and drained."""
@@ -252,7 +256,12 @@ async def _live(world: World, outcome: Outcome, place: Place) -> None:
         if world.ledger.faults or world.broken or world.network.broken:
             return
     producer.cancel()
-    await heal(world)
+    try:
+        async with asyncio.timeout(DRAINED_WITHIN):
+            await heal(world)
+    except TimeoutError:
+        world.broken.append(f"drain {world.drain_id} has not ended {DRAINED_WITHIN} s after the last fault")
+        return
     try:
         async with asyncio.timeout(SETTLES_WITHIN):
             await _settle(world)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from containers.settings import ContainerSettings
 from coordinator.app import build, stream_systems
 from coordinator.settings import Settings, read_settings
 from coordinator.store.copies import backup, database_file, restore
+from coordinator.store.sql import Store
 from sluice import Job
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
@@ -83,6 +85,9 @@ SURVIVED = 20
 
 GIVEN_UP_WITHIN = 15
 """Seconds after the grace period and `failover_after_seconds`, in which the coordinator has given up a slot."""
+
+ENDS_WITHIN = 20
+"""Seconds in which a coordinator ends that has lost its claim."""
 
 A_STEP = 0.001
 """Seconds in which a thread that was frozen may act before the others of its process."""
@@ -165,11 +170,13 @@ class Container:
 
 @dataclass(slots=True)
 class Disturbance:
-    """Heartbeats may fail from `begin` to `end`, in virtual seconds. `machine`: that of the slot; None for all."""
+    """Tasks may be without a working container from `begin` to `end`, in virtual seconds. `machine`: that of the slot; None for all.
+    `heartbeats`: whether these may fail, too."""
 
     machine: str | None
     begin: float
     end: float
+    heartbeats: bool = True
 
 
 class _Superseded(Exception):
@@ -233,6 +240,8 @@ class World:
         self.clock = Clock(loop)
         self.clocks: dict[str, Clock] = {}
         self.coordinator: Process | None = None
+        self.store: Store | None = None
+        """Of the coordinator that was started last."""
         self.coordinator_starts: list[float] = []
         """When each coordinator was started, in virtual seconds."""
         self.database_url = ""
@@ -354,7 +363,7 @@ class World:
             self.loop.kill(process)
 
         async def run() -> None:
-            store = simulated_store(settings.database, process, self.database, self.postgresql)
+            store = self.store = simulated_store(settings.database, process, self.database, self.postgresql)
             coordinator = build(settings, self.clock, lost, store, self.pace, self._systems(settings), self._open_blobs)
             async with coordinator.api.router.lifespan_context(coordinator.api):
                 if self.authentication and not self.tokens:
@@ -384,15 +393,20 @@ class World:
         return read_settings(home=self.directory / "home", allowed_hosts=("c",), **self.coordinator_settings)
 
     async def start_second_coordinator(self) -> None:
-        """Start another coordinator on the same database. It must be refused."""
-        process = Process("another coordinator")
+        """Start another coordinator on the same database. It must be refused, unless the first one does not hold its claim at that moment,
+        as on PostgreSQL after the end of its session. Then the first must end."""
+        process, took_claim = Process("another coordinator"), False
         settings = self._coordinator_settings()
 
         async def run() -> None:
             store = simulated_store(settings.database, process, self.database, self.postgresql)
             coordinator = build(settings, self.clock, store=store, pace=self.pace, systems=self._systems(settings))
             async with coordinator.api.router.lifespan_context(coordinator.api):
-                self.broken.append("two coordinators have one database")
+                nonlocal took_claim
+                assert self.store is not None
+                if self.store.claimed:
+                    self.broken.append("two coordinators have one database")
+                took_claim = True
 
         try:
             await self.loop.create_task(run(), context=process.context(), name=process.name)
@@ -402,6 +416,22 @@ class World:
             self.say(f"{process.name} does not start: {error}")
         finally:
             self.loop.kill(process)
+        if took_claim:
+            await self._replace_coordinator()
+
+    async def _replace_coordinator(self) -> None:
+        """Wait for the end of a coordinator that has lost its claim to another one, and start it again."""
+        former = self.coordinator
+        assert former is not None
+        self.say(f"{former.name} has lost its claim")
+        absence = self.disturb(inf)
+        for _ in range(ENDS_WITHIN):
+            if former.dead:
+                await self.start_coordinator()
+                absence.end = self.loop.time()
+                return
+            await asyncio.sleep(1)
+        self.broken.append(f"{former.name} has lost its claim {ENDS_WITHIN} s ago and still runs")
 
     def copy_database(self) -> Path | None:
         """As `sluice db backup`. Returns None unless every stage has a snapshot: after a restore, a stage without one begins again."""
@@ -566,15 +596,15 @@ class World:
         """True time, on the clock of leases."""
         return 1000 + self.loop.time()
 
-    def disturb(self, seconds: float, machine: str | None = None) -> Disturbance:
-        """Heartbeats may fail for this time from now on."""
-        self.disturbances.append(Disturbance(machine, self.loop.time(), self.loop.time() + seconds))
+    def disturb(self, seconds: float, machine: str | None = None, *, heartbeats: bool = True) -> Disturbance:
+        """Tasks may be without a working container for this time from now on. `heartbeats`: whether these may fail, too."""
+        self.disturbances.append(Disturbance(machine, self.loop.time(), self.loop.time() + seconds, heartbeats))
         return self.disturbances[-1]
 
     def _check_long_absence(self, container: Container) -> None:
         """Check that a container that lost its lease was disturbed for long enough."""
         end = self.loop.time()
-        parts = [each for each in self.disturbances if each.machine in (None, container.machine)]
+        parts = [each for each in self.disturbances if each.heartbeats and each.machine in (None, container.machine)]
         lasted, counted = 0.0, end - LEASE
         for each in sorted(parts, key=lambda each: each.begin):  # several may last at the same time
             lasted += max(0.0, min(each.end, end) - max(each.begin, counted))
