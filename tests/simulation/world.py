@@ -602,7 +602,10 @@ class World:
         return self.disturbances[-1]
 
     def _check_long_absence(self, container: Container) -> None:
-        """Check that a container that lost its lease was disturbed for long enough."""
+        """Check that a container that lost its lease was disturbed for long enough. A restored database may not know it: then its requests
+        are refused, and it must end."""
+        if not self.database_has(container.name):
+            return
         end = self.loop.time()
         parts = [each for each in self.disturbances if each.heartbeats and each.machine in (None, container.machine)]
         lasted, counted = 0.0, end - LEASE
