@@ -171,8 +171,8 @@ class _Unexpected(logging.Handler):
         self.found: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        told = record.args if isinstance(record.args, tuple) else ()
-        error = record.exc_info[1] if record.exc_info else next((each for each in told if isinstance(each, Bug)), None)
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        error = record.exc_info[1] if record.exc_info else next((each for each in arguments if isinstance(each, Bug)), None)
         ours = record.name.partition(".")[0] in OURS
         own = isinstance(error, (SluiceError, Killed)) and not isinstance(error, Bug)
         if ours and error is not None and not own:
