@@ -269,7 +269,8 @@ async def second_coordinator(world: World) -> None:
 
 async def restore_older_database(world: World) -> bool:
     """An operator restores a copy of the database while containers run. They do so only if no operator has changed anything since the
-    copy was made, because the restored database would lack that change."""
+    copy was made, because the restored database would lack that change. The run may have ended meanwhile, in a drain whose request was not
+    answered; it is active in the copy, and its containers are started again."""
     copy, acts = world.copy_database(), world.acts
     await asyncio.sleep(world.dice.choice((1, 10, 40)))
     if copy is None or world.acts != acts or not (world.draining is None or world.draining.done()):
@@ -281,6 +282,7 @@ async def restore_older_database(world: World) -> bool:
     await world.start_coordinator()
     absence.end = world.loop.time()
     await world.use_slots_of_model()
+    await world.start_ended_slots()
     return True
 
 

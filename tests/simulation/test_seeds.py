@@ -116,9 +116,9 @@ def test_new_seeds_break_no_invariant(record_property: Callable[[str, object], N
         if outcome.broken:
             fewest = fewest_faults(outcome.seed, seconds=SECONDS)
             faults = ",".join(str(each.number) for each in fewest.plan if each.name)
-            failed += [*fewest.trace, f"seed {outcome.seed} with the faults {faults}: {fewest.broken[0]}"]
+            failed += [f"seed {outcome.seed} with the faults {faults}: {fewest.broken[0]}", *fewest.trace]  # a report may cut the end off
             break
-    record_property(SUMMARY, f"simulation: {run} new seeds from {first}, {int(bool(failed))} failed")
+    record_property(SUMMARY, "\n".join([f"simulation: {run} new seeds from {first}, {int(bool(failed))} failed", *failed[:1]]))
     assert not failed, "\n".join(failed)
 
 

@@ -304,6 +304,8 @@ class World:
         """Whether a drain that empties the state was requested, and its end was not seen yet."""
         self.drain_id = ""
         self.drained_again = False
+        self.drains_without_answer: dict[RunId, tuple[float, timedelta]] = {}
+        """Of a run whose drain was requested without an answer: when first, and by how much the clock was ahead then."""
         """Whether the last request to drain was answered with an earlier drain."""
         self.lost: set[str] = set()
         """Names of blobs that the blob store has lost."""
@@ -465,6 +467,14 @@ class World:
             current = next((each.version for each in versions if each.current and each.run_id == self.run_id), None)
             if current is not None:
                 self._use_slots(await self._slots_of(current))
+
+    async def start_ended_slots(self) -> None:
+        """Start the containers of the run again where they have ended with it, if a restored database has it as active."""
+        run = await self.until_answered(lambda: self.operator().run(self.run_id))
+        for slot in [] if run.state.ended else self.slots.values():
+            if slot.run == self.run_id and slot.supervisor is not None and slot.supervisor.done():
+                self.say(f"slot {slot.name} is started again, because its run is active in the restored database")
+                self._begin_supervision(slot)
 
     # --- containers ------------------------------------------------------------------------------------------------
 
@@ -811,9 +821,13 @@ class World:
             uuid = (await self.operator().request_drain(request)).uuid
         except (Refused, CoordinatorUnreachable) as error:
             self.say(f"drain refused: {error}")
+            if isinstance(error, CoordinatorUnreachable):
+                self.drains_without_answer.setdefault(request.run_id, (began, ahead))
             return "REFUSED"
         self.acts += 1
-        repeated = self.drained_again = uuid == self.drain_id  # a run whose flush has failed is not drained again
+        repeated = uuid == self.drain_id  # a run whose flush has failed is not drained again
+        self.drained_again = repeated or request.run_id in self.drains_without_answer
+        began, ahead = self.drains_without_answer.get(request.run_id, (began, ahead))
         self.drain_id = uuid
         self.say(f"drain {uuid} of {self.run_id} ({mode})")
         self.empties = mode == "DEFAULT"
