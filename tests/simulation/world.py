@@ -831,14 +831,7 @@ class World:
         self.drain_id = uuid
         self.say(f"drain {uuid} of {self.run_id} ({mode})")
         self.empties = mode == "DEFAULT"
-        while True:
-            await asyncio.sleep(1)
-            try:
-                detail = await self.operator().drain(uuid)
-            except SluiceError:
-                continue
-            if detail.phase.value in ("DRAINED", "FAILED", "CANCELLED"):
-                break
+        detail = await self._end_of_drain(uuid)
         self.empties = False
         flushed = any(each.phase.value == "FLUSHING" for each in detail.phases) and mode == "DEFAULT"
         self.say(f"drain {uuid}: {detail.phase.value}{' after FLUSHING' if flushed else ''}")
@@ -856,6 +849,15 @@ class World:
         elif detail.phase.value == "DRAINED" and not deployed_since:
             self.build += 1
         return detail.phase.value
+
+    async def _end_of_drain(self, uuid: str) -> wire_drains.DrainDetail:
+        """Look at it every second until it has ended."""
+        while True:
+            await asyncio.sleep(1)
+            with suppress(SluiceError):
+                detail = await self.operator().drain(uuid)
+                if detail.phase.value in ("DRAINED", "FAILED", "CANCELLED"):
+                    return detail
 
     async def restore(self) -> None:
         """Choose the newest snapshot of a stage for a restore. After a drain that kept the state it contains all of the state."""
