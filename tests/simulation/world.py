@@ -304,7 +304,7 @@ class World:
         """Whether a drain that empties the state was requested, and its end was not seen yet."""
         self.drain_id = ""
         self.drained_again = False
-        self.drains_without_answer: dict[RunId, tuple[float, timedelta]] = {}
+        self.drains_without_answer: dict[str, tuple[float, timedelta]] = {}
         """Of a run whose drain was requested without an answer: when first, and by how much the clock was ahead then."""
         """Whether the last request to drain was answered with an earlier drain."""
         self.lost: set[str] = set()
