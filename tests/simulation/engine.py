@@ -61,7 +61,8 @@ class GrowingLedger(Ledger):
     """Partitions may be added to a stage between two batches of a lineage, or when a batch is repeated; it then reads nothing of them.
 
     `repeats`: a stage has begun a lineage at an older snapshot because an index was lost, so that records may be written twice.
-    `watermarks`: the watermarks of batches that have read records of the intermediate stream.
+    `watermarks`: the watermarks of batches that have read records of the intermediate stream. `states`: the state after each batch of a
+    lineage.
     """
 
     repeats: bool = False
@@ -69,6 +70,7 @@ class GrowingLedger(Ledger):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.watermarks: list[int] = []
+        self.states: dict[tuple[Lineage, int], Mapping[str, int]] = {}
         self._appended: dict[int, tuple[list[int], list[int], list[bool]]] = {}
 
     def reads(self, lineage: Lineage, batch: int, begin: Ends, end: Ends) -> None:
@@ -85,6 +87,10 @@ class GrowingLedger(Ledger):
             if former is not None and {each: begin.get(each) for each in former[1]} != former[1]:
                 raise self.fault(f"batch {batch} of {lineage} begins at {begin}, and the one before ended at {former[1]}")
         self.read[lineage, batch] = (begin, end)
+
+    def keeps(self, start: StageStart, batch: int, state: Mapping[str, int]) -> None:
+        super().keeps(start, batch, state)
+        self.states[start.lineage, batch] = state
 
     def appended(self, ends: Mapping[int, int], at: int, known: Collection[int]) -> None:
         """Records were appended to the input, up to these ends. Their event time is `at`, in milliseconds since 1970. `known`: the
@@ -109,6 +115,16 @@ class GrowingLedger(Ledger):
         ends, times, in_model = self._appended[partition]
         found = range(bisect_right(ends, begin), bisect_left(ends, end) + 1)
         return min((times[each] for each in found if in_model[each]), default=None)
+
+
+def stored_state(checkpoint: Path, batch: int) -> Mapping[str, int]:
+    """The state after the batch, read from the files of a checkpoint of any version of the job. Raises FileNotFoundError."""
+    files = {each: checkpoint / "state" / f"{each}.snapshot" for each in range(batch + 1)}
+    first = max((each for each, file in files.items() if file.exists()), default=-1)
+    state = Counter[str](json.loads(files[first].read_text())["sums"] if first >= 0 else {})
+    for each in range(first + 1, batch + 1):
+        state.update(json.loads((checkpoint / "state" / f"{each}.changelog").read_text())["added"])
+    return +state
 
 
 @dataclass(kw_only=True)

@@ -266,6 +266,7 @@ async def _live(world: World, outcome: Outcome, place: Place) -> None:
         async with asyncio.timeout(SETTLES_WITHIN):
             await _settle(world)
             await world.check_snapshots()
+            await world.check_restores()
             if place.removal:
                 await world.remove_job()
     except TimeoutError:

@@ -19,6 +19,7 @@ import httpx
 
 from containers.agent.agent import Agent
 from containers.agent.lifecycle import ExitReason
+from containers.cli.snapshots import copied
 from containers.engine import StageStart
 from containers.errors import EXIT_REPEATED_FAILURE
 from containers.settings import ContainerSettings
@@ -41,13 +42,14 @@ from sluice.deploy import deploy_request
 from sluice.streams.log import Headers, Log, Record, Writer
 from sluice.streams.port import StreamSystem
 from sluice.wire import drains as wire_drains
+from sluice.wire import snapshots as wire_snapshots
 from sluice.wire.body import DRAIN_RECORD_HEADER
 from sluice.wire.jobmodels import ChangeRequest, PlanRequest, RollbackRequest
 from sluice.wire.runs import RunReply, RunRequest
 from sluice.wire.samza import parse_job_model
 from sluice.wire.snapshots import BackupRequest, OperationReply, PinRequest, StoreBody, VerifyRequest
 from tests.simulation.database import DatabaseFaults, simulated_store
-from tests.simulation.engine import GrowingLedger, SimulatedEngine
+from tests.simulation.engine import GrowingLedger, SimulatedEngine, stored_state
 from tests.simulation.kafka import Brokers, KafkaLog, ModelledKafka
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.network import Network, Way
@@ -70,6 +72,9 @@ FIRST_CHORES_WITHIN = 10
 STAGES_OF_TASKS = 4
 KEPT_AT_LEAST = 3
 """Snapshots of each stage."""
+
+RESTORED = 3
+"""Retained snapshots that are restored at the end, at most."""
 
 BLOB_STORES = ("local", "remote")
 
@@ -1049,6 +1054,31 @@ class World:
             present = {(each.task, each.stage, each.checkpoint_id) for each in found.snapshots}
             for pin, snapshots in self.pinned.items():
                 self.broken += [f"the snapshot {each} of pin {pin} was deleted" for each in sorted(snapshots - present)]
+
+    async def check_restores(self) -> None:
+        """Restore some of the retained snapshots as `sluice snapshots restore --into` does, and compare each with the state that the stage
+        had after its batch."""
+        found = (await self.until_answered(lambda: self.operator().snapshots(self.job_name, None, None, None, 200))).snapshots
+        for each in self.dice.sample(found, min(len(found), RESTORED)):
+            state = self.ledger.states.get((Lineage(each.lineage), -1 if each.batch_id is None else each.batch_id))
+            stores = sorted(name for name, marker in each.markers.items() if marker.index.rpartition("/")[2] not in self.lost)
+            if state is not None and stores:
+                await self._check_restored(each, self.dice.choice(stores), state)
+
+    async def _check_restored(self, snapshot: wire_snapshots.SnapshotReply, store: str, state: Mapping[str, int]) -> None:
+        into, batch = self.directory / f"{self.prefix}restored {snapshot.checkpoint_id}", snapshot.batch_id
+        what = f"snapshot {snapshot.checkpoint_id} of {snapshot.task}/{snapshot.stage}, restored from {store},"
+        assert batch is not None
+        try:
+            client = self.operator()
+            await copied(client, self.job_name, snapshot.task, snapshot.stage, snapshot.checkpoint_id, into, store, quiet=True)
+            restored = stored_state(into, batch)
+        except (SluiceError, FileNotFoundError) as error:
+            self.broken.append(f"{what} cannot be read: {error!r}")
+            return
+        if restored != state:
+            self.broken.append(f"{what} has {restored} after batch {batch}, not {dict(state)}")
+        self.say(f"{what} has the state after batch {batch}")
 
     def _check_verified(self, ended: OperationReply) -> None:
         self.say(f"snapshots: {ended.error or ended.result}".replace(str(self.directory), "DIRECTORY"))  # the directory's name is random

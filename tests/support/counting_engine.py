@@ -123,9 +123,9 @@ class Ledger:
             if stage == start.declared.stage.name and task != start.task and (lost := sorted({*keys} & {*held})):
                 raise self.fault(f"{start.query} reads records of {', '.join(lost)}, whose state {task} has")
 
-    def keeps(self, start: StageStart, keys: Collection[str]) -> None:
-        """Its state has these keys now."""
-        self.keys[start.declared.stage.name, start.task] = keys
+    def keeps(self, start: StageStart, batch: int, state: Mapping[str, int]) -> None:
+        """This is its state after the batch."""
+        self.keys[start.declared.stage.name, start.task] = [key for key, amount in state.items() if amount]
 
 
 def summed(
@@ -331,7 +331,7 @@ class CountingEngine(DiskEngine):
         write_whole(directory / "state" / f"{batch}.changelog", json.dumps(changes))
         self._step()
         write_whole(directory / "commits" / str(batch), f'v1\n{{"nextBatchWatermarkMs":{self._natural_watermark(start, batch)}}}')
-        self.ledger.keeps(start, [key for key, amount in (before + added - out).items() if amount])
+        self.ledger.keeps(start, batch, before + added - out)
         self._step()
         assert self._callbacks is not None
         self._callbacks.on_batch(self._report(start, batch, end))
