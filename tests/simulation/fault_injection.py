@@ -316,6 +316,29 @@ async def blob_store_of_coordinator_fails(world: World) -> None:
     world.later(seconds, lambda: setattr(world, "coordinator_blobs_fail", None))
 
 
+async def one_blob_store_fails(world: World) -> bool:
+    """The run is backed up to two blob stores, and one of them fails for everybody, in half of the cases while all machines are lost."""
+    if world.moving or world.failing_store:
+        return False
+    await world.set_backup(BLOB_STORES)
+    await asyncio.sleep(world.dice.choice((1, 10, 30)))
+    seconds, fails = world.dice.choice((10, 60, 180)), (world.dice.choice((Fault.FAIL, Fault.LOST, Fault.HANG)), 1.0)
+    world.failing_store = world.dice.choice(BLOB_STORES)
+    world.blobs_fail = world.coordinator_blobs_fail = fails
+    world.say(f"blob store {world.failing_store} fails: {fails}")
+    world.disturb(seconds, heartbeats=False)
+    world.later(seconds, lambda: _end_failure(world))
+    if world.dice.random() < 0.5:
+        for container in _running(world):
+            world.slots[container.slot].loses_disk = True
+            world.kill(container, "with its machine")
+    return True
+
+
+def _end_failure(world: World) -> None:
+    world.blobs_fail, world.coordinator_blobs_fail, world.failing_store = None, None, ""
+
+
 async def database_away(world: World) -> None:
     seconds = world.dice.choice((1, 10, 19, 150))
     world.say(f"the database is away for {seconds} s")
@@ -568,6 +591,48 @@ async def take_claim_over(world: World) -> bool:
     return True
 
 
+BESIDE = (
+    kill_container,
+    kill_container_in_a_step,
+    freeze_container,
+    suspend_machine,
+    stop_container,
+    cut_container_off,
+    replace_container,
+    lose_packets,
+    lose_answers,
+    jump_clock,
+    blob_store_fails,
+    lose_index,
+    database_away,
+    commit_without_answer,
+    grow_input,
+)
+"""Faults that begin while no coordinator answers."""
+
+
+async def faults_during_an_outage(world: World) -> None:
+    """The coordinator is killed or frozen, and other faults begin before it answers again."""
+    process, killed = world.coordinator, world.dice.random() < 0.7
+    assert process is not None
+    seconds, absence = world.dice.choice((5, 18, 60)), world.disturb(inf)
+    if killed:
+        world.kill_coordinator()
+    else:
+        world.say(f"{process.name} is frozen")
+        world.loop.freeze(process)
+    others = world.dice.choices(BESIDE, k=world.dice.choice((1, 2, 3)))
+    for other in others:
+        await asyncio.sleep(world.dice.uniform(0, seconds / len(others)))
+        world.say(f"during the outage: {other.__name__}")
+        await other(world)
+    if killed:
+        await world.start_coordinator()
+    else:
+        world.loop.thaw(process)
+    absence.end = world.loop.time()
+
+
 POSTGRESQL_FAULTS = frozenset(each.__name__ for each in (lose_sessions, take_claim_over))
 """Those that happen only where the database is PostgreSQL."""
 
@@ -631,6 +696,8 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[bool | None]]] = {
         slow_batches,
         move_backup_in_a_batch,
         drain_that_fails,
+        faults_during_an_outage,
+        one_blob_store_fails,
     )
 }
 
@@ -644,7 +711,7 @@ async def heal(world: World) -> None:
         _end_slowness(container.engines)
         if container.process.frozen:
             _resume(world, container)
-    world.blobs_fail = world.coordinator_blobs_fail = None
+    _end_failure(world)
     world.database.away = False
     world.network.ways.clear()
     if world.brokers is not None:

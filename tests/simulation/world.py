@@ -57,7 +57,7 @@ from tests.simulation.network import Server as HttpServer
 from tests.simulation.postgresql import Server
 from tests.support.agents import two_stages
 from tests.support.counting_engine import summed
-from tests.support.faults import Fault, FaultyBlobs, Operation
+from tests.support.faults import Fault, FaultyBlobs
 
 T = TypeVar("T")
 
@@ -287,6 +287,8 @@ class World:
         """How operations of containers on the blob store fail, and with which probability."""
         self.coordinator_blobs_fail: tuple[Fault, float] | None = None
         """The same, of coordinators."""
+        self.failing_store = ""
+        """The only blob store that fails; empty: all."""
         self.database = DatabaseFaults(chance)
         self.producer = Writer(Lineage("producer"), "producer", Generation(1))
         self.produced = 0
@@ -554,7 +556,9 @@ class World:
             make_engine,
             renewed,
             lease_lost,
-            lambda url: wrapped(FaultyBlobs(open_blob_store(url, clock), self._blob_fault), Requests(), clock=clock),
+            lambda url: wrapped(
+                FaultyBlobs(open_blob_store(url, clock), lambda operation: self._blob_fault(url, self.blobs_fail)), Requests(), clock=clock
+            ),
             on_slot=lambda name: self._spare_takes(slot, made[0], name),
         )
         life = process.context().run(lambda: self.loop.create_task(agent.run(), name=name))
@@ -585,14 +589,11 @@ class World:
         former.removed = True
         self.slots[name] = spare
 
-    def _blob_fault(self, operation: Operation) -> Fault | None:
-        return self._drawn(self.blobs_fail)
-
     def _open_blobs(self, url: str, clock: ProductClock) -> BlobStore:
-        return FaultyBlobs(open_blob_store(url, clock), lambda operation: self._drawn(self.coordinator_blobs_fail))
+        return FaultyBlobs(open_blob_store(url, clock), lambda operation: self._blob_fault(url, self.coordinator_blobs_fail))
 
-    def _drawn(self, failing: tuple[Fault, float] | None) -> Fault | None:
-        if failing is None:
+    def _blob_fault(self, url: str, failing: tuple[Fault, float] | None) -> Fault | None:
+        if failing is None or (self.failing_store and not url.endswith(f"/{self.failing_store}")):
             return None
         fault, share = failing
         return fault if self.chance.random() < share else None
