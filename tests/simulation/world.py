@@ -1059,7 +1059,8 @@ class World:
     async def check_restores(self) -> None:
         """Restore some of the retained snapshots as `sluice snapshots restore --into` does, and compare each with the state that the stage
         had after its batch."""
-        found = (await self.until_answered(lambda: self.operator().snapshots(self.job_name, None, None, None, 200))).snapshots
+        reply = await self.until_answered(lambda: self.operator().snapshots(self.job_name, None, None, None, 200))
+        found = [each for each in reply.snapshots if each.retained_by]
         for each in self.dice.sample(found, min(len(found), RESTORED)):
             state = self.ledger.states.get((Lineage(each.lineage), -1 if each.batch_id is None else each.batch_id))
             stores = sorted(name for name, marker in each.markers.items() if marker.index.rpartition("/")[2] not in self.lost)
