@@ -30,7 +30,7 @@ after its lease, and the wall clock may have jumped."""
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
     """A drain in progress at the last run of the chore, with the number of stages at each step. `waited`: time since the first container
-    began to stop. `in_phase`: time since the current phase began."""
+    began to stop; zero before that. `in_phase`: time since the current phase began."""
 
     drain: DrainRow
     waited: timedelta
@@ -64,7 +64,8 @@ class DrainDeadlines:
             self._count({phase: count for phase, count in (await tx.drains.outcomes()).items() if phase.over})
             progress = [self._progress(each, await tx.drains.step_counts(each.drain_id)) for each in await tx.drains.active()]
         self.active = progress
-        self._waits.end_round({(each.drain.drain_id, phase) for each in progress for phase in (None, each.drain.phase)})
+        begun = [each.drain.drain_id for each in progress if each.drain.stopping_at is not None]
+        self._waits.end_round({*((each.drain.drain_id, each.drain.phase) for each in progress), *((drain, None) for drain in begun)})
         self._reported &= {(each.drain.drain_id, phase) for each in progress for phase in Phase}
         done: Counter[str] = Counter()
         for each in progress:
@@ -87,11 +88,13 @@ class DrainDeadlines:
     def _progress(self, drain: DrainRow, steps: Mapping[Step, int]) -> DrainProgress:
         """Measured with the monotonic clock: a jump of the wall clock must not fail a drain whose state is half flushed."""
         at_most = max(timedelta(0), drain.hard - AFTER_RESTART - self.longest_lease())
-        waited = self._waits.waited((drain.drain_id, None), drain.stopping_at or drain.requested_at, at_most)
-        in_phase = self._waits.waited((drain.drain_id, drain.phase), drain.entered_at, waited)
+        began, waited = drain.stopping_at, timedelta(0)
+        if began is not None:  # a wait that is looked at before would begin at the request
+            waited = self._waits.waited((drain.drain_id, None), began, at_most)
+        in_phase = self._waits.waited((drain.drain_id, drain.phase), drain.entered_at, at_most if began is None else waited)
         now = self.clock.now()
-        began = None if drain.stopping_at is None else now - waited
-        return DrainProgress(drain, waited, in_phase, is_late(drain.times, drain.phase, began, now - in_phase, now), steps)
+        late = began is not None and is_late(drain.times, drain.phase, now - waited, now - in_phase, now)
+        return DrainProgress(drain, waited, in_phase, late, steps)
 
     async def _blockers(self, drain: DrainRow) -> str:
         found = await self.drains.describe(drain.drain_id)

@@ -303,6 +303,27 @@ async def test_a_run_that_has_ended_has_no_plan(caller: Caller) -> None:
 # --- deadlines and pins of a drain that is active -----------------------------------------------------------------------
 
 
+async def test_a_drain_that_has_waited_long_for_its_first_container_has_its_whole_time_from_then_on(
+    caller: Caller, clock: FakeClock
+) -> None:
+    run = await deployed(caller)
+    await run.requested(softDeadlineSeconds=60, hardDeadlineSeconds=600)
+    for _ in range(20):
+        await caller.run_chore("watch_drains")
+        clock.advance(60)
+    await caller.registered(run.run_id, "c1")
+    clock.advance(30)
+    await caller.run_chore("watch_drains")
+    reported = await run.drain_status()
+    assert (reported["phase"], reported["late"]) == ("STOPPING", False)
+    clock.advance(569)
+    await caller.run_chore("watch_drains")
+    assert (await run.drain_status())["phase"] == "STOPPING"
+    clock.advance(1)
+    await caller.run_chore("watch_drains")
+    assert (await run.drain_status())["phase"] == "FAILED"
+
+
 async def test_a_second_request_with_later_deadlines_extends_the_drain(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
     first = await run.requested(softDeadlineSeconds=10, hardDeadlineSeconds=20)
