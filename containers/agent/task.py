@@ -15,7 +15,7 @@ from containers.agent.queries import Queries
 from containers.agent.stage import Stage
 from containers.engine import StageStart
 from sluice.client.agents import AgentClient
-from sluice.core.errors import Unavailable
+from sluice.core.errors import LeaseLost, Unavailable
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, TaskName
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
 from sluice.job import Job
@@ -219,7 +219,7 @@ class AssignedTask:
 
     async def release(self) -> None:
         """Stop its queries between two batches, commit, report the last progress, and release the task if this container owns it. Raises
-        StillActing, LeaseLost."""
+        StillActing, and LeaseLost for a report."""
         context = self._context
         with about(task=self.task):
             self._releasing.set()
@@ -230,7 +230,10 @@ class AssignedTask:
             generation = self.generation
             if generation is not None:
                 await context.lifecycle.until_answered(context.reporter.flush)
-                await context.lifecycle.until_answered(lambda: context.coordinator.release(context.run_id, self.task, generation))
+                try:
+                    await context.lifecycle.until_answered(lambda: context.coordinator.release(context.run_id, self.task, generation))
+                except LeaseLost as lost:  # an answer was lost, and the next owner has the task; a lost lease ends the heartbeats, too
+                    log.info("task %s has another owner already: %s", self.task, lost)
                 if not context.lifecycle.exiting:  # otherwise it may have to be repeated at the exit
                     self.generation = None
                     log.info("task %s is released", self.task)

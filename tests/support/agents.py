@@ -51,6 +51,7 @@ class Wire(httpx.AsyncBaseTransport):
     """Called for each request that is cut off, except reports of watermarks, whose order relative to heartbeats varies."""
     holding: dict[str, asyncio.Event] = field(default_factory=dict)
     losing: set[str] = field(default_factory=set)
+    breaking: set[str] = field(default_factory=set)
     held: asyncio.Event = field(default_factory=asyncio.Event)
     answered: Counter[str] = field(default_factory=Counter)
     foreign: dict[str, list[httpx.Response]] = field(default_factory=dict)
@@ -72,6 +73,9 @@ class Wire(httpx.AsyncBaseTransport):
             if request.url.path.endswith(end):
                 self.held.set()
                 await go_on.wait()
+        for end in [each for each in self.breaking if request.url.path.endswith(each)]:
+            self.breaking.discard(end)
+            raise httpx.ReadError("broken", request=request)
         for end in [each for each in self.losing if request.url.path.endswith(each)]:
             self.losing.discard(end)
             self.held.set()
@@ -88,6 +92,12 @@ class Wire(httpx.AsyncBaseTransport):
         """Delay answers to paths with this end until the event is set. The coordinator has already processed the requests."""
         self.holding[end] = asyncio.Event()
         return self.holding[end]
+
+    def break_after(self, end: str) -> asyncio.Event:
+        """Break the connection instead of the next answer to a path with this end, when the event is set. The coordinator has then already
+        processed the request."""
+        self.breaking.add(end)
+        return self.hold(end)
 
     def lose(self, end: str) -> None:
         """Lose the next answer to a path with this end. The coordinator has already processed the request."""

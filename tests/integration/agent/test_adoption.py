@@ -279,6 +279,20 @@ async def test_no_query_of_a_task_starts_before_its_former_container_has_stopped
     assert await all_on(there, run_id) == 2
 
 
+async def test_a_release_whose_answer_is_lost_ends_no_container_although_the_next_owner_has_the_task(there: Place) -> None:
+    run_id = await four_tasks(there)
+    zero = start(there, run_id, "c0")
+    await acting(zero.engine, 4)
+    broken = zero.wire.break_after("/release")
+    await patched(there, run_id, containers=2)
+    one = start(there, run_id, "c1", "1")
+    await acting(one.engine, 2)
+    broken.set()
+    await zero.wire.after("adopted")
+    assert await all_on(there, run_id) == 2
+    assert (zero.lost, len(zero.engine.acting), len(one.engine.acting)) == ([], 2, 2)
+
+
 async def test_an_adoption_is_reported_after_an_outage_of_the_coordinator(there: Place) -> None:
     run_id = await four_tasks(there)
     zero = start(there, run_id, "c0")
