@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import NoReturn
 
 import pytest
 from hypothesis import example, given, settings
@@ -206,6 +207,36 @@ def test_thinning_never_allows_a_reader_more(ends: list[int], position: int, lim
     assert found is NoCap.HOLD or (isinstance(before, datetime) and isinstance(found, datetime) and found <= before)
     if steps:
         assert kept[-1] == steps[-1]
+
+
+class CountedEnds(dict[Ssp, int]):
+    """Ends that cannot be iterated over, and that count how often they were looked up."""
+
+    lookups = 0
+
+    def __iter__(self) -> Iterator[Ssp]:
+        raise AssertionError("all partitions of the stream are iterated over")
+
+    def items(self) -> NoReturn:
+        raise AssertionError("all partitions of the stream are iterated over")
+
+    def __contains__(self, ssp: object) -> bool:
+        CountedEnds.lookups += 1
+        return super().__contains__(ssp)
+
+
+def test_the_work_for_a_reader_does_not_grow_with_the_partitions_of_the_stream() -> None:
+    of_all = CountedEnds({Ssp("log", "mid", each): each for each in range(1000)})
+    assert own(step(1, of_all), {P1: 5}).ends == {P1: 1}
+
+
+def test_forgetting_steps_takes_work_in_proportion_to_the_readers_plus_the_steps() -> None:
+    partitions = [Ssp("log", "mid", each) for each in range(100)]
+    steps = [step(minute, CountedEnds(dict.fromkeys(partitions, minute))) for minute in range(60)]
+    readers = [{each: 59} for each in partitions[1:]]
+    CountedEnds.lookups = 0
+    assert len(thinned(steps, [*readers, {partitions[0]: 30}], 64)) == 30
+    assert CountedEnds.lookups < 2 * (len(readers) + len(steps))
 
 
 # --- a simulation ----------------------------------------------------------------------------------------------------
