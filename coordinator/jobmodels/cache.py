@@ -53,7 +53,10 @@ class JobModels:
         """Replace the cache by what the database has. Called at the start, and when memory may differ from the database."""
         self._decoded.clear()
         async with self._store.read() as tx:
-            for job in await tx.runs.jobs():
+            jobs = await tx.runs.jobs()
+            for removed in self._served.keys() - {each.job for each in jobs}:
+                del self._served[removed]
+            for job in jobs:
                 run = await tx.runs.get(job.current_run)
                 if run is not None:
                     self.serve(run.job, run.run_id, run.model_version, await self.decoded(tx, run))

@@ -139,6 +139,18 @@ async def test_the_lease_of_a_registration_that_the_database_has_lost_is_still_w
     assert cut.coordinator.api.state.parts.leases.free_at("c1") == clock.elapsed() + 35
 
 
+async def test_a_job_whose_removal_was_not_answered_is_not_served_any_more(cut: Caller, proxy: PostgresProxy, clock: FakeClock) -> None:
+    run_id = (await cut.deploy())["runId"]
+    await cut.stop(run_id)
+    clock.advance(1)
+    assert (await cut.run(run_id))["state"] == "STOPPED"
+    assert (await cut.http.get("/jobModel?job=flight-delays")).status_code == 200
+    proxy.cut_commit_of = "jobs"
+    assert (problem_slug(await cut.http.delete("/jobs/flight-delays")), proxy.cut) == ((503, "store-unavailable"), 1)
+    await resynchronised(cut)
+    assert problem_slug(await cut.http.get("/jobModel?job=flight-delays")) == (404, "no-job-model")
+
+
 # --- SQLite ---
 
 

@@ -63,7 +63,7 @@ class PostgresProxy:
 
     async def _hold(self, data: bytes, written: bytes | None) -> None:
         """Wait before these bytes are sent to the server, if they are to be delayed."""
-        if written is not None and self.hold_transaction_of and f"INTO {self.hold_transaction_of} ".encode() in written:
+        if written is not None and self.hold_transaction_of and _writes_to(self.hold_transaction_of, written):
             self.hold_transaction_of = ""
         elif self.hold_statement and self.hold_statement.encode() in data:
             self.hold_statement = ""
@@ -81,9 +81,9 @@ class PostgresProxy:
             with suppress(OSError):
                 while data := await reader.read(1 << 16):
                     written = statements.commits(data)
-                    if written is not None and self.cut_commit_of and f"INTO {self.cut_commit_of} ".encode() in written:
+                    if written is not None and self.cut_commit_of and _writes_to(self.cut_commit_of, written):
                         cutting, self.cut_commit_of = True, ""
-                    if written is not None and self.hold_commit_of and f"INTO {self.hold_commit_of} ".encode() in written:
+                    if written is not None and self.hold_commit_of and _writes_to(self.hold_commit_of, written):
                         holding, self.hold_commit_of = True, ""
                     await self._hold(data, written)
                     server_writer.write(data)
@@ -106,6 +106,11 @@ class PostgresProxy:
 
         with suppress(asyncio.CancelledError):  # the event loop ends
             await asyncio.gather(to_server(), to_client())
+
+
+def _writes_to(table: str, written: bytes) -> bool:
+    """Whether these statements add rows to the table or delete some."""
+    return any(f"{verb} {table} ".encode() in written for verb in ("INTO", "DELETE FROM"))
 
 
 @asynccontextmanager
