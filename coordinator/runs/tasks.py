@@ -71,11 +71,13 @@ class StageStart:
 
 @dataclass(frozen=True, slots=True)
 class _Assignment:
-    """The assignment of a job at a run and a version of its model. `owned`: the same by task."""
+    """The assignment of a job at a run and a version of its model. `owned`: the same by task. `starts`: the run's start offsets, which a
+    version may add to."""
 
     of: tuple[RunId, int]
     whole: PreviousAssignment
     owned: Mapping[TaskName, Sequence[Ssp]]
+    starts: Mapping[Ssp, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +186,11 @@ class Tasks:
             drain = await drain_of(tx, run) if run.state is RunState.DRAINING else None
             if row is not None and row.owner != hold:
                 await self._leave_checkpoint(tx, run, task, row.owner.holder, execution_id)
-            stages = await self._starts(tx, run, task_model)
+            assigned = await self._assignment(tx, run)
+            stages = await self._starts(tx, run, task_model, assigned.starts)
             await _check_compares(tx, execution_id, stages)
             if drain is not None:
                 stages = [replace(each, step=await _step(tx, drain, each.store)) for each in stages]
-            assigned = await self._assignment(tx, run)
             starts: dict[Ssp, int] = {}
             for ssp, at in (found for each in stages for found in each.starts.items()):
                 starts[ssp] = min(at, starts.get(ssp, at))
@@ -198,13 +200,14 @@ class Tasks:
         return acquired
 
     async def _assignment(self, tx: ReadTransaction, run: RunRow) -> _Assignment:
-        """Cached, because it has a row for each partition, and all tasks of a run need it when the run starts."""
+        """Cached, because it has rows for each partition, and all tasks of a run need it when the run starts."""
         known = self._assignments.get(run.job)
         if known is None or known.of != (run.run_id, run.model_version):
             whole, owned = await tx.jobmodels.assignment(run.job), defaultdict[TaskName, list[Ssp]](list)
             for ssp, task in whole.tasks.items():
                 owned[task].append(ssp)
-            known = self._assignments[run.job] = _Assignment((run.run_id, run.model_version), whole, owned)
+            starts = await tx.runs.start_offsets(run.run_id)
+            known = self._assignments[run.job] = _Assignment((run.run_id, run.model_version), whole, owned, starts)
         return known
 
     async def _check(
@@ -223,11 +226,10 @@ class Tasks:
             raise TaskNotYours(f"task {task} belongs to slot {found[0]}, not to slot {container.processor_id}")
         return found
 
-    async def _starts(self, tx: WriteTransaction, run: RunRow, task: TaskModel) -> Sequence[StageStart]:
+    async def _starts(self, tx: WriteTransaction, run: RunRow, task: TaskModel, run_starts: Mapping[Ssp, int]) -> Sequence[StageStart]:
         """The start of each stage that reads partitions of this task. A stage that starts for the first time gets a lineage. The start
         offsets of a stateless stage are stored, because another task may continue from them before this one has reported."""
         known = {row.stage: row for row in await tx.fleet.stage_states(run.job, task.name)}
-        run_starts = await tx.runs.start_offsets(run.run_id)
         kept = await kept_operators(tx, run.job, list(known.values()))
         found = []
         for name, ssps in run.spec.by_stage(task.ssps).items():

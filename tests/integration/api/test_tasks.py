@@ -6,6 +6,7 @@ import asyncio
 
 import httpx
 import pytest
+from sqlalchemy import event
 
 from coordinator.fleet.expiry import ExpireLeases
 from sluice.core.ids import JobName, TaskName
@@ -30,6 +31,25 @@ async def test_the_first_owner_gets_generation_lineage_and_starts(caller: Caller
 
 async def test_acquiring_again_gives_the_same_answer(caller: Caller, run_id: str) -> None:
     assert await caller.acquired(run_id, "c1") == await caller.acquired(run_id, "c1")
+
+
+async def test_what_all_tasks_of_a_run_need_is_read_once_and_not_with_each_acquire(caller: Caller) -> None:
+    run = await caller.deploy(chained_body(partitions=2))
+    await caller.registered(run["runId"], "c1")
+    await caller.acquired(run["runId"], "c1", task="Partition 0")
+    statements: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    engine = caller.coordinator.api.state.parts.health.store.engine.sync_engine
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        await caller.acquired(run["runId"], "c1", task="Partition 1")
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+    assert [each for each in statements if "FROM containers" in each]
+    assert not [each for each in statements if "FROM starts" in each or "FROM assignments" in each]
 
 
 async def test_every_task_and_stage_has_its_own_lineage(caller: Caller) -> None:
