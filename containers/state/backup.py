@@ -3,7 +3,8 @@
     schedule        a commit is due after `interval`, or after `max_replay` batches; with an interval of 0, after every batch
     back-pressure   a batch waits before it computes while a commit is overdue by `max_delay`; with an interval of 0, until the batch before
                     is durable
-    fatal           a commit that is overdue by another `timeout` ends the container, because the work that it can lose would be unbounded
+    fatal           a commit that is overdue by another `timeout` ends the container, unless its last attempt has put files that the next
+                    one need not put again
 
 While the run has no blob store for backups, no commit is due, and no batch waits. The blob stores may change at any time.
 
@@ -247,9 +248,10 @@ class Backup:
             await self._new_batch.wait()
 
     async def _commit_or_warn(self, up_to: int) -> None:
-        """Commit. A temporary failure is logged, and the caller repeats the commit. A failure that lasts too long, and any other error, is
-        raised and also ends `run`."""
+        """Commit. A temporary failure is logged, and the caller repeats the commit. A failure that lasts too long without any progress, and
+        any other error, is raised and also ends `run`."""
         limit = self._state.policy.max_delay + self._state.policy.timeout
+        before = self._commits.unreported_bytes
         try:
             try:
                 async with asyncio.timeout(limit.total_seconds()):
@@ -259,7 +261,7 @@ class Backup:
             except (Unavailable, TimeoutError) as error:
                 self._state.meter(self._start).backup.failed += 1
                 self._failed_with = str(error) or "it took too long"
-                if self._overdue(limit):
+                if self._overdue(limit) and self._commits.unreported_bytes <= before:
                     raise CommitOverdue(f"{self._start.query} was not backed up for {limit}: {error}") from error
                 log.warning("%s was not backed up; retrying: %s", self._start.query, error or "it took too long")
                 await asyncio.sleep(RETRY_DELAY.total_seconds())

@@ -113,6 +113,7 @@ class StateContext:
         self.meters: dict[tuple[TaskName, StageName], BackupMeter] = {}
         self._settings = settings
         self._streams: Mapping[str, StreamId] = {}
+        self._usable_for = timedelta(0)
         self._threads = ThreadPoolExecutor(max_workers=DISK_THREADS, thread_name_prefix="sluice-disk")
         self.copies = Copies(self.checkpoints, settings.processor_id, self.in_thread)
 
@@ -133,7 +134,9 @@ class StateContext:
         """Use the run's blob stores; see `Destinations.adopt`. Also raises BadSettings if a commit may take so long that its blobs are
         collected as garbage."""
         if run.backup_to and run.garbage_grace_seconds is not None:
-            self.policy.check(timedelta(seconds=run.garbage_grace_seconds))
+            grace = timedelta(seconds=run.garbage_grace_seconds)
+            self.policy.check(grace)
+            self._usable_for = grace - self.policy.longest
         self._streams = {stream.name: StreamId(stream.system, stream.stream) for stream in run.streams}
         await self.destinations.adopt(run)
 
@@ -154,7 +157,7 @@ class StateContext:
             ttl=timedelta(days=self._settings.blob_ttl_days),
         )
         context = TransferContext(blobs, self.key(start), self.meter(start).backup, in_thread=self.in_thread)
-        return Uploader(context, settings, self.clock, lambda: new_uuid().hex)
+        return Uploader(context, settings, self.clock, lambda: new_uuid().hex, lambda: self._usable_for)
 
     def restorer(self, blobs: BlobStore, start: StageStart) -> Restorer:
         return self.restorer_of(blobs, self.key(start), self.meter(start).restore)

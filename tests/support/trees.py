@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 from hypothesis import strategies as st
@@ -97,6 +98,8 @@ class Place:
     files: LocalFiles = field(default_factory=LocalFiles)
     clock: FakeClock = field(default_factory=FakeClock)
     newest: BlobId | None = None
+    usable: timedelta = timedelta(0)
+    """For how long an upload may use what a failed one has put."""
 
     def __post_init__(self) -> None:
         self._ids = (f"{number:016x}" for number in itertools.count(1))
@@ -107,7 +110,8 @@ class Place:
         return self.root / "hourly"
 
     def new_uploader(self) -> Uploader:
-        return Uploader(TransferContext(self.blobs, KEY, Transfers(), self.files), self.settings, self.clock, lambda: next(self._ids))
+        context = TransferContext(self.blobs, KEY, Transfers(), self.files)
+        return Uploader(context, self.settings, self.clock, lambda: next(self._ids), lambda: self.usable)
 
     def make(self, tree: Tree) -> None:
         make(self.store, tree)

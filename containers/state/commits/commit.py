@@ -90,6 +90,11 @@ class CommitState:
         """Whether a blob store of the run's backups does not have the complete newest snapshot."""
         return not self.indexes.keys() - self.damaged - self.to_repair >= state.destinations.to.keys()
 
+    @property
+    def unreported_bytes(self) -> int:
+        """See `Uploader.unreported_bytes`: of all blob stores."""
+        return sum(each.unreported_bytes for each in self.uploaders.values())
+
     async def wait_for_cleanup(self) -> None:
         """Wait until the frozen copy of the last commit is removed."""
         if self.cleanup is not None:

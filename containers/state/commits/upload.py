@@ -6,7 +6,8 @@
              the snapshot is reported
     index    put last: until then the blobs are garbage, which expires
 
-Every put has a new blob id. So neither a failed upload nor one by a former owner of the task changes an existing blob.
+Every put has a new blob id. So neither a failed upload nor one by a former owner of the task changes an existing blob. The next upload uses
+the files that a failed one has put, as long as they cannot have been collected as garbage.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from containers.state.transfer import FileInParts, TransferContext, in_parallel
 from sluice.blobs.port import Purpose, RequestContext
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings
-from sluice.core.ids import Generation, Ssp
+from sluice.core.ids import Generation, Instant, Ssp
 from sluice.core.snapshots.fingerprint import Fingerprint, fingerprint
 from sluice.core.snapshots.indexjson import encoded
 from sluice.core.snapshots.snapshot import (
@@ -85,12 +86,22 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """`marker` has no index yet."""
+    """`marker` has no index yet. `present`: the entries of files that an upload without a snapshot has put, by path."""
 
     found: DirDiff
     changed: Mapping[str, LocalFile]
+    present: Mapping[str, FileIndex]
     puts: Sequence[Put]
     marker: Marker
+
+
+@dataclass(frozen=True, slots=True)
+class _PutFile:
+    """A file in the blob store of which no snapshot is known yet. `since`: when its upload began."""
+
+    entry: FileIndex
+    fingerprint: Fingerprint
+    since: Instant
 
 
 class Uploader:
@@ -102,15 +113,24 @@ class Uploader:
         settings: CommitSettings,
         clock: Clock,
         new_id: Callable[[], str],
+        usable_for: Callable[[], timedelta] = timedelta,
     ) -> None:
-        """`new_id` returns at least 16 random hex digits."""
+        """`new_id` returns at least 16 random hex digits. `usable_for`: how long after its put a later upload may use a blob to which no
+        snapshot refers."""
         self._context = context
+        self._usable_for = usable_for
         self._settings = settings
         self._clock = clock
         self._new_id = new_id
         self._previous: tuple[BlobId, SnapshotIndex] | None = None
         self._follows: BlobId | None = None
         self._known: dict[Identity, Fingerprint] = {}
+        self._put: dict[Identity, _PutFile] = {}
+
+    @property
+    def unreported_bytes(self) -> int:
+        """The size of the files that were put, and that the next upload need not put again."""
+        return sum(identity.size for identity in self._put)
 
     async def begin(self, previous: BlobId | None) -> None:
         """Continue after that snapshot; None if there is none. Raises what `read_index` raises."""
@@ -121,6 +141,7 @@ class Uploader:
     def begin_whole(self, previous: BlobId | None) -> None:
         """Continue after that snapshot without using its blobs: the next upload has everything. For a snapshot that has lost blobs."""
         self._previous, self._follows = None, previous
+        self._put.clear()
 
     async def upload(
         self,
@@ -132,21 +153,37 @@ class Uploader:
     ) -> tuple[Marker, SnapshotIndex]:
         """Put what the blob store does not have, and then the index, which also contains `offsets` and `continuation`. Raises
         BlobUnavailable, BlobStoreUnusable, FileChanged, FileUnreadable, CheckpointUnreadable. After an error, nothing refers to the new
-        blobs, and they expire."""
-        millis = self._millis()
+        blobs, and they expire unless a later upload uses them."""
+        millis, began = self._millis(), self._clock.elapsed()
         before = self._previous[1].root if self._previous is not None else None
         local, unread = await self._context.run(lambda: self._list(frozen.directory, before))
+        self._put = self._usable(local, began)
         known = self._known | await self._context.fingerprints(frozen.directory, unread)
         plan = await self._context.run(lambda: self._plan(local, before, known))
         self._context.progress.planned(plan.marker.uploaded_files, plan.marker.uploaded_bytes)
         self._context.progress.retained(plan.marker.files - plan.marker.uploaded_files, plan.marker.retained_bytes)
         upload = _Upload(self._context, frozen.directory, plan.changed, partial(self._put_blob, Kind.DATA, millis))
-        await in_parallel((partial(upload.put, put) for put in plan.puts), self._settings.concurrency)
-        root = await self._context.run(lambda: next_index(plan.found, dict(upload.indexes())))
+        try:
+            await in_parallel((partial(upload.put, put) for put in plan.puts), self._settings.concurrency)
+        finally:
+            self._put |= {
+                identity: _PutFile(entry, found, began)
+                for identity, entry, found in upload.complete()
+                if is_stable(identity, millis * 1_000_000)
+            }
+        root = await self._context.run(lambda: next_index(plan.found, {**plan.present, **dict(upload.indexes())}))
         index = replace(self._index(root, frozen, checkpoint, generation, millis), offsets=offsets, continuation=continuation)
         marker = replace(plan.marker, index=await self._put_index(index, millis))
-        self._known = await self._context.run(lambda: _settled(local, known | dict(upload.fingerprints()), millis))
+        of_present = {identity: each.fingerprint for identity, each in self._put.items()}
+        self._known = await self._context.run(lambda: _settled(local, known | of_present | dict(upload.fingerprints()), millis))
         return marker, index
+
+    def _usable(self, local: LocalDir, now: Instant) -> dict[Identity, _PutFile]:
+        """What was put, of the files that are there."""
+        if not self._put:
+            return {}
+        present, longest = {file.identity for _, file in walk(local)}, self._usable_for().total_seconds()
+        return {identity: each for identity, each in self._put.items() if identity in present and now - each.since < longest}
 
     async def put_again(self, directory: Path, files: Mapping[str, LocalFile]) -> Mapping[str, FileIndex]:
         """Put files of the directory, by path, into new blobs. Returns their entries in an index. Raises what `upload` raises."""
@@ -173,15 +210,22 @@ class Uploader:
         changed = dict(found.walk_added())
         if again := files_to_repack(found.walk_retained(), self._settings.sizes):
             changed |= {path: file for path, file in walk(local) if path in again}
+        present = {
+            path: replace(self._put[file.identity].entry, name=file.name, metadata=file.metadata)
+            for path, file in changed.items()
+            if file.identity in self._put
+        }
+        changed = {path: file for path, file in changed.items() if path not in present}
         puts = plan_puts([(path, file.identity.size) for path, file in changed.items()], self._settings.sizes)
         sizes = [file.identity.size for _, file in walk(local)]
         size = sum(file.identity.size for file in changed.values())
         marker = Marker(BlobId(""), self._follows, len(sizes), sum(sizes), len(changed), size, sum(sizes) - size, len(puts) + 1)
-        return _Plan(found, changed, puts, marker)
+        return _Plan(found, changed, present, puts, marker)
 
     def reported(self, marker: Marker, index: SnapshotIndex) -> None:
         """Record that the coordinator has the snapshot: it is the previous snapshot of the next upload."""
         self._previous, self._follows = (marker.index, index), marker.index
+        self._put.clear()
 
     async def _put_index(self, index: SnapshotIndex, millis: int) -> BlobId:
         body = await self._context.run(lambda: encoded(index))
@@ -211,10 +255,11 @@ def _settled(local: LocalDir, known: Mapping[Identity, Fingerprint], millis: int
 
 @dataclass(slots=True)
 class _FileInProgress(FileInParts):
-    """A file that is being uploaded."""
+    """A file that is being uploaded. `bytes`: how many were put and hashed."""
 
     parts: list[FileBlob] = field(default_factory=list)
     fingerprint: Fingerprint | None = None
+    bytes: int = 0
 
 
 class _Upload:
@@ -249,6 +294,7 @@ class _Upload:
         for each, found in zip(pack.files, read, strict=True):
             self._files[each.path].parts.append(FileBlob(blob, 0, each.length, each.at, size))
             self._files[each.path].fingerprint = found
+            self._files[each.path].bytes = each.length
         self._context.progress.done(len(pack.files), size)
 
     def _read_pack(self, pack: PutPack) -> tuple[bytes, list[Fingerprint]]:
@@ -266,6 +312,7 @@ class _Upload:
             if not chunk.whole:
                 await self._hash(file, chunk, part)
             file.parts.append(FileBlob(await put, chunk.offset))
+            file.bytes += chunk.length
         finally:
             put.cancel()
             await asyncio.gather(put, return_exceptions=True)
@@ -287,6 +334,13 @@ class _Upload:
     def fingerprints(self) -> Iterator[tuple[Identity, Fingerprint]]:
         for path, file in self._files.items():
             yield self._changed[path].identity, file.fingerprint or file.hashes.fingerprint
+
+    def complete(self) -> Iterator[tuple[Identity, FileIndex, Fingerprint]]:
+        """The files that were put to their ends."""
+        for path, entry in self.indexes():
+            file, identity = self._files[path], self._changed[path].identity
+            if file.parts and file.bytes == identity.size:
+                yield identity, entry, file.fingerprint or file.hashes.fingerprint
 
     def indexes(self) -> Iterator[tuple[str, FileIndex]]:
         """Every uploaded file as in the index, by path. An empty file without a blob has the fingerprint of no bytes."""

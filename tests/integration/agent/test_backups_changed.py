@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -109,6 +111,29 @@ async def test_a_run_deployed_without_backups_is_backed_up_from_the_next_commit_
         await disk.runs(query, 0, {0: 1, 1: 0})
         assert (await put_backup(there, run_id, ["local"], ["local"])).status_code == 200
         await first.wire.after("snapshots")
+        await stopped(first)
+        disk2, query2 = await began(start(there, run_id, "c2", "disk2", **NEVER))
+        assert disk2.state(query2.start) == disk.state(query.start)
+
+
+async def test_an_upload_that_takes_longer_than_the_limit_is_continued_as_long_as_it_puts_files(tmp_path: Path) -> None:
+    """As of a large state to a new blob store over a slow network, or to one that often fails."""
+    async with place(tmp_path / "home", **BACKED_UP) as there:
+        run_id = await there.deploy(job=one_stage(), config={"backup.stores": "", "restore.from": ""})
+        blobs = FaultyBlobs(open_blob_store((there.home / "blobs").as_uri()))
+        limits = {"commit_interval_seconds": 0.05, "commit_max_delay_seconds": 0.05, "commit_timeout_seconds": 0.1}
+        one_at_a_time = {"backup_concurrency": 1, "backup_packing": False}
+        first = start(there, run_id, "c1", "disk1", open_blobs=lambda url: blobs, **limits, **one_at_a_time)
+        disk, query = await began(first)
+        for batch in range(2):
+            await disk.runs(query, batch, {0: batch + 1, 1: 0})
+        for file in disk.directory(query.start).rglob("*"):
+            os.utime(file, (0, 0))  # as if the state were old
+        tried = count(1)
+        blobs.plan = lambda operation: Fault.FAIL if operation.name == "put" and next(tried) % 3 == 0 else None
+        assert (await put_backup(there, run_id, ["local"], ["local"])).status_code == 200
+        await first.wire.after("snapshots")
+        assert next(tried) > 6, "no attempt has failed"
         await stopped(first)
         disk2, query2 = await began(start(there, run_id, "c2", "disk2", **NEVER))
         assert disk2.state(query2.start) == disk.state(query.start)

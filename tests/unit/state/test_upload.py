@@ -245,20 +245,85 @@ async def test_a_file_that_changes_or_vanishes_while_it_is_read_fails_the_commit
 # --- a blob store that fails ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("usable", [timedelta(0), timedelta(hours=1)])
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOST])
-async def test_the_commit_fails_if_any_upload_fails_and_the_next_one_succeeds(place: Place, blobs: FaultyBlobs, fault: Fault) -> None:
+async def test_the_commit_fails_if_any_upload_fails_and_the_next_one_succeeds(
+    place: Place, blobs: FaultyBlobs, fault: Fault, usable: timedelta
+) -> None:
     tree = plain({"a": b"1", "d/large": b"x" * 150, "e": b"2"})
+    place.usable = usable
     place.make(tree)
     for number in range(1, 6):
+        place.uploader = place.new_uploader()
         blobs.operations.clear()
         blobs.plan = at(number, fault)
         with pytest.raises(BlobUnavailable):
-            await place.commit()
-        assert place.newest is None
+            await place.upload()
+        blobs.plan = healthy
+        await place.commit()
+        other = place.root / f"other-{number}"
+        await place.restore(target=other)
+        assert read(other) == with_parents(tree)
+
+
+LARGE = {f"large-{number}": bytes([number]) * 150 for number in range(4)}
+"""Files of three chunks."""
+
+
+async def failed(place: Place, blobs: FaultyBlobs) -> None:
+    """An upload of which only one put at a time is tried, and the last one fails: that of the fourth file's last chunk."""
+    place.usable = timedelta(hours=1)
+    place.settings = replace(TINY, concurrency=1)
+    place.uploader = place.new_uploader()
+    place.make(plain(LARGE))
+    blobs.plan = at(12, Fault.FAIL)
+    with pytest.raises(BlobUnavailable):
+        await place.commit()
+    assert place.uploader.unreported_bytes == 450
+    blobs.operations.clear()
     blobs.plan = healthy
-    await place.commit()
+
+
+async def test_an_upload_uses_the_files_that_a_failed_one_has_put(place: Place, blobs: FaultyBlobs) -> None:
+    await failed(place, blobs)
+    marker = await place.commit()
+    assert [operation.about.purpose.value for operation in puts(blobs) if operation.about] == ["data", "data", "data", "index"]
+    assert (marker.uploaded_files, marker.uploaded_bytes, marker.retained_bytes, marker.bytes) == (1, 150, 450, 600)
+    assert place.uploader.unreported_bytes == 0
     await place.restore(target=place.root / "other")
-    assert read(place.root / "other") == with_parents(tree)
+    assert read(place.root / "other") == with_parents(plain(LARGE))
+
+
+async def test_an_upload_whose_report_fails_is_not_repeated(place: Place, blobs: FaultyBlobs) -> None:
+    place.usable = timedelta(hours=1)
+    place.make(plain({"a": b"1", "d/large": b"x" * 150}))
+    await place.upload()
+    blobs.operations.clear()
+    await place.commit()
+    assert len(puts(blobs)) == 1
+    await place.restore(target=place.root / "other")
+
+
+async def test_a_file_that_was_put_and_has_changed_since_is_put_again(place: Place, blobs: FaultyBlobs) -> None:
+    await failed(place, blobs)
+    (place.store / "large-0").write_bytes(b"y" * 150)
+    place.settle()
+    await place.commit()
+    assert len(puts(blobs)) == 3 + 3 + 1
+    await place.restore(target=place.root / "other")
+    assert read(place.root / "other") == with_parents(plain({**LARGE, "large-0": b"y" * 150}))
+
+
+async def test_what_a_failed_upload_has_put_is_used_only_while_it_cannot_have_been_collected(place: Place, blobs: FaultyBlobs) -> None:
+    await failed(place, blobs)
+    place.clock.advance(3600)
+    assert (await place.commit()).uploaded_files == 4
+
+
+async def test_what_a_failed_upload_has_put_is_not_used_once_the_store_has_lost_blobs(place: Place, blobs: FaultyBlobs) -> None:
+    await failed(place, blobs)
+    place.uploader.begin_whole(None)
+    assert (await place.commit()).uploaded_files == 4
 
 
 async def test_a_put_that_fails_ends_the_others_that_wait(place: Place, blobs: FaultyBlobs) -> None:
