@@ -158,7 +158,7 @@ class Attendant:
         return all_ended
 
     async def _follow_notices(self, claim: Claim) -> None:
-        await stop_requested(self._coordinator, claim.run, self._link.drain, self._link.adopt_stores)
+        await stop_requested(self._coordinator, claim.run, self._link.drain, self._link.adopt_stores, self._link.repair)
         log.info("the job is being stopped: the queries end between two batches")
         await self._link.stop(self._stop_timeout)
         if self._driver.observed:

@@ -243,10 +243,14 @@ class Claims:
 
 
 async def stop_requested(
-    coordinator: AgentClient, run: RunId, on_drain: Callable[[str], Awaitable[None]], on_stores: Callable[[], Awaitable[None]]
+    coordinator: AgentClient,
+    run: RunId,
+    on_drain: Callable[[str], Awaitable[None]],
+    on_stores: Callable[[], Awaitable[None]],
+    on_lost: Callable[[object], None],
 ) -> None:
     """Wait until the run is asked to stop, or has ended. `on_drain` is called with the id of a drain whose phase has changed, `on_stores`
-    when the run has other blob stores."""
+    when the run has other blob stores, `on_lost` with the stages of whose snapshots blob stores have lost blobs."""
     seq = 0
     while True:
         try:
@@ -257,8 +261,12 @@ async def stop_requested(
             continue
         for uuid in dict.fromkeys(str(each.detail["uuid"]) for each in found if each.kind == "DRAIN"):
             await on_drain(uuid)  # also one that is over: another one may have been requested since
-        if any(each.kind == "BACKUP" for each in found):
+        backup = [each.detail for each in found if each.kind == "BACKUP"]
+        if any("lost" not in detail for detail in backup):
             await on_stores()
+        for detail in backup:
+            if "lost" in detail:
+                on_lost(detail["lost"])
         if any(each.kind in ("STOP", "ENDED") for each in found):
             return
         seq = max([seq, *(each.seq for each in found)])

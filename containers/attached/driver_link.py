@@ -204,6 +204,11 @@ class DriverLink:
         if self._backups is not None:
             await self._backups.adopt_stores()
 
+    def repair(self, lost: object) -> None:
+        """Blob stores have lost blobs of snapshots of these stages."""
+        if self._backups is not None:
+            self._backups.repair(lost)
+
     async def finish_backups(self) -> None:
         """The driver has ended: make the last snapshots of its checkpoints, while the lease is kept."""
         if self._backups is not None:

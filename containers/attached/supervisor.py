@@ -278,7 +278,7 @@ class Supervisor:
     async def _follow_notices(self, coordinator: AgentClient, run: RunId) -> None:
         link = self._link
         assert link is not None
-        await stop_requested(coordinator, run, link.drain, link.adopt_stores)
+        await stop_requested(coordinator, run, link.drain, link.adopt_stores, link.repair)
         self._stopping = True
         if self._link is not None and self._link.connected:
             log.info("the job is being stopped: the queries end between two batches")

@@ -177,6 +177,18 @@ class ScriptBackups:
                 last = str(error)
             await asyncio.sleep(RETRY.total_seconds())
 
+    def repair(self, lost: object) -> None:
+        """Blob stores have lost blobs of snapshots of these stages, as a notice names them. Does nothing for a checkpoint that the driver
+        has not asked for: the coordinator sends the notice again each hour."""
+        for each in lost if isinstance(lost, list) else ():
+            try:
+                found, blob_store = self._checkpoints.get(StageName(each["stage"])), BlobStoreName(each["blobStore"])
+            except (TypeError, KeyError):
+                log.warning("ignoring an invalid notice of lost blobs: %s", str(each)[:200])
+            else:
+                if found is not None:
+                    found.repair(blob_store)
+
     async def _prepare(self, state: StateContext, wanted: Wanted) -> Made:
         directory = state.checkpoints.directory(ATTACHED_TASK, wanted.stage)
         local = await state.in_thread(lambda: _local(directory))
@@ -327,8 +339,7 @@ class CheckpointBackup:
                 except CommitOverdue as overdue:
                     self._note(str(overdue))
                     async with self._one_commit:
-                        self._commits = await self._reopen()
-                        self._commits.keep_running_batch = self._keep_running_batch
+                        await self._begin_again()
             except (LeaseLost, StaleRun) as lost:
                 log.info("checkpoint %s is not backed up any more: %s", self._start.declared.stage.name, lost)
                 return
@@ -339,6 +350,21 @@ class CheckpointBackup:
             except Exception as error:
                 log.exception("the backup of checkpoint %s", self._start.declared.stage.name)
                 self._note(f"{type(error).__name__}: {error}")
+
+    async def _begin_again(self) -> None:
+        """Continue after the newest snapshot that the coordinator knows. What blob stores have lost of former ones must still be
+        replaced."""
+        reopened = await self._reopen()
+        reopened.to_repair |= self._commits.to_repair | self._commits.damaged  # after the wait: a repair may have been requested meanwhile
+        reopened.keep_running_batch = self._keep_running_batch
+        self._commits = reopened
+
+    def repair(self, blob_store: BlobStoreName) -> None:
+        """Make the next commit repair the retained snapshots in the blob store, which has lost blobs of them."""
+        log.warning(
+            "blob store %s has lost blobs of snapshots of checkpoint %s and is repaired", blob_store, self._start.declared.stage.name
+        )
+        self._commits.to_repair.add(blob_store)
 
     def _is_due(self) -> bool:
         if not self._state.destinations.to:

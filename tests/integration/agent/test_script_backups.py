@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,17 +17,21 @@ from typing import Any
 import httpx
 import pytest
 
+from containers.attached import messages
 from containers.attached.checkpoints.backups import Made, ScriptBackups, Wanted
-from containers.attached.claim import Claim, attached_request
+from containers.attached.claim import Claim, attached_request, stop_requested
 from containers.attached.drain_link import DrainLink, last_drain_of
+from containers.attached.driver_link import DriverLink
 from containers.state.checkpoint import DRAIN_MARKER, inspect
+from coordinator.snapshots.audit import Audits
+from coordinator.snapshots.operations import Progress
 from sluice.blobs.locations import open_blob_store
 from sluice.client import OperatorClient
 from sluice.client.agents import AgentClient
 from sluice.clock import SystemClock
 from sluice.core.drain import Phase
 from sluice.core.errors import LeaseLost
-from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, RunId, StageName
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, RunId, StageKey, StageName
 from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.wire import agents as wire_agents
 from sluice.wire import drains as wire_drains
@@ -307,6 +312,121 @@ async def test_a_new_blob_store_is_used_although_the_coordinator_was_away_when_i
         machine.wire.cut = False
         machine.runs(1)
         await until_in_store(there, "new")
+
+
+def lose_data(there: Place) -> None:
+    """Delete the data blobs of the blob store without Sluice."""
+    found = [file for file in there.home.rglob("*") if file.is_file() and "/counts/data/" in str(file) and "/ttl/" not in str(file)]
+    assert found
+    for each in found:
+        each.unlink()
+
+
+async def wholly_verified(there: Place) -> None:
+    """Every retained snapshot can be read."""
+    audits = Audits(there.parts.lost_blobs.store, there.parts.lost_blobs.blob_stores)
+    for snapshot in await there.snapshots(JOB):
+        result = await audits.verify(StageKey(JOB, ATTACHED_TASK, COUNTS), snapshot["checkpointId"], None, Progress("bytes"))
+        assert result["whole"], result
+
+
+@asynccontextmanager
+async def following_notices(machine: Machine, told: ScriptBackups | DriverLink) -> AsyncIterator[None]:
+    """Pass the notices of the run on, as a supervisor does."""
+
+    async def no_drain(uuid: str) -> None:
+        raise AssertionError(uuid)
+
+    following = asyncio.create_task(stop_requested(machine.client, machine.claim.run, no_drain, told.adopt_stores, told.repair))
+    try:
+        yield
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_lost_blobs_of_a_script_are_uploaded_again_for_all_snapshots_although_no_batch_runs(
+    there: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_COMMIT_INTERVAL_SECONDS", "0.1")
+    async with script(there, tmp_path / "one", "c1") as first, following_notices(first, first.backups):
+        await first.checkpoint()
+        for batch in range(2):
+            first.runs(batch)
+            await until_backed_up(there, batch)
+        before = await there.snapshots(JOB)
+        lose_data(there)
+        await there.parts.lost_blobs.run_once()
+        await first.wire.after("index", 2)
+        assert await there.parts.lost_blobs.run_once() == {}
+        await wholly_verified(there)
+        assert [each["checkpointId"] for each in await there.snapshots(JOB)] == [each["checkpointId"] for each in before]
+        first.runs(2)
+        await until_backed_up(there, 2)
+        await wholly_verified(there)
+    async with script(there, tmp_path / "two", "c2") as second:
+        assert (await second.checkpoint()).restored == 2
+        assert (second.directory / "state/0/0/1.delta").read_text() == "state after 0"
+
+
+async def test_a_repair_that_is_requested_while_a_report_has_no_answer_is_made_when_the_backup_has_begun_again(
+    there: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, seconds in {"INTERVAL": "0.1", "MAX_DELAY": "0.1", "TIMEOUT": "0.2"}.items():
+        monkeypatch.setenv(f"SLUICE_COMMIT_{name}_SECONDS", seconds)
+    async with script(there, tmp_path / "one", "c1") as machine, following_notices(machine, machine.backups):
+        await machine.checkpoint()
+        machine.runs(0)
+        await until_backed_up(there, 0)
+        lose_data(there)
+        machine.wire.hold("/snapshots")
+        machine.runs(1)
+        await until_backed_up(there, 1)
+        await there.parts.lost_blobs.run_once()
+        await until(lambda: "is repaired" in caplog.text)
+        await until(lambda: "whether it has recorded a snapshot" in caplog.text)
+        machine.wire.holding.clear()
+        await machine.wire.after("index", 2)
+        assert await there.parts.lost_blobs.run_once() == {}
+        await wholly_verified(there)
+
+
+async def test_a_supervisor_repairs_the_checkpoints_that_its_driver_has_asked_for(
+    there: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_COMMIT_INTERVAL_SECONDS", "0.1")
+    async with script(there, tmp_path / "one", "c1") as machine:
+        link = DriverLink(JOB, machine.client, lambda pid: True)
+        await link.granted(machine.claim)
+        link.repair([{"task": ATTACHED_TASK, "stage": COUNTS, "blobStore": "local"}])  # the driver has not asked yet
+        ours, theirs = socket.socketpair()
+        serving = asyncio.create_task(link.serve(*await asyncio.open_unix_connection(sock=theirs)))
+        from_link, to_link = await asyncio.open_unix_connection(sock=ours)
+        wanted = {"state": str(machine.state), "folder": machine.folder, "code": "", "replays": 1, "adopts": False}
+        to_link.write(messages.encode("checkpoint", stage=COUNTS, **wanted))
+        while messages.decode(await from_link.readline())["kind"] != "ready":
+            pass
+        machine.runs(0)
+        await until_backed_up(there, 0)
+        lose_data(there)
+        async with following_notices(machine, link):
+            await there.parts.lost_blobs.run_once()
+            await machine.wire.after("index")
+        assert await there.parts.lost_blobs.run_once() == {}
+        await wholly_verified(there)
+        to_link.close()
+        await serving
+        await link.close()
+
+
+@pytest.mark.parametrize("lost", ["counts", [5], [{"task": "Driver", "stage": "counts"}], [{"stage": ["counts"], "blobStore": "local"}]])
+async def test_a_notice_of_lost_blobs_that_cannot_be_read_is_ignored(there: Place, tmp_path: Path, lost: object) -> None:
+    async with script(there, tmp_path / "one", "c1") as machine:
+        await machine.checkpoint()
+        machine.backups.repair(lost)
+        machine.runs(0)
+        await machine.backups.finish(SOON)
+    assert [each["batchId"] for each in await there.snapshots(JOB)] == [0]
 
 
 async def test_a_script_that_has_changed_gets_another_id_after_a_lost_disk(there: Place, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Coordinator(AgentClient):
 async def test_each_drain_is_passed_on_also_one_that_was_cancelled_when_the_next_one_was_requested() -> None:
     """The supervisor was cut off meanwhile, so that it gets the notices in one poll."""
     coordinator = Coordinator([("DRAIN", "d-1")], [("DRAIN", "d-1"), ("DRAIN", "d-2"), ("DRAIN", "d-2")], [("STOP", "")])
-    drains, stores = list[str](), list[str]()
+    drains, stores, lost = list[str](), list[str](), list[object]()
 
     async def on_drain(uuid: str) -> None:
         drains.append(uuid)
@@ -44,8 +44,8 @@ async def test_each_drain_is_passed_on_also_one_that_was_cancelled_when_the_next
     async def on_stores() -> None:
         stores.append("new")
 
-    await stop_requested(coordinator, RunId("run-1"), on_drain, on_stores)
-    assert (drains, stores) == (["d-1", "d-1", "d-2"], [])
+    await stop_requested(coordinator, RunId("run-1"), on_drain, on_stores, lost.append)
+    assert (drains, stores, lost) == (["d-1", "d-1", "d-2"], [], [])
     await coordinator.close()
 
 
