@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from containers.attached.checkpoints.former import ADOPTED
 from containers.errors import CheckpointUnreadable
 from containers.spark.scripts.checkpoint import ScriptCheckpoint
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger("sluice")
-
-BESIDE = ".adopted"
-"""The directory beside the checkpoints in which a copy is made."""
 
 
 def adopt_checkpoint(spark: SparkSession, url: str, directory: Path) -> None:
@@ -33,7 +31,7 @@ def adopt_checkpoint(spark: SparkSession, url: str, directory: Path) -> None:
         raise CheckpointUnreadable(f"{url} is not a checkpoint: it has no metadata")
     if source.emptied_by() is not None:
         raise CheckpointUnreadable(f"{url} was flushed by a drain: a query would drop its input as late")
-    copy = directory.parent / BESIDE / directory.name
+    copy = directory.parent / ADOPTED / directory.name
     shutil.rmtree(copy, ignore_errors=True)
     copy.parent.mkdir(parents=True, exist_ok=True)
     source.copy_to(copy)

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+from containers.attached.checkpoints.former import delete_former
 from containers.attached.checkpoints.recovery import rule_of_scripts
 from containers.attached.claim import Claim
 from containers.engine import StageStart
@@ -205,6 +206,7 @@ class ScriptBackups:
         made = await state.in_thread(lambda: _finish(directory, prepared, local))
         made = replace(made, new_lineage=prepared.start.lineage != start.lineage)
         await self._begin(state, wanted, prepared)
+        await state.in_thread(lambda: delete_former(wanted.state / self._job, wanted.folder, wanted.stage))
         if made.restored is not None:
             log.info("checkpoint %s was restored from its snapshot of batch %d", wanted.stage, made.restored)
         return made

@@ -6,7 +6,8 @@
 back, because the new version has used the directory. A drain locks the checkpoint that it has flushed, so
 the next start of the script gets another directory, whose first query begins where the drain has ended.
 
-Before the driver uses a directory, the supervisor makes the checkpoint in it ready (`containers.attached.checkpoints.backups`).
+Before the driver uses a directory, the supervisor makes the checkpoint in it ready (`containers.attached.checkpoints.backups`), and then
+deletes what is not needed of the former ones (`containers.attached.checkpoints.former`).
 """
 
 from __future__ import annotations

@@ -578,6 +578,42 @@ async def test_after_a_drain_that_has_failed_in_its_flush_a_query_continues_at_t
             assert later.batches == (2, 2)
 
 
+async def drained(there: Place, machine: Machine, batch: int) -> None:
+    """Flush the query in a batch after the last one, and end the run."""
+    async with draining(there, machine) as drain:
+        drain.take("stopped", batch)
+        await drain.until(Phase.FLUSHING)
+        (machine.directory / DRAIN_MARKER).write_text(json.dumps({"uuid": drain.uuid, "batch": batch}))
+        machine.runs(batch + 1)
+        (machine.directory / f"offsets/{batch + 1 + 1_000_000}").write_text("the lock\n")
+        drain.take("flushed", batch + 1)
+        await drain.until(Phase.COMMITTING)
+        drain.link.take({"kind": "drained"})
+        await drain.until(Phase.DRAINED)
+
+
+@pytest.mark.parametrize("backed_up", [False, True])
+async def test_of_a_checkpoint_that_a_drain_has_flushed_the_lock_remains_when_the_next_one_is_ready(
+    tmp_path: Path, backed_up: bool
+) -> None:
+    async with place(tmp_path / "home", **(BACKED_UP if backed_up else {})) as there:
+        for number in range(3):
+            async with script(there, tmp_path / "one", f"c{number}") as machine:
+                machine.folder = f"drain-{number}"
+                assert await begins(machine) == (machine.folder, {}, "")
+                await machine.checkpoint()
+                machine.runs(0, 1, 2)
+                await drained(there, machine, 2)
+                job = machine.directory.parents[1]
+        locked = ["commits", "drain.json", "metadata", "offsets"]
+        assert [sorted(each.name for each in (job / f"drain-{number}/counts").iterdir()) for number in range(3)] == [
+            locked,
+            locked,
+            [*locked, "state"],
+        ]
+        assert sorted(each.name for each in (job / "drain-0/counts/offsets").iterdir()) == ["1000003", "2", "3"]
+
+
 async def test_a_drain_waits_until_the_last_batch_is_backed_up(there: Place, tmp_path: Path) -> None:
     stores: list[FaultyBlobs] = []
 
