@@ -234,6 +234,7 @@ class Checkpoints:
         if found is not None and found.lineage == lineage:
             if reported is not None and found.committed < reported:
                 raise StateNotLocal(_not_local(task, stage, directory, f"ends at batch {found.committed}", reported))
+            delete_given_up(directory)  # a kill may have interrupted that
             relocate(directory)
             return directory
         if reported is not None:
@@ -242,7 +243,7 @@ class Checkpoints:
         if found is not None:
             set_aside(directory)
         _begin(directory, lineage)
-        shutil.rmtree(_discarded(directory), ignore_errors=True)
+        delete_given_up(directory)
         return directory
 
 
@@ -273,16 +274,21 @@ def _not_local(task: str, stage: str, directory: Path, has: str, reported: int) 
     )
 
 
-def _discarded(directory: Path) -> Path:
+def _given_up(directory: Path) -> Path:
     return directory.parent / ".given-up" / directory.name
 
 
 def set_aside(directory: Path) -> None:
     """Rename the directory. It is deleted when the new checkpoint exists; after a crash in between, by the next `prepare`."""
-    old = _discarded(directory)
+    old = _given_up(directory)
     old.parent.mkdir(exist_ok=True)
     shutil.rmtree(old, ignore_errors=True)
     directory.rename(old)
+
+
+def delete_given_up(directory: Path) -> None:
+    """Delete the directory that `set_aside` has renamed, if it exists. Call it when the new checkpoint exists."""
+    shutil.rmtree(_given_up(directory), ignore_errors=True)
 
 
 def _begin(directory: Path, lineage: Lineage) -> None:

@@ -21,7 +21,15 @@ from containers.attached.claim import Claim
 from containers.engine import StageStart
 from containers.errors import CheckpointUnreadable
 from containers.settings import read_container_settings
-from containers.state.checkpoint import DRAIN_MARKER, Checkpoints, inspect, read_local_checkpoint, relocate, write_offset_log
+from containers.state.checkpoint import (
+    DRAIN_MARKER,
+    Checkpoints,
+    delete_given_up,
+    inspect,
+    read_local_checkpoint,
+    relocate,
+    write_offset_log,
+)
 from containers.state.commits.commit import CommitOverdue, CommitState, commit, keep_plans, open_commits
 from containers.state.context import StateContext
 from containers.state.offsets.wal import offset_log, put_in_all
@@ -487,6 +495,7 @@ def _finish(directory: Path, prepared: Prepared, local: LocalCheckpoint | None) 
         raise CheckpointUnreadable(
             f"the snapshot in {directory} is of a checkpoint that a drain was flushing: choose an older one with `sluice snapshots restore`"
         )
+    delete_given_up(directory)  # a kill may have interrupted that
     relocate(directory)
     replay = _planned(directory, prepared.start.replay, replace_plan=True)
     restored = found.committed if local is None or local.lineage != found.lineage or local.committed != found.committed else None

@@ -454,6 +454,21 @@ async def test_a_checkpoint_that_is_lost_before_its_first_snapshot_begins_empty_
         assert second.batches == (-1, -1)
 
 
+@pytest.mark.parametrize("backed_up", [False, True])
+async def test_a_given_up_checkpoint_whose_deletion_was_interrupted_is_deleted_by_the_next_start(tmp_path: Path, backed_up: bool) -> None:
+    async with place(tmp_path / "home", **(BACKED_UP if backed_up else {})) as there:
+        async with script(there, tmp_path / "one", "c1") as first:
+            made = await first.checkpoint()
+            first.runs(0)
+            await first.backups.finish(SOON)
+            given_up = first.directory.parent / ".given-up" / COUNTS / "state"
+            given_up.mkdir(parents=True)
+            (given_up / "1.delta").touch()
+        async with script(there, tmp_path / "one", "c2") as second:
+            assert await second.checkpoint() == Made(made.lineage)
+            assert not given_up.parent.exists()
+
+
 async def test_a_checkpoint_from_before_backups_keeps_its_id(there: Place, tmp_path: Path) -> None:
     async with script(there, tmp_path / "one", "c1") as machine:
         machine.runs(0, 1)

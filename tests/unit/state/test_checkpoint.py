@@ -259,13 +259,17 @@ def test_a_crash_between_two_steps_heals_at_the_next_start(stores: Checkpoints, 
     assert list(everything(tmp_path)) == [str((directory / "metadata").relative_to(tmp_path))]
 
 
-def test_a_crash_before_the_given_up_history_was_deleted_costs_no_batch(stores: Checkpoints, directory: Path) -> None:
+@pytest.mark.parametrize("reported", [None, 2])
+def test_a_crash_while_the_given_up_history_was_deleted_costs_no_batch_and_no_room(
+    stores: Checkpoints, directory: Path, tmp_path: Path, reported: int | None
+) -> None:
     HALF_DONE["renamed"](directory)
     directory.mkdir()
     (directory / "metadata").write_text('{"id": "ours"}')
     spark_ran(directory, committed=2)
-    stores.prepare(TASK, STAGE, OURS, 2)
+    stores.prepare(TASK, STAGE, OURS, reported)
     assert inspect(directory) == CheckpointInfo(OURS, 2, 2)
+    assert all((tmp_path / each).is_relative_to(directory) for each in everything(tmp_path))
 
 
 # --- a disk that cannot be written ---------------------------------------------------------------------------------------
