@@ -69,7 +69,11 @@ class Destinations:
     async def _open(self, name: str, url: str) -> BlobStore:
         if (name, url) not in self._opened:
             blobs = await self.open_blobs(BlobStoreName(name), url)
-            await blobs.open(create=False)
+            try:
+                await blobs.open(create=False)
+            except BaseException:  # each attempt makes another one, with threads and connections of its own
+                await blobs.close()
+                raise
             self._opened[name, url] = blobs
         return self._opened[name, url]
 
