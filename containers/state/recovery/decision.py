@@ -18,6 +18,9 @@ from typing import TypeAlias
 from sluice.core.ids import Generation, Lineage
 from sluice.core.snapshots.snapshot import Snapshot
 
+OVERLAP = 3
+"""The number of entries of committed batches that are read, to compare them with those of the local checkpoint."""
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetLogEntry:
@@ -116,6 +119,27 @@ def recovery(
         return RestoreUnderNewLineage(snapshot, ahead) if isinstance(ahead, str) else Restore(snapshot, ahead)
     ahead = _replay(-1, last, entries, code, {})
     return Refuse(ahead) if isinstance(ahead, str) else StartFresh(ahead)
+
+
+def entries_after(snapshot: Snapshot | None) -> int | None:
+    """To decide, the entries of the batches after this one are needed; -1 for those of all batches. None if no entry is needed. The local
+    checkpoint does not matter: one that is older than the snapshot is not used."""
+    if snapshot is None:
+        return -1
+    return None if snapshot.restored_explicitly else max(-1, snapshot.batch - OVERLAP)
+
+
+def depends_on(decided: Recovery, batch: int, local: LocalCheckpoint | None) -> bool:
+    """Whether the decision may be another one once the entry of this batch, which could not be read, is known."""
+    match decided:
+        case Resume():
+            return local is None or batch > local.committed or batch in local.entries
+        case Restore(snapshot=snapshot):
+            return batch > snapshot.batch
+        case RestoreUnderNewLineage(snapshot=snapshot):
+            return batch >= snapshot.batch
+        case StartFresh() | StartUnderNewLineage() | Refuse():
+            return True
 
 
 def _agrees(local: LocalCheckpoint, entries: Mapping[int, OffsetLogEntry]) -> bool:

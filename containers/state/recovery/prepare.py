@@ -26,6 +26,8 @@ from containers.state.recovery.decision import (
     Rule,
     StartFresh,
     StartUnderNewLineage,
+    depends_on,
+    entries_after,
     recovery,
 )
 from containers.state.recovery.power_loss import checked, damaged_file
@@ -38,8 +40,6 @@ from sluice.core.ids import Lineage
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
 
 log = logging.getLogger(__name__)
-OVERLAP = 3
-"""The number of entries of committed batches that are read, to compare them with those of the local checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +122,12 @@ def _damage(file: Path) -> str:
 async def _decided(
     state: StateContext, start: StageStart, snapshot: Snapshot | None, local: LocalCheckpoint | None, rule: Rule
 ) -> Recovery:
-    """Decide with the entries of all blob stores. A blob store that has the snapshot has the entries of all later batches, so others may be
-    unavailable. If none of those answers, nothing is decided: batches that another disk ran would be planned again with other records.
-    Raises BlobUnavailable, BlobCorrupted."""
-    bases = [snapshot.batch if snapshot else -1]
-    if local is not None and local.lineage == start.lineage:
-        bases.append(local.committed)
-    after = max(-1, min(bases) - OVERLAP)
+    """Decide with the entries of all blob stores, if any are needed. A blob store that has the snapshot has the entries of all later
+    batches, so others may be unavailable. If none of those answers, nothing is decided: batches that another disk ran would be planned
+    again with other records. Raises BlobUnavailable, BlobCorrupted."""
+    after = entries_after(snapshot)
+    if after is None:
+        return rule(start.lineage, start.reported, local, {}, snapshot, state.code)
     entries: dict[int, OffsetLogEntry] = {}
     damaged: dict[int, BlobCorrupted] = {}
     unavailable: BlobUnavailable | None = None
@@ -140,9 +139,10 @@ async def _decided(
             unavailable = unavailable or error
         else:
             complete = complete or (snapshot is not None and name in snapshot.markers)
-    for batch in sorted(damaged.keys() - entries.keys()):
-        raise unavailable or damaged[batch]  # an unavailable blob store may have the entry
     decided = rule(start.lineage, start.reported, local, entries, snapshot, state.code)
+    for batch in sorted(damaged.keys() - entries.keys()):
+        if depends_on(decided, batch, local):
+            raise unavailable or damaged[batch]  # an unavailable blob store may have the entry
     if unavailable is not None and not (complete and isinstance(decided, Resume | Restore)):
         raise unavailable  # that blob store may have entries that no other has
     return decided
@@ -182,9 +182,10 @@ async def _restore_older(
         if isinstance(decision, Restore):
             return Prepared(start, head, lost), decision.replay
         return Prepared(await _begin_lineage(state, start, older, decision.why, chosen=True), older, lost | damaged), ()
-    decision = await _decided(state, start, None, local, rule)
-    if isinstance(decision, Resume):  # exact, unless the records of its next batches were trimmed: then the query fails
-        return _resumed_behind(start, head), decision.replay
+    if local is not None:
+        decision = await _decided(state, start, None, local, rule)
+        if isinstance(decision, Resume):  # exact, unless the records of its next batches were trimmed: then the query fails
+            return _resumed_behind(start, head), decision.replay
     return Prepared(start, head, await _fetch(state, start, head, last_resort=True) or lost), ()
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,8 @@ from containers.state.recovery.decision import (
     RestoreUnderNewLineage,
     Resume,
     StartFresh,
+    depends_on,
+    entries_after,
     recovery,
 )
 from sluice.core.ids import Generation, Lineage
@@ -152,3 +156,50 @@ def test_every_batch_that_was_run_is_kept_or_run_again_or_the_lineage_is_new_sin
         case Refuse():
             assert taken is None
             assert last >= 0
+
+
+OLDER = 3
+"""The number of a checkpoint's entries that Spark has not deleted."""
+
+HERE = st.none() | st.builds(local, st.integers(-1, 12), st.none(), st.sampled_from([OURS, OTHERS])).map(
+    lambda each: replace(each, entries={batch: plan for batch, plan in each.entries.items() if batch > each.committed - OLDER})
+)
+
+
+def test_the_plans_after_the_snapshot_are_read_and_a_few_before_to_compare_them_with_those_of_the_disk() -> None:
+    assert entries_after(None) == -1
+    assert entries_after(snapshot(9)) == 6
+    assert entries_after(snapshot(1)) == -1
+
+
+def test_no_plan_is_needed_for_a_chosen_snapshot() -> None:
+    assert entries_after(snapshot(9, restored_explicitly=True)) is None
+
+
+@given(st.none() | st.integers(-1, 12), HERE, st.sets(st.integers(0, 12)), st.none() | st.builds(snapshot, st.integers(-1, 12)))
+def test_the_plans_that_are_not_read_do_not_change_the_decision(
+    reported: int | None, here: LocalCheckpoint | None, durable: set[int], taken: Snapshot | None
+) -> None:
+    after = entries_after(taken)
+    assert after is not None
+    read = plans(*(batch for batch in durable if batch > after))
+    assert recovery(OURS, reported, here, read, taken, CODE) == recovery(OURS, reported, here, plans(*durable), taken, CODE)
+
+
+@given(
+    st.none() | st.integers(-1, 12),
+    HERE,
+    st.sets(st.integers(0, 12)),
+    st.none() | st.builds(snapshot, st.integers(-1, 12)),
+    st.integers(0, 12),
+    st.sampled_from(["as on the disk", "another plan"]),
+)
+def test_a_damaged_plan_on_which_the_decision_does_not_depend_would_not_have_changed_it(
+    reported: int | None, here: LocalCheckpoint | None, durable: set[int], taken: Snapshot | None, damaged: int, plan: str
+) -> None:
+    read = plans(*(durable - {damaged}))
+    decided = recovery(OURS, reported, here, read, taken, CODE)
+    if not depends_on(decided, damaged, here):
+        was = text(damaged) if plan == "as on the disk" else plan
+        repaired = {**read, damaged: OffsetLogEntry(damaged, was, Generation(1), True, CODE)}
+        assert recovery(OURS, reported, here, repaired, taken, CODE) == decided
