@@ -7,13 +7,15 @@
     <root>/tmp                         files being written
     <root>/lock                        held while a TTL is written or removed, and while deciding whether a blob has expired
 
-File and directory are fsynced before a call returns.
+File and directory are fsynced before a call returns. What frees space does not need any: a full disk can be opened, its blobs are deleted
+without a deletion record, and expired blobs are removed before records are merged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +35,8 @@ from sluice.clock import Clock
 from sluice.core.errors import BadName, BlobCorrupted, BlobDeleted, BlobMissing, BlobStoreUnusable, BlobUnavailable, SluiceError
 from sluice.core.snapshots.snapshot import BlobId, checked_blob_id, checked_prefix
 from sluice.randomness import token_hex
+
+log = logging.getLogger(__name__)
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -121,7 +125,8 @@ class _Files:
                     directory.mkdir(exist_ok=True)
                 self._lock.touch()
                 durable_fs.sync(self._root)
-                durable_fs.write_temporary(self._tmp, b"can be written").unlink()
+                with _ignore_full_disk():  # blobs can be read and deleted
+                    durable_fs.write_temporary(self._tmp, b"can be written").unlink()
             elif not self._blobs.is_dir():
                 raise self._vanished()
 
@@ -207,16 +212,28 @@ class _Files:
                 raise self._missing(blob) from error
 
     def delete(self, blobs: list[BlobId]) -> None:
+        """Record the ids, then delete the blobs. On a full disk they are deleted without a record, as nothing could be deleted otherwise. A
+        later request for one of them then raises BlobMissing, not BlobDeleted: these differ only in what they tell an operator."""
         for blob in blobs:
             checked_blob_id(blob)
         with self._translated_errors(f"{len(blobs)} blobs, the first {blobs[0]}"):
-            self._record("".join(f"{blob}\n" for blob in blobs).encode(), record_name(millis(self._clock.now() + REMEMBER)))
+            body, until = "".join(f"{blob}\n" for blob in blobs).encode(), millis(self._clock.now() + REMEMBER)
+            if not self._record(body, record_name(until)):
+                log.warning("the disk of %s is full: %d blobs are deleted without a record, the first %s", self._root, len(blobs), blobs[0])
             durable_fs.remove(blobs, self._blobs)
             durable_fs.remove(blobs, self._ttl)
 
-    def _record(self, body: bytes, name: str) -> None:
-        written = durable_fs.write_temporary(self._tmp, body)
-        durable_fs.move(Move(written, self._deleted / name, self._deleted))
+    def _record(self, body: bytes, name: str) -> bool:
+        """Write a deletion record. False if the disk is full."""
+        with _ignore_full_disk():
+            written = durable_fs.write_temporary(self._tmp, body)
+            try:
+                durable_fs.move(Move(written, self._deleted / name, self._deleted))
+            except OSError:
+                written.unlink(missing_ok=True)
+                raise
+            return True
+        return False
 
     def remove_ttl(self, blob: BlobId) -> None:
         target = self._path(blob)
@@ -240,9 +257,10 @@ class _Files:
 
     def sweep_expired(self, now: datetime, limit: int) -> int:
         with self._translated_errors("sweep"):
-            self._remove_old(now)
             expired = (blob for blob in durable_fs.walk(self._ttl) if self._expired(blob, now))
-            return sum(self._expire(BlobId(blob), now) for blob in islice(expired, limit))
+            count = sum(self._expire(BlobId(blob), now) for blob in islice(expired, limit))
+            self._remove_old(now)
+            return count
 
     def _expire(self, blob: BlobId, now: datetime) -> bool:
         with durable_fs.locked(self._lock):
@@ -259,17 +277,19 @@ class _Files:
             return False
 
     def _remove_old(self, now: datetime) -> None:
-        """Delete expired deletion records, merge small ones, and delete files in tmp that killed processes have left."""
+        """Delete expired deletion records and files in tmp that killed processes have left. Then merge small records, unless the disk is
+        full."""
         records = [DeletionRecord(name, (self._deleted / name).stat().st_size) for name in _names(self._deleted)]
         old = ended(records, now)
         durable_fs.remove(old, self._deleted)
-        if group := plan_merge(each for each in records if each.name not in set(old)):
-            self._record(b"".join((self._deleted / each.name).read_bytes() for each in group), merged_name(group))
-            durable_fs.remove([each.name for each in group], self._deleted)
         for path in self._tmp.iterdir():
             with suppress(FileNotFoundError):
                 if datetime.fromtimestamp(path.stat().st_mtime, UTC) + _ABANDONED < now:
                     path.unlink()
+        if group := plan_merge(each for each in records if each.name not in set(old)):
+            bodies = b"".join((self._deleted / each.name).read_bytes() for each in group)
+            if self._record(bodies, merged_name(group)):
+                durable_fs.remove([each.name for each in group], self._deleted)
 
     def _missing(self, blob: BlobId) -> SluiceError:
         if not self._blobs.is_dir():
@@ -306,6 +326,16 @@ class _Files:
                 raise BlobStoreUnusable(f"{self._root} cannot be read or written: {error}") from error
             full = f"; the disk of {self._root} is full" if error.errno in _FULL else ""
             raise BlobUnavailable(f"{what}: {error}{full}") from error
+
+
+@contextmanager
+def _ignore_full_disk() -> Iterator[None]:
+    """End the block, without an error, when the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
 
 
 def _names(directory: Path) -> Sequence[str]:

@@ -6,9 +6,10 @@ The contract, tested by `tests/contracts/blobs.py` on every implementation, wrap
   repeated `put`, even a late one, does not restore a TTL that was removed in the meantime.
 * `put_if_absent` is for ids that two writers may use. Exactly one succeeds, and the others are informed.
 * The error determines who must act. BlobMissing: the blob does not exist, and is not known to have been deleted. BlobDeleted (a
-  BlobMissing): it was deleted through this port within `REMEMBER`. BlobUnavailable: the store does not answer, or gives an invalid answer;
-  the request may have been executed, and a later one may succeed. BlobStoreUnusable: the store does not exist, is not Sluice's, or denies
-  access; an operator must act.
+  BlobMissing): it was deleted through this port within `REMEMBER`, when the store was not full. BlobUnavailable: the store does not answer,
+  or gives an invalid answer; the request may have been executed, and a later one may succeed. BlobStoreUnusable: the store does not exist,
+  is not Sluice's, or denies access; an operator must act.
+* A full store can be opened, and blobs can be deleted from it. Otherwise it could not free itself.
 * Implementations do not retry, limit or count requests. Wrappers of the same type do (`retrying`, `limited`, `timeouts`, `counted`).
 * A blob with a TTL may be deleted after its TTL has passed. A blob whose TTL was removed is kept. `remove_ttl` is idempotent.
 * Ids are those of `sluice.core.snapshots.snapshot`. Any other id, such as one with '..', raises BadName.
@@ -71,8 +72,8 @@ class Sink(Protocol):
 
 class BlobStore(Protocol):
     async def open(self, *, create: bool) -> None:
-        """Check that the store exists, is Sluice's and, with `create`, can be written. With `create` an empty location becomes Sluice's.
-        Call it first. Idempotent. Raises BlobStoreUnusable, BlobUnavailable."""
+        """Check that the store exists, is Sluice's and, with `create`, can be written unless it is full. With `create` an empty location
+        becomes Sluice's. Call it first. Idempotent. Raises BlobStoreUnusable, BlobUnavailable."""
         ...
 
     async def put(self, blob: BlobId, body: bytes | memoryview, about: RequestContext, *, ttl: timedelta | None = None) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -18,7 +19,7 @@ from containers.state.commits.freeze import freeze
 from sluice.blobs.filesystem import FilesystemBlobs
 from sluice.blobs.port import Purpose, RequestContext
 from sluice.clock import SystemClock
-from sluice.core.errors import BlobMissing, BlobUnavailable, StreamUnavailable
+from sluice.core.errors import BlobDeleted, BlobMissing, BlobUnavailable, StreamUnavailable
 from sluice.core.ids import Generation, Lineage
 from sluice.core.snapshots.snapshot import BlobId
 from sluice.streams.log import Log, Record, Writer
@@ -97,6 +98,52 @@ def test_a_blob_is_stored_completely_or_not_at_all_and_the_error_names_the_disk(
         asyncio.run(blobs.get(blob, got, about))
         assert got.getvalue() == body
     assert 3 <= refused < 8
+
+
+async def test_deletions_free_a_full_disk_of_blobs(disk: SmallDisk, clock: FakeClock) -> None:
+    root = disk.root / "blobs"
+    blobs, about = FilesystemBlobs(root, clock), RequestContext(Purpose.DATA)
+    await blobs.open(create=True)
+    for name in ("a", "b"):
+        await blobs.put(BlobId(name), bytes(5 * PAGE), about)
+    disk.fill()
+    await blobs.open(create=True)  # by a coordinator that is started again
+    await blobs.delete([BlobId("a")], about)
+    with pytest.raises(BlobMissing, match="there is no blob a"):
+        await blobs.get(BlobId("a"), BytesIO(), about)
+    await blobs.put(BlobId("c"), bytes(4 * PAGE), about)
+    await blobs.delete([BlobId("b")], about)
+    with pytest.raises(BlobDeleted):
+        await blobs.get(BlobId("b"), BytesIO(), about)
+    assert list((root / "tmp").iterdir()) == []
+
+
+async def test_expired_blobs_free_a_full_disk(disk: SmallDisk, clock: FakeClock) -> None:
+    root = disk.root / "blobs"
+    blobs, about, day = FilesystemBlobs(root, clock), RequestContext(Purpose.DATA), timedelta(days=1)
+    await blobs.open(create=True)
+    await blobs.put(BlobId("expires"), bytes(5 * PAGE), about, ttl=day)
+    for number in range(20):
+        await blobs.delete([BlobId(f"deleted/{number}")], about)
+    disk.fill()
+    assert await blobs.sweep_expired(clock.now(), 10) == 0, "the records cannot be merged, which can wait"
+    assert len(list((root / "deleted").iterdir())) == 20
+    assert list((root / "tmp").iterdir()) == []
+    assert await blobs.sweep_expired(clock.now() + 2 * day, 10) == 1
+    assert len(list((root / "deleted").iterdir())) == 1, "there is room for the merged record now"
+    await blobs.put(BlobId("fits"), bytes(4 * PAGE), about)
+
+
+async def test_files_that_killed_processes_left_are_deleted_from_a_full_disk(disk: SmallDisk) -> None:
+    root = disk.root / "blobs"
+    blobs = FilesystemBlobs(root, SystemClock())
+    await blobs.open(create=True)
+    for number in range(20):
+        await blobs.delete([BlobId(f"deleted/{number}")], RequestContext(Purpose.DATA))
+    (root / "tmp" / "left").write_bytes(bytes(PAGE))
+    disk.fill()
+    await blobs.sweep_expired(datetime.now(UTC) + timedelta(days=2), 10)
+    assert list((root / "tmp").iterdir()) == []
 
 
 def test_a_checkpoint_is_created_completely_or_not_at_all(disk: SmallDisk) -> None:
