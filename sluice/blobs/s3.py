@@ -5,11 +5,13 @@
     <prefix>/deleted/<millis>-<random>   ids that were deleted, one a line; kept until <millis> (`sluice.blobs.deletions`)
 
 Blobs with a TTL are deleted by a lifecycle rule of the bucket, or, where rules are not supported, by `sweep_expired`, which reads the tags.
+What frees space does not need any: a full server can be opened, and blobs are deleted from it without a deletion record.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +29,7 @@ from sluice.blobs.deletions import DeletionRecord, ended, merged_name, millis, n
 from sluice.blobs.handed import RenewedCredentials
 from sluice.blobs.marker import MARKER, MARKER_BODY, belongs_to_others, check_marker, not_made
 from sluice.blobs.port import REMEMBER, ListedBlob, RequestContext, Sink
-from sluice.blobs.s3config import S3Credentials, S3Location, code_of, credentials_for, error_for
+from sluice.blobs.s3config import S3Credentials, S3Location, code_of, credentials_for, error_for, is_full
 from sluice.blobs.s3control import TTL_DAYS, TTL_TAG, ObjectNotFound, S3Control, check_handed
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings, BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, SluiceError
@@ -36,6 +38,7 @@ from sluice.core.snapshots.snapshot import BlobId, checked_blob_id, checked_pref
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config, S3Credential
 
+log = logging.getLogger(__name__)
 
 _PAGE = 1000
 _INLINE = 1 << 20
@@ -88,8 +91,8 @@ class S3Blobs:
                 await self._create_marker(create)
             else:
                 check_marker(marker, str(self.location))
-                if create:  # checks that the bucket can be written
-                    await self._write(MARKER, MARKER_BODY)
+                if create:  # checks that the bucket can be written; a full one can be read, and blobs can be deleted
+                    await self._write_unless_full(MARKER, MARKER_BODY)
         if create:
             self._lifecycle = await self._control.set_lifecycle()
 
@@ -170,12 +173,15 @@ class S3Blobs:
         _check_range(blob, start, length, found.meta["size"])
 
     async def delete(self, blobs: Collection[BlobId], about: RequestContext) -> None:
+        """Record the ids, then delete the blobs; from a full server without a record, as in `sluice.blobs.filesystem`."""
         keys = [self._key(blob) for blob in blobs]
         rest = iter(blobs)
         while some := list(islice(rest, _PAGE)):
             until = millis(self._clock.now() + REMEMBER)
             with self._translated_errors("delete"):
-                await self._write(f"deleted/{record_name(until)}", "".join(f"{blob}\n" for blob in some).encode(), REMEMBER)
+                body = "".join(f"{blob}\n" for blob in some).encode()
+                if not await self._write_unless_full(f"deleted/{record_name(until)}", body, REMEMBER):
+                    log.warning("%s is full: %d blobs are deleted without a record, the first %s", self.location, len(some), some[0])
             await self._control.delete(keys[: len(some)])
             del keys[: len(some)]
 
@@ -207,8 +213,9 @@ class S3Blobs:
 
     async def sweep_expired(self, now: datetime, limit: int) -> int:
         with self._translated_errors("sweep"):
+            count = 0 if self._lifecycle else await self._sweep_by_tags(now, limit)
             await self._tidy_records(now)
-            return 0 if self._lifecycle else await self._sweep_by_tags(now, limit)
+            return count
 
     async def _sweep_by_tags(self, now: datetime, limit: int) -> int:
         count, left = 0, self._tag_reads.in_a_sweep
@@ -248,7 +255,7 @@ class S3Blobs:
         return [key for (key, _), has_expired in zip(objects, found, strict=True) if has_expired]
 
     async def _tidy_records(self, now: datetime) -> None:
-        """Delete expired deletion records, and merge small ones."""
+        """Delete expired deletion records, and merge small ones unless the server is full."""
         records = await self._records()
         old = ended(records, now)
         await self._delete_records(old)
@@ -262,8 +269,9 @@ class S3Blobs:
                 return await self._record(name)
 
         bodies = await asyncio.gather(*(read(each.name) for each in group))
-        await self._write(f"deleted/{merged_name(group)}", "".join(body or "" for body in bodies).encode(), REMEMBER)
-        await self._delete_records([each.name for each in group])
+        merged = "".join(body or "" for body in bodies).encode()
+        if await self._write_unless_full(f"deleted/{merged_name(group)}", merged, REMEMBER):
+            await self._delete_records([each.name for each in group])
 
     async def _delete_records(self, names: Sequence[str]) -> None:
         for first in range(0, len(names), _PAGE):
@@ -311,6 +319,16 @@ class S3Blobs:
         days = _days(ttl)
         tags = {TTL_TAG: str(days)} if days is not None else None
         await obstore.put_async(self._store, self.location.key(name), body, tags=tags, mode=mode, use_multipart=False)
+
+    async def _write_unless_full(self, name: str, body: bytes, ttl: timedelta | None = None) -> bool:
+        """False if the server is full."""
+        try:
+            await self._write(name, body, ttl)
+        except BaseError as error:
+            if not is_full(code_of(str(error))):
+                raise
+            return False
+        return True
 
     def _key(self, blob: BlobId) -> str:
         return self.location.key(f"blobs/{checked_blob_id(blob)}")

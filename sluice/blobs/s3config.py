@@ -20,6 +20,9 @@ _PERMANENT = {
 }  # fmt: skip
 """Error codes of S3 that an operator must act on. All others may be temporary, including 400 BadDigest and 400 RequestTimeout."""
 
+_FULL = {"QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull"}
+"""Error codes of compatible servers (Ceph, MinIO) whose disks are full, or whose quota is used up."""
+
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
@@ -82,6 +85,11 @@ def code_of(text: str) -> str:
     """The error code in S3's XML answer; "" if there is none."""
     found = _CODE.search(text)
     return found[1] if found else ""
+
+
+def is_full(code: str) -> bool:
+    """Whether a server with this error code has no room."""
+    return code in _FULL
 
 
 def error_for(code: str, denied: bool, what: str, text: str) -> SluiceError:

@@ -15,7 +15,7 @@ import pytest
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore, Purpose
-from sluice.core.errors import BlobDeleted, BlobUnavailable
+from sluice.core.errors import BlobDeleted, BlobMissing, BlobUnavailable
 from sluice.core.snapshots.snapshot import BlobId
 from sluice.core.waits import Backoff
 from tests.contracts.blobs import ABOUT, DAY, bytes_of, ids, later, put
@@ -87,6 +87,25 @@ async def test_a_server_that_fails_for_a_while_is_survived(store: BlobStore, pro
     assert await bytes_of(store, "a") == BODY
     with pytest.raises(BlobDeleted):
         await bytes_of(store, "b")
+
+
+FULL = [Answer(507, "XMinioStorageFull"), Answer(400, "XMinioAdminBucketQuotaExceeded"), Answer(403, "QuotaExceeded")]
+
+
+@pytest.mark.parametrize("answer", FULL, ids=str)
+async def test_blobs_are_deleted_from_a_server_that_is_full(bare: BlobStore, proxy: FaultyS3, answer: Answer) -> None:
+    for name in ("a", "b", "expires"):
+        await put(bare, name, ttl=DAY if name == "expires" else None)
+    for number in range(20):
+        await bare.delete([BlobId(f"deleted/{number}")], ABOUT)
+    proxy.plan = lambda request: answer if request.method == "PUT" else None
+    await bare.open(create=True)  # by a coordinator that is started again
+    await bare.delete([BlobId("a")], ABOUT)
+    assert await bare.sweep_expired(later(2.5), 10) == 1
+    assert await ids(bare) == ["b"]
+    proxy.plan = lambda request: None
+    with pytest.raises(BlobMissing, match="there is no blob a"):
+        await bytes_of(bare, "a")
 
 
 async def test_an_interrupted_body_continues_where_it_was_interrupted(store: BlobStore, proxy: FaultyS3, requests: Requests) -> None:
