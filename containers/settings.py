@@ -102,7 +102,11 @@ class ContainerSettings(BaseSettings):
         None,
         description="file for the log of Spark's JVM, of which three older ones are kept; default: standard error. `sluice run` sets it",
     )
-    disk_low_bytes: int = Field(1 << 30, ge=0, description="a disk with less free space is reported with failures and in metrics; 0: none")
+    disk_low_bytes: int = Field(
+        1 << 30,
+        ge=0,
+        description="a disk with less free space is reported with failures and in metrics; standby copies leave so much free; 0: none",
+    )
     metrics_host: str = Field("127.0.0.1", max_length=255, description="address on which this container serves its metrics")
     metrics_token_file: Path | None = Field(
         None, description="file with the token that requests for the metrics must send; read again when it changes. Default: they need none"

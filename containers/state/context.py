@@ -164,11 +164,13 @@ class StateContext:
         return Uploader(context, settings, self.clock, lambda: new_uuid().hex, lambda: self._usable_for)
 
     def restorer(self, blobs: BlobStore, start: StageStart) -> Restorer:
-        return self.restorer_of(blobs, self.key(start), self.meter(start).restore)
+        context = TransferContext(blobs, self.key(start), self.meter(start).restore, LocalFiles(), self.in_thread)
+        return Restorer(context, RestoreSettings(concurrency=self._settings.backup_concurrency))
 
-    def restorer_of(self, blobs: BlobStore, key: StageKey, progress: Progress, files: LocalFiles | None = None) -> Restorer:
-        settings = RestoreSettings(concurrency=self._settings.backup_concurrency)
-        return Restorer(TransferContext(blobs, key, progress, files or LocalFiles(), self.in_thread), settings)
+    def copier(self, blobs: BlobStore, key: StageKey, progress: Progress, files: LocalFiles) -> Restorer:
+        """Restores standby copies. They leave `disk_low_bytes` of the disk to the container's own tasks."""
+        settings = RestoreSettings(concurrency=self._settings.backup_concurrency, leave_free=self._settings.disk_low_bytes)
+        return Restorer(TransferContext(blobs, key, progress, files, self.in_thread), settings)
 
     def meter(self, start: StageStart) -> BackupMeter:
         """The meter of the stage, until `forget`."""

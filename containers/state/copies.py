@@ -20,7 +20,7 @@ from typing import IO, Any, TypeVar
 from containers.errors import CheckpointUnreadable, disk_error
 from containers.state.checkpoint import CheckpointInfo, Checkpoints, inspect
 from containers.state.files import LocalFiles
-from containers.state.recovery.restore import finish_swap, swap
+from containers.state.recovery.restore import finish_swap, staging_of, swap
 from sluice.core.ids import Lineage, StageName, TaskName, directory_name
 
 log = logging.getLogger(__name__)
@@ -135,7 +135,8 @@ class Copies:
         if found is not None and _has_more(found, inspect(checkpoint), lineage):
             swap(copy, checkpoint, LocalFiles())
             log.info("%s/%s: the standby copy on this disk is now its checkpoint: batch %d", *of, found.committed)
-        shutil.rmtree(copy, ignore_errors=True)
+        for rest in (copy, staging_of(copy)):
+            shutil.rmtree(rest, ignore_errors=True)
 
 
 def _has_more(copy: CheckpointInfo, checkpoint: CheckpointInfo | None, lineage: Lineage) -> bool:

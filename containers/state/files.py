@@ -24,6 +24,7 @@ from containers.state.recovery.restore_plan import Staged
 from sluice.core.errors import Unavailable
 from sluice.core.snapshots.fingerprint import Fingerprint, Hashes
 from sluice.core.snapshots.snapshot import FileMetadata
+from sluice.disks import DiskSpace, space
 
 BLOCK = 1 << 20
 _PERMISSIONS = 0o777
@@ -127,6 +128,10 @@ class LocalFiles:
         if not stat.S_ISDIR(mode):
             raise CheckpointUnreadable(f"{path} is not a directory (a link to one is not sufficient): move the directory there")
         return True
+
+    def space(self, path: Path) -> DiskSpace:
+        """The space of the disk that has the path."""
+        return space(path)
 
     def fingerprint(self, path: Path, identity: Identity) -> Fingerprint:
         """Raises FileChanged, FileUnreadable."""

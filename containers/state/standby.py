@@ -1,5 +1,7 @@
 """Warm standby: copies, on this disk, of the newest snapshots of tasks that other slots run. When such a task fails over to this slot, only
-the difference must be fetched. The coordinator decides which slot copies which tasks (`sluice.core.jobmodels.placement`)."""
+the difference must be fetched. The coordinator decides which slot copies which tasks (`sluice.core.jobmodels.placement`).
+
+The container's own tasks do not depend on the copies, and need the disk more: a copy that does not fit is not fetched."""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
+from containers.errors import DiskFull
 from containers.state.context import StateContext
 from containers.state.copies import CopyKey
 from containers.state.diff import Identity
@@ -17,12 +20,15 @@ from containers.state.files import LocalFiles
 from containers.state.meters import CopyMeter
 from containers.state.recovery.restore import Restored
 from sluice.core.errors import BlobMissing, SluiceError, Unavailable
-from sluice.core.ids import ExecutionContainerId, StageKey, StageName, TaskName
+from sluice.core.ids import ExecutionContainerId, Instant, StageKey, StageName, TaskName
 from sluice.core.snapshots.fingerprint import Fingerprint
 from sluice.core.snapshots.snapshot import BlobId, CommitId
 from sluice.wire.jobmodels import StandbyCopy
 
 log = logging.getLogger(__name__)
+
+PAUSE_WHEN_FULL = timedelta(minutes=10)
+"""How long a copy for which the disk has no room is not tried again."""
 
 
 class CachedFingerprints(LocalFiles):
@@ -48,6 +54,7 @@ class _Copy:
     files: CachedFingerprints = field(default_factory=CachedFingerprints)
     meter: CopyMeter = field(default_factory=CopyMeter)
     failure: str = ""
+    not_before: Instant | None = None
 
 
 class Standby:
@@ -104,7 +111,7 @@ class Standby:
 
     async def _update_copy(self, of: CopyKey, wanted: StandbyCopy) -> None:
         copy, checkpoint = self._copies[of], CommitId(wanted.snapshot.checkpoint_id)
-        if copy.checkpoint == checkpoint:
+        if copy.checkpoint == checkpoint or (copy.not_before is not None and self._state.clock.elapsed() < copy.not_before):
             return
         try:
             restored = await self._state.copies.write(of, self._fetch(of, copy, wanted))
@@ -112,11 +119,16 @@ class Standby:
             copy.meter.transfers.failed += 1
             log.info("the standby copy of %s/%s will be updated later: %s", *of, error)
             return
+        except DiskFull as error:  # others may fit, and the tasks of this container need what becomes free
+            copy.meter.transfers.failed += 1
+            copy.not_before = Instant(self._state.clock.elapsed() + PAUSE_WHEN_FULL.total_seconds())
+            self._say_failed(of, f"{error}; the next attempt is in {PAUSE_WHEN_FULL}")
+            return
         except SluiceError:
             copy.meter.transfers.failed += 1
             raise
         if restored is not None:
-            copy.checkpoint = checkpoint
+            copy.checkpoint, copy.failure = checkpoint, ""
             copy.meter.batch, copy.meter.at = wanted.snapshot.batch_id, self._state.clock.now()
             log.debug("the standby copy of %s/%s is at snapshot %s: %s", *of, checkpoint, restored)
 
@@ -131,7 +143,7 @@ class Standby:
             local = await state.in_thread(lambda: state.copies.usable(of))
             copy.files.next_restore()
             try:
-                restorer = state.restorer_of(blobs, StageKey(state.job, *of), copy.meter.transfers, copy.files)
+                restorer = state.copier(blobs, StageKey(state.job, *of), copy.meter.transfers, copy.files)
                 restored = await restorer.restore(BlobId(index), directory, local)
             finally:
                 copy.meter.transfers.end()

@@ -509,6 +509,7 @@ class World:
                 "spare": slot.spare,
                 "host": slot.machine,
                 "standby_seconds": 2,
+                "disk_low_bytes": 0,  # how much the machine of the test has free does not matter
                 "EXECUTION_ENV_CONTAINER_ID": name,
                 "home": self.directory / "home",
                 "state_dir": root,

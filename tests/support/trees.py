@@ -139,8 +139,8 @@ class Place:
         self.newest = marker.index
         return marker
 
-    def restorer(self, chunk_bytes: int = 64) -> Restorer:
-        return Restorer(TransferContext(self.blobs, KEY, Transfers(), self.files), RestoreSettings(chunk_bytes, 3))
+    def restorer(self, chunk_bytes: int = 64, leave_free: int | None = None) -> Restorer:
+        return Restorer(TransferContext(self.blobs, KEY, Transfers(), self.files), RestoreSettings(chunk_bytes, 3, leave_free))
 
     async def restore(self, index: BlobId | None = None, target: Path | None = None) -> Restored:
         wanted = index or self.newest

@@ -10,19 +10,23 @@ damaged or unavailable there is fetched from the next blob store that has it.
 
 Until the swap, the target does not change. After an error or a crash, the next restore continues with the staged files. After a crash
 within the swap, the next restore puts the former directory back if the target is missing.
+
+A standby copy is fetched only if it fits, and what was staged of it is removed when the disk becomes full (`RestoreSettings.leave_free`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from errno import ENOSPC
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TypeVar, assert_never
 
-from containers.errors import disk_error
+from containers.errors import DiskFull, disk_error
 from containers.state.diff import Identity, LocalDir, LocalFile
 from containers.state.files import LocalFiles
 from containers.state.recovery.restore_plan import (
@@ -45,6 +49,7 @@ from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobUnav
 from sluice.core.snapshots.fingerprint import Fingerprint, Hashes, fingerprint
 from sluice.core.snapshots.indexjson import lengths
 from sluice.core.snapshots.snapshot import BlobId, FileIndex, SnapshotIndex, walk
+from sluice.disks import NO_ROOM, readable
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +60,13 @@ SYNCED_TOGETHER = 64
 
 @dataclass(frozen=True, slots=True)
 class RestoreSettings:
-    """`concurrency` requests at a time, each for at most `chunk_bytes`, which are kept in memory."""
+    """`concurrency` requests at a time, each for at most `chunk_bytes`, which are kept in memory. `leave_free`: the bytes of the disk that
+    must stay free; what was fetched is removed if it does not fit. None: the disk may be filled, and what was fetched is kept for the next
+    restore."""
 
     chunk_bytes: int = 16 << 20
     concurrency: int = 8
+    leave_free: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +120,8 @@ class Restorer:
 
         If no source has a file, the error of the first source is raised: IndexUnreadable; BlobMissing, BlobDeleted, BlobCorrupted, which
         name the blob and the file; BlobUnavailable. Also raises DiskUnwritable, and CheckpointUnreadable if a link is in the place of a
-        directory. After an error, `target` is unchanged, and the staged files are kept for the next restore.
+        directory. After an error, `target` is unchanged, and the staged files are kept for the next restore. With `leave_free` they are
+        removed after DiskFull, which is then raised before anything is fetched if the rest does not fit.
         """
         run = await self._begin([Source(self._context.blobs, index), *others], target)
         try:
@@ -120,11 +129,12 @@ class Restorer:
         except OSError as error:
             if error.errno is None:  # a TimeoutError that the caller has set
                 raise
-            raise disk_error(
-                error,
-                f"{error.filename or target}: {error.strerror}: {self._context.key} cannot be restored into {target}, which is "
-                f"unchanged; what was fetched is kept in {run.staging}: free some space, or repair the disk, and start again",
-            ) from error
+            what = f"{error.filename or target}: {error.strerror}: {self._context.key} cannot be restored into {target}, which is unchanged"
+            if self._settings.leave_free is not None and error.errno in NO_ROOM:
+                await run.discard_staged()
+                raise DiskFull(f"{what}; what was fetched is removed") from error
+            remedy = f"what was fetched is kept in {run.staging}: free some space, or repair the disk, and start again"
+            raise disk_error(error, f"{what}; {remedy}") from error
 
     async def _begin(self, sources: Sequence[Source], target: Path) -> _Run:
         """Begin with the first source whose index can be read."""
@@ -187,7 +197,7 @@ class _Run:
         self._snapshot = snapshot
         self._files: Mapping[str, FileIndex] = dict(walk(snapshot.root))
         self._target = target
-        self.staging = target.parent / ".staging" / target.name
+        self.staging = staging_of(target)
         self._local = target
         self._fetching: dict[str, FileInParts] = {}
 
@@ -198,12 +208,25 @@ class _Run:
         fetched = {piece.path for fetch in fetches for piece in fetch.pieces}
         size = sum(self._files[path].metadata.size for path in fetched)
         total = self._snapshot.size
+        if (leave := self._settings.leave_free) is not None and size:
+            await self._context.run(lambda: self._check_room(size, leave))
         self._context.progress.planned(len(fetched), size)
         self._context.progress.retained(len(self._files) - len(fetched), total - size)
         await self._run(plan)
         reused = len(self._files) - len(fetched)
         damaged = frozenset(self._damaged)
         return Restored(self._snapshot, len(self._files), total, reused, total - size, len(fetched), size, len(fetches), damaged)
+
+    def _check_room(self, size: int, leave: int) -> None:
+        """Raises OSError if files of this size leave less than `leave` bytes free. A file system without a size is no disk."""
+        space = self._disk.space(self.staging)
+        if space.size and size > space.free - leave:
+            why = f"{readable(size)} do not fit, as {readable(leave)} of the disk must stay free ({space})"
+            raise OSError(ENOSPC, why, str(self._target))
+
+    async def discard_staged(self) -> None:
+        with suppress(OSError):  # the disk may be in trouble
+            await self._context.run(lambda: self._disk.remove(self.staging))
 
     def _prepare(self) -> None:
         for beside in (self.staging.parent, _replaced(self._target).parent):
@@ -417,6 +440,11 @@ def finish_swap(target: Path, disk: LocalFiles | None = None) -> None:
             disk.remove(replaced)
         else:
             disk.rename(replaced, target)
+
+
+def staging_of(target: Path) -> Path:
+    """The directory in which a restore into `target` stages files."""
+    return target.parent / ".staging" / target.name
 
 
 def _replaced(target: Path) -> Path:

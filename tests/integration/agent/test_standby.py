@@ -20,7 +20,7 @@ from tests.support.engines import DiskEngine, FakeQuery
 from tests.support.faults import Fault, FaultyBlobs, every, healthy
 
 STANDBY = {"standby.replicas": "1"}
-SOON: dict[str, Any] = {"standby_seconds": 0.02}
+SOON: dict[str, Any] = {"standby_seconds": 0.02, "disk_low_bytes": 0}
 OTHERS = "Partition 1"
 HOURLY = f"{OTHERS}/hourly"
 

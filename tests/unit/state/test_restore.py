@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.errors import CheckpointUnreadable, DiskUnwritable
+from containers.errors import CheckpointUnreadable, DiskFull, DiskUnwritable
+from containers.state.files import LocalFiles
 from containers.state.recovery.restore import finish_swap
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import Purpose, RequestContext
 from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, IndexUnreadable
 from sluice.core.snapshots.indexjson import encoded
 from sluice.core.snapshots.snapshot import BlobId, FileBlob, SnapshotIndex, walk
+from sluice.disks import DiskSpace
 from tests.support.fakes import FakeClock
 from tests.support.faults import Fault, FaultyBlobs, FullDisk, at
 from tests.support.memory import MemoryBlobs
@@ -319,6 +321,33 @@ async def test_a_full_disk_is_an_error_and_the_old_directory_and_what_was_fetche
     restored = await place.restore()
     assert read(place.store) == with_parents(TREE)
     assert room < 50 or restored.reused_files > 1
+
+
+class Free(LocalFiles):
+    """A disk with so much free space, and of this size."""
+
+    def __init__(self, free: int, size: int = 1 << 30) -> None:
+        self._space = DiskSpace(free, size)
+
+    def space(self, path: Path) -> DiskSpace:
+        return self._space
+
+
+@pytest.mark.parametrize(("disk", "fits"), [(Free(1230), True), (Free(1229), False), (Free(0, size=0), True)])
+async def test_what_must_leave_room_is_fetched_only_if_it_does(place: Place, blobs: FaultyBlobs, disk: Free, fits: bool) -> None:
+    """The files have 230 bytes. A file system without a size is no disk."""
+    place.files = disk
+    restorer = place.restorer(leave_free=1000)
+    assert place.newest is not None
+    if fits:
+        await restorer.restore(place.newest, place.store, None)
+        assert read(place.store) == with_parents(TREE)
+    else:
+        with pytest.raises(DiskFull, match="230 B do not fit, as 1000 B of the disk must stay free"):
+            await restorer.restore(place.newest, place.store, None)
+        assert len(gets(blobs)) == 1, "the index"
+        assert not place.store.exists()
+    assert disk_is_clean(place.root)
 
 
 def test_an_interrupted_swap_is_completed(tmp_path: Path) -> None:
