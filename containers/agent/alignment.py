@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 
@@ -44,7 +45,7 @@ class Aligner:
         self._decision = wire_agents.EventTimeReply(wait=True, lead_seconds=None, waits_for=())
         self._open = False
         self._report_now = asyncio.Event()
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
 
     def committed(self, batch: int, event_time: datetime | None) -> None:
         """A batch was committed. `event_time`: the newest in it, None if it has none."""
@@ -54,9 +55,10 @@ class Aligner:
         self._report_now.set()
 
     def open(self) -> None:
-        """Let every batch pass from now on: the query is stopping, and a batch that has begun must finish."""
+        """Let every batch pass from now on: the query is stopping, and a batch that has begun must finish. Call it on the agent's loop."""
         self._open = True
         self._report_now.set()
+        self._look_again()  # `run` does not after another part of the stage has failed, such as its backup
 
     def close(self) -> None:
         """Hold back batches again."""
@@ -72,11 +74,19 @@ class Aligner:
     async def _pass(self, batch: int) -> None:
         if self._passed == batch - 1:
             with suppress(TimeoutError):
-                async with asyncio.timeout(PROGRESS_WITHIN.total_seconds()), self._changed:
-                    await self._changed.wait_for(lambda: self._open or (self._reported is not None and self._reported >= batch - 1))
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._open or (self._reported is not None and not self._decision.wait))
+                async with asyncio.timeout(PROGRESS_WITHIN.total_seconds()):
+                    await self._until(lambda: self._open or (self._reported is not None and self._reported >= batch - 1))
+        await self._until(lambda: self._open or (self._reported is not None and not self._decision.wait))
         self._passed = batch
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._changed.wait()
+
+    def _look_again(self) -> None:
+        """Let each batch that waits check its condition. All of them wait on this loop."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def run(self) -> None:
         """Report the event time until cancelled. While the coordinator is unreachable its last decision stands. Raises LeaseLost,
@@ -85,8 +95,7 @@ class Aligner:
             self._report_now.clear()
             with suppress(Unavailable):
                 await self._report()
-            async with self._changed:
-                self._changed.notify_all()
+            self._look_again()
             with suppress(TimeoutError):
                 async with asyncio.timeout((self._waiting_interval if self._decision.wait else INTERVAL).total_seconds()):
                     await self._report_now.wait()

@@ -145,6 +145,18 @@ async def test_when_the_container_stops_batches_that_have_begun_may_finish(align
     run.cancel()
 
 
+async def test_when_a_stage_has_failed_the_batch_that_waits_may_finish(aligner: Aligner, coordinator: FakeCoordinator) -> None:
+    """The error of another part, such as its backup, has cancelled `run`."""
+    run = asyncio.create_task(aligner.run())
+    first = passes(aligner, 0)
+    await coordinator.next()
+    run.cancel()
+    await asyncio.wait({run})
+    assert not first.done()
+    aligner.open()
+    await soon(first)
+
+
 async def test_a_lost_lease_ends_it(aligner: Aligner, coordinator: FakeCoordinator) -> None:
     coordinator.trouble = LeaseLost("another container owns it")
     with pytest.raises(LeaseLost):
