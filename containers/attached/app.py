@@ -224,7 +224,6 @@ class App:
             self._stopped.set,
             clock,
             stop_timeout,
-            written=lambda query: () if self._kafka is None else self._kafka.topics_of(query.id),
             on_start=self._on_start,
             repeated=self._plans.kept_paused,
             lacks_plans=self._plans.lacks,

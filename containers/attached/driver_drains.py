@@ -108,9 +108,8 @@ class _Unlocked:
 
 @dataclass
 class DriverDrains:
-    """`stage_of`: the name under which a query is reported, None if it is not reported yet. `written`: topics that queries are known to
-    write without Spark's sink, by checkpoint. `send` sends a message to the supervisor. `on_drained` is called when all queries are flushed
-    and have ended."""
+    """`stage_of`: the name under which a query is reported, None if it is not reported yet. `send` sends a message to the supervisor.
+    `on_drained` is called when all queries are flushed and have ended."""
 
     spark: SparkSession
     queries: ActiveQueries
@@ -119,7 +118,6 @@ class DriverDrains:
     on_drained: Callable[[], None]
     clock: Clock
     stop_timeout: timedelta
-    written: Callable[[ActiveQuery], Collection[str]] = lambda query: ()
     on_start: Callable[[ActiveQuery], None] = lambda query: None
     """Called on the thread of a query that starts, before it is paused for a drain."""
     repeated: Callable[[ActiveQuery], Repeat | None] = lambda query: None
@@ -244,7 +242,7 @@ class DriverDrains:
 
     def feeders(self) -> Mapping[StageName, frozenset[StageName]]:
         held = self._by_stage()
-        return feeders(held, {stage: self._writes(query) for stage, query in held.items()})
+        return feeders(held, {stage: query.writes() for stage, query in held.items()})
 
     def drained(self) -> None:
         self.on_drained()
@@ -262,11 +260,8 @@ class DriverDrains:
     def _by_stage(self) -> dict[StageName, ActiveQuery]:
         return {stage: each.query for each in list(self._held.values()) if (stage := self.stage_of(each.query)) is not None}
 
-    def _writes(self, query: ActiveQuery) -> Collection[str]:
-        return [*query.writes(), *self.written(query)]
-
     def _topics(self, stages: Sequence[StageName]) -> Collection[str]:
-        return {topic for stage, query in self._by_stage().items() if stage in stages for topic in self._writes(query)}
+        return {topic for stage, query in self._by_stage().items() if stage in stages for topic in query.writes()}
 
     def _pause(self, query: ActiveQuery, over: threading.Event) -> None:
         try:

@@ -24,7 +24,7 @@ from containers.attached.batch_context import BatchContext
 from containers.attached.checkpoints.kafka_opening import Opening
 from containers.attached.kafka_columns import CannotWrite, record_columns
 from containers.engine import Writes
-from containers.spark.scripts.active_queries import TEMPORARY, ActiveQueries, ActiveQuery
+from containers.spark.scripts.active_queries import TEMPORARY, TOPIC_OPTION, ActiveQueries, ActiveQuery
 from containers.spark.scripts.checkpoint import ScriptCheckpoint
 from containers.spark.systems.kafka import KafkaTaskSystem
 from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced
@@ -113,7 +113,8 @@ class KafkaWriters:
         if not rows.isStreaming:
             raise CannotWrite("kafka_writer writes streaming queries: read the rows with spark.readStream")
         system = self._system(*kafka_settings(options, self._environment))
-        return rows.selectExpr(*record_columns(rows.dtypes)).writeStream.foreachBatch(_Batches(self, system, topic, self.clock.now()).write)
+        writer = rows.selectExpr(*record_columns(rows.dtypes)).writeStream.option(TOPIC_OPTION, topic)
+        return writer.foreachBatch(_Batches(self, system, topic, self.clock.now()).write)
 
     def _system(self, bootstrap: str, properties: KafkaProperties) -> KafkaTaskSystem:
         properties.librdkafka_properties()  # raises BadSettings here, and not in the first batch
@@ -139,8 +140,11 @@ class KafkaWriters:
         unfinished = {} if unwritten else {context.batch: planned}
         system.fence(grant, topic, Delivery.EXACTLY_ONCE, lambda: PlannedBatches(context.batch - 1, unfinished))
         opening.end()
-        self._open[context.lineage, topic] = (system, grant)
         return grant
+
+    def record(self, system: KafkaTaskSystem, topic: str, grant: Grant) -> None:
+        """Record that the query writes now. Its producer is closed when it has ended."""
+        self._open[grant.lineage, topic] = (system, grant)
 
     def _grant(self, context: BatchContext) -> Grant:
         lineage, generation = Lineage(context.lineage), Generation(context.generation)
@@ -164,10 +168,6 @@ class KafkaWriters:
         found = LeaseLost(f"this driver has lost the lease of {self._job} and writes nothing more, because another one may run: {lost}")
         log.error("%s", found)
         return found
-
-    def topics_of(self, lineage: str) -> Collection[str]:
-        """The topics that a running query has written to."""
-        return [topic for writing, topic in list(self._open) if writing == lineage]
 
     def writes_of(self, lineage: str) -> Mapping[str, Writes]:
         """What a running query has written since the script started, by topic."""
@@ -213,7 +213,9 @@ class _Batches:
             try:
                 if context.lineage not in self._grants:
                     self._grants[context.lineage] = writers.open(self._system, self._topic, context, self._since)
-                self._system.append(self._grants[context.lineage], rows, batch, self._topic, {})
+                grant = self._grants[context.lineage]
+                writers.record(self._system, self._topic, grant)  # also if this is another start of the query
+                self._system.append(grant, rows, batch, self._topic, {})
                 return
             except LeaseLost as lost:
                 raise writers.lost(lost) from lost

@@ -310,6 +310,24 @@ def test_producers_of_queries_that_have_ended_are_closed(orders: Orders) -> None
     assert orders.values() == ["0", "0", "1"]
 
 
+def test_the_producer_of_a_query_that_its_script_has_started_again_is_closed_after_it(orders: Orders) -> None:
+    """The script keeps the writer."""
+    app = orders.attach()
+    kafka = {"kafka.bootstrap.servers": orders.topics.bootstrap}
+    writer = app.kafka_writer(orders.rows(), orders.topic, kafka).option("checkpointLocation", str(orders.script.checkpoints / "orders"))
+    writers: Any = app._kafka
+    (system,) = writers._systems.values()
+    for name in ("one", "two"):
+        orders.script.feed(name, rows=2)
+        query = writer.start()
+        orders.script.started.append(query)
+        query.processAllAvailable()
+        assert system._writers
+        query.stop()
+        wait_for("the producer to be closed", lambda: not system._writers)
+    assert orders.values() == ["0", "0", "1", "1"]
+
+
 def test_rows_that_are_no_stream_and_scripts_without_a_coordinator_are_refused(orders: Orders) -> None:
     options = {"kafka.bootstrap.servers": orders.topics.bootstrap}
     with pytest.raises(CannotWrite, match="writes streaming queries"):

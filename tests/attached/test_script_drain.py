@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 from typing import Any
 from uuid import uuid4
 
@@ -18,6 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from containers.attached import messages
+from containers.attached.app import App
 from containers.spark.jvm import parse_version
 from containers.spark.scripts.active_queries import ActiveQueries
 from containers.spark.scripts.checkpoint import LOCK_AFTER, ScriptCheckpoint
@@ -76,9 +81,19 @@ class Chain:
         self.started.append((writer.trigger(**trigger) if trigger else writer).start())
         return self.started[-1]
 
-    def tens(self, checkpoint: str = "tens") -> StreamingQuery:
+    def counts(self) -> DataFrame:
         counts = self.read("orders", "at timestamp").groupBy(F.window("at", "10 seconds")).agg(F.count("*").alias("orders"))
-        return self.write(counts.select(F.col("window.start").alias("at"), "orders"), "tens", str(self.root / checkpoint))
+        return counts.select(F.col("window.start").alias("at"), "orders")
+
+    def tens(self, checkpoint: str = "tens") -> StreamingQuery:
+        return self.write(self.counts(), "tens", str(self.root / checkpoint))
+
+    def tens_once(self, app: App) -> StreamingQuery:
+        """As `tens`, with `app.kafka_writer`."""
+        values = self.counts().select(F.to_json(F.struct("*")).alias("value"))
+        writer = app.kafka_writer(values, self.topic("tens"), {"kafka.bootstrap.servers": self.topics.bootstrap})
+        self.started.append(writer.option("checkpointLocation", str(self.root / "tens")).start())
+        return self.started[-1]
 
     def minutes(self, checkpoint: str = "minutes") -> StreamingQuery:
         sums = self.read("tens", "at timestamp, orders long").groupBy(F.window("at", "1 minute")).agg(F.sum("orders").alias("orders"))
@@ -112,6 +127,53 @@ def supervisor(spark: SparkSession) -> Iterator[Supervisor]:
     made.app.drains.close()
     made.app.close()
     made.ours.close()
+
+
+class Confirming(Supervisor):
+    """A supervisor that confirms the generation as often as the script asks."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__(spark)
+        self.ours.settimeout(None)
+        self.messages: Queue[messages.Message] = Queue()
+        self.thread = Thread(target=self._answer, daemon=True)
+        self.thread.start()
+
+    def next(self, kind: str) -> messages.Message:
+        while (found := self.messages.get(timeout=120))["kind"] != kind:
+            pass
+        return found
+
+    def _answer(self) -> None:
+        for line in self.lines:
+            message = messages.decode(line)
+            if message["kind"] == "confirm":
+                self.say("owner", number=message["number"], lost="")
+            else:
+                self.messages.put(message)
+
+    def end(self) -> None:
+        self.app.drains.close()
+        self.app.close()
+        self.ours.shutdown(socket.SHUT_RDWR)
+        self.thread.join(60)
+        self.lines.close()
+        self.ours.close()
+
+
+@pytest.fixture
+def confirming(spark: SparkSession) -> Iterator[Callable[[], Confirming]]:
+    """The supervisor of the next start of the script."""
+    made: list[Confirming] = []
+
+    def start() -> Confirming:
+        for former in made[-1:]:
+            former.end()
+        made.append(Confirming(spark))
+        return made[-1]
+
+    yield start
+    made[-1].end()
 
 
 def steps(supervisor: Supervisor, step: str, stages: set[str]) -> Mapping[str, Mapping[str, Any]]:
@@ -170,6 +232,35 @@ def test_a_query_reads_what_its_feeder_has_flushed_behind_a_transaction_of_anoth
     assert not minutes.awaitTermination(3)
     other.abort_transaction(30)
     steps(supervisor, "flushed", {"minutes"})
+    assert minutes.awaitTermination(60)
+    assert (chain.output("tens"), chain.output("minutes")) == ([5, 10, 10], [25])
+
+
+@pytest.mark.parametrize("continued", [False, True])
+def test_a_query_reads_what_its_feeder_flushes_with_a_kafka_writer_that_has_written_nothing_since_the_start(
+    confirming: Callable[[], Confirming], chain: Chain, continued: bool
+) -> None:
+    """The feeder has windows in its checkpoint, and there is no new input. `continued`: the script was killed in the drain."""
+    chain.isolation = "read_committed"
+    first = confirming()
+    first.grant()
+    chain.feed(range(25))
+    for query in (chain.tens_once(first.app), chain.minutes()):
+        query.processAllAvailable()
+        query.stop()
+    assert (chain.output("tens"), chain.output("minutes")) == ([10], [])
+
+    second, needed = confirming(), ["tens", "minutes"]
+    drain = {"drain": {"uuid": "d-1", "phase": "FLUSHING", "needed": needed}} if continued else {}
+    second.say("granted", job="orders", run="run-1", generation=4, **drain)
+    second.app.start(second.theirs, ends_script=False)
+    tens, minutes = chain.tens_once(second.app), chain.minutes()
+    if not continued:
+        second.say("drain", uuid="d-1", phase="STOPPING", needed=needed)
+        steps(second, "stopped", set(needed))
+        second.say("drain", uuid="d-1", phase="FLUSHING", needed=needed)
+    steps(second, "flushed", set(needed))
+    assert tens.awaitTermination(60)
     assert minutes.awaitTermination(60)
     assert (chain.output("tens"), chain.output("minutes")) == ([5, 10, 10], [25])
 

@@ -50,8 +50,13 @@ TEMPORARY = re.compile(r"temporary-[0-9a-f-]{36}")
 """Spark's directory for a query without a checkpoint location. The query cannot be continued."""
 
 WRITE = "WriteToMicroBatchDataSource"
+WRITE_OF_FUNCTION = "WriteToMicroBatchDataSourceV1"
 
 FOREACH_BATCH = "ForeachBatchSink"
+
+TOPIC_OPTION = "sluice.topic"
+"""The option of a query whose function of `foreachBatch` writes a topic of Kafka. Spark keeps it with the query's plan, so that the topic
+is known before the first batch."""
 
 _FILE_SINK = re.compile(r"FileSink\[(.*)\]")
 
@@ -166,13 +171,18 @@ class ActiveQuery:
         return any(each.reads(topic) for each in self.sources())
 
     def writes(self) -> Sequence[str]:
-        """The topic of a Kafka sink. Known when the query has made its plan; empty for other sinks, and if a column names the topic."""
-        if "kafka" not in str(self._execution.sink().getClass().getName()).lower():
+        """The topic of a Kafka sink, or of a function with `TOPIC_OPTION`. Known when the query has made its plan; empty for other sinks,
+        and if a column names the topic."""
+        if "kafka" in str(self._execution.sink().getClass().getName()).lower():
+            write, option = WRITE, "topic"
+        elif self.calls_function:
+            write, option = WRITE_OF_FUNCTION, TOPIC_OPTION
+        else:
             return ()
         plan = self._execution.logicalPlan()
-        if str(plan.getClass().getSimpleName()) != WRITE:
+        if str(plan.getClass().getSimpleName()) != write:
             return ()
-        return [str(each._2()) for each in each_of(plan.writeOptions().iterator()) if str(each._1()).lower() == "topic"]
+        return [str(each._2()) for each in each_of(plan.writeOptions().iterator()) if str(each._1()).lower() == option]
 
     @property
     def file_sink(self) -> str | None:
