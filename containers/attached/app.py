@@ -196,6 +196,7 @@ class App:
         self._lease_ends: float | None = None
         self._ends_script = False
         self._ending = False
+        self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._forced = threading.Event()
         self._disconnected = threading.Event()
@@ -268,7 +269,8 @@ class App:
                 found: Any = import_module("containers.attached.kafka_writer")
             except ImportError as error:  # other scripts need no pyarrow
                 raise CannotWrite(f"kafka_writer needs {error.name}: pip install {error.name}") from error
-            self._kafka = found.KafkaWriters(self._spark, self.job, self._clock, self.batch_context, self._confirmations.ask)
+            confirm, stopping = self._confirmations.ask, self._stopping
+            self._kafka = found.KafkaWriters(self._spark, self.job, self._clock, self.batch_context, confirm, stopping=stopping)
         writers: KafkaWriters = self._kafka
         return writers
 
@@ -537,6 +539,7 @@ class App:
         are started later are stopped, too. Blocks. Returns the checkpoints of the queries whose batch took longer than `within` (default:
         the `stop_timeout` of `attach`) and was interrupted."""
         deadline = self._stop_timeout if within is None else within
+        self._stopping.set()
         try:
             self.drains.abandon(deadline)
             return self._stop_all(self._queries.find(), deadline)

@@ -6,7 +6,7 @@ query that starts again, also on another machine, fences its former start.
 
 Before the first batch of a start the generation is confirmed with the coordinator. A producer that was fenced confirms it again: if it is
 current, the producer begins again, and otherwise the query ends. A script does not start a failed query again, so the batch is tried again
-here after an error that may pass.
+here after an error that may pass, unless the query is to stop.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from __future__ import annotations
 import logging
 import os
 import re
+import threading
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from time import sleep
 from typing import TYPE_CHECKING
 
 from containers.attached.batch_context import BatchContext
 from containers.attached.checkpoints.kafka_opening import Opening
 from containers.attached.kafka_columns import CannotWrite, record_columns
 from containers.engine import Writes
-from containers.spark.scripts.active_queries import TEMPORARY, TOPIC_OPTION, ActiveQueries, ActiveQuery
+from containers.spark.scripts.active_queries import SPARK_ERRORS, TEMPORARY, TOPIC_OPTION, ActiveQueries, ActiveQuery
 from containers.spark.scripts.checkpoint import ScriptCheckpoint
 from containers.spark.systems.kafka import KafkaTaskSystem
-from containers.spark.systems.kafka_transactions import MissingMarker, ProducerFenced
+from containers.spark.systems.kafka_transactions import KafkaClients, MissingMarker, ProducerFenced
 from containers.spark.systems.port import Grant
 from containers.spark.systems.row_transfer import TransferFailed
 from containers.state.checkpoint import PlannedBatches
@@ -83,7 +83,7 @@ def is_continued(checkpoint: str, name: str, root: str) -> bool:
 
 class KafkaWriters:
     """The writers of a script. `context` returns the batch that runs now, `confirm` confirms the generation with the coordinator; see
-    `App.batch_context` and `Confirmations.ask`. `lost` is called when the lease is lost."""
+    `App.batch_context` and `Confirmations.ask`. `stopping` is set when the script is to stop, or ends."""
 
     def __init__(
         self,
@@ -93,6 +93,8 @@ class KafkaWriters:
         context: Callable[[], BatchContext],
         confirm: Callable[[], None],
         environment: Mapping[str, str] | None = None,
+        stopping: threading.Event | None = None,
+        clients: KafkaClients | None = None,
     ) -> None:
         self._spark = spark
         self._job = job
@@ -104,7 +106,8 @@ class KafkaWriters:
         self._open: dict[tuple[str, str], tuple[KafkaTaskSystem, Grant]] = {}
         """By lineage and topic."""
         self._ended: Collection[tuple[str, str]] = ()
-        self.closed = False
+        self.stopping = threading.Event() if stopping is None else stopping
+        self._clients = clients
 
     def writer(self, rows: DataFrame, topic: str, options: Mapping[str, str]) -> DataStreamWriter:
         """See `App.kafka_writer`."""
@@ -122,7 +125,9 @@ class KafkaWriters:
         if key not in self._systems:
             missing = self._environment.get("SLUICE_KAFKA_MISSING_MARKER", MissingMarker.STOP)
             try:
-                self._systems[key] = KafkaTaskSystem(self._spark, bootstrap, properties, missing_marker=MissingMarker(missing))
+                self._systems[key] = KafkaTaskSystem(
+                    self._spark, bootstrap, properties, missing_marker=MissingMarker(missing), clients=self._clients
+                )
             except ValueError as error:
                 raise BadSettings(f"SLUICE_KAFKA_MISSING_MARKER is {missing!r}: use {', '.join(MissingMarker)}") from error
         return self._systems[key]
@@ -163,6 +168,17 @@ class KafkaWriters:
             )
         return query
 
+    def await_retry(self, lineage: str) -> bool:
+        """Wait before a batch is tried again. False if it must not be: the script or the query is to stop, and would wait for it."""
+        return not self.stopping.wait(PAUSE.total_seconds()) and self._is_active(lineage)
+
+    def _is_active(self, lineage: str) -> bool:
+        """Whether the query has not been stopped. It is, by its script or after the stop timeout, before its batch has ended."""
+        try:
+            return any(each.id == lineage and each.query.isActive for each in ActiveQueries(self._spark).find())
+        except SPARK_ERRORS:
+            return False
+
     def lost(self, lost: LeaseLost) -> LeaseLost:
         """The error that ends the query."""
         found = LeaseLost(f"this driver has lost the lease of {self._job} and writes nothing more, because another one may run: {lost}")
@@ -190,7 +206,7 @@ class KafkaWriters:
 
     def close(self) -> None:
         """Abort open transactions, and close the producers, because the script ends."""
-        self.closed = True
+        self.stopping.set()
         for system in list(self._systems.values()):
             system.close()
 
@@ -222,7 +238,6 @@ class _Batches:
             except (ProducerFenced, StreamUnavailable, TransferFailed) as error:
                 now = writers.clock.elapsed()
                 first_error = now if first_error is None else first_error
-                if writers.closed or now - first_error >= TRY_FOR.total_seconds():
+                if now - first_error >= TRY_FOR.total_seconds() or not writers.await_retry(context.lineage):
                     raise
                 log.warning("batch %d is written to %s again: %s", batch, self._topic, error)
-                sleep(PAUSE.total_seconds())

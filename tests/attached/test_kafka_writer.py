@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from queue import Queue
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -22,8 +22,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from containers.attached import messages
 from containers.attached.app import App, NotGranted
+from containers.attached.batch_context import running_batch
 from containers.attached.kafka_columns import CannotWrite
+from containers.attached.kafka_writer import KafkaWriters
 from containers.spark.systems.kafka_markers import BATCH_HEADER
+from containers.spark.systems.kafka_transactions import KafkaClients
 from containers.spark.systems.row_transfer import FEW_ROWS
 from examples.harness.topics import Topics, topic_partition_of
 from sluice.clock import SystemClock
@@ -326,6 +329,64 @@ def test_the_producer_of_a_query_that_its_script_has_started_again_is_closed_aft
         query.stop()
         wait_for("the producer to be closed", lambda: not system._writers)
     assert orders.values() == ["0", "0", "1", "1"]
+
+
+class Away(Producer):
+    """A producer whose brokers are away."""
+
+    asked = Event()
+
+    def init_transactions(self, *arguments: Any) -> None:
+        self.asked.set()
+        raise KafkaException(KafkaError(KafkaError._APPLICATION))
+
+
+@pytest.fixture
+def retrying(orders: Orders) -> Iterator[tuple[KafkaWriters, StreamingQuery]]:
+    """A query whose batch is tried again, because the brokers are away."""
+    Away.asked.clear()
+    spark, clients = orders.spark, KafkaClients(producer=Away)
+    writers = KafkaWriters(spark, JobName("orders"), SystemClock(), lambda: running_batch(spark, 3), lambda: None, {}, Event(), clients)
+    orders.script.feed("one")
+    writer = writers.writer(orders.rows(), orders.topic, {"kafka.bootstrap.servers": orders.topics.bootstrap})
+    query = writer.option("checkpointLocation", str(orders.script.checkpoints / "orders")).start()
+    orders.script.started.append(query)
+    assert Away.asked.wait(60)
+    yield writers, query
+    writers.close()
+
+
+def test_a_batch_is_not_tried_again_when_its_query_has_been_stopped(retrying: tuple[KafkaWriters, StreamingQuery]) -> None:
+    _, query = retrying
+    stopping = Thread(target=query.stop, daemon=True)
+    stopping.start()
+    stopping.join(30)
+    assert not stopping.is_alive()
+
+
+def test_a_batch_is_not_tried_again_when_its_script_stops(retrying: tuple[KafkaWriters, StreamingQuery]) -> None:
+    writers, query = retrying
+    writers.stopping.set()
+    with pytest.raises(StreamingQueryException, match="StreamUnavailable"):
+        assert query.awaitTermination(30)
+
+
+def test_a_script_that_is_stopped_does_not_try_batches_again_while_it_waits_for_them(orders: Orders) -> None:
+    app = orders.attach()
+    app.kafka_writer(orders.rows(), orders.topic, {"kafka.bootstrap.servers": orders.topics.bootstrap})
+    writers: Any = app._kafka
+    seen: list[bool] = []
+    orders.script.feed("one")
+    begun = Event()
+
+    def wait(rows: DataFrame, batch: int) -> None:
+        begun.set()
+        seen.append(writers.stopping.wait(30))
+
+    orders.script.start("counts", wait)
+    assert begun.wait(60)
+    assert app.stop(timedelta(seconds=60)) == []
+    assert seen == [True]
 
 
 def test_rows_that_are_no_stream_and_scripts_without_a_coordinator_are_refused(orders: Orders) -> None:
