@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from select import select
 from threading import Event
 from time import monotonic
 from typing import Any
@@ -34,7 +37,7 @@ from containers.spark.systems.kafka import KafkaTaskSystem
 from containers.spark.systems.kafka_markers import BATCH_HEADER, MarkerMissing
 from containers.spark.systems.kafka_transactions import RENEW_AFTER, KafkaClients, ProducerFenced
 from containers.spark.systems.port import Grant
-from containers.spark.systems.row_transfer import FEW_BYTES, FEW_ROWS, collect_few, transfer
+from containers.spark.systems.row_transfer import FEW_BYTES, FEW_ROWS, Resources, TransferFailed, collect_few, transfer
 from containers.spark.task import Bound, StageTask
 from containers.state.checkpoint import Checkpoints, planned_batches
 from containers.state.offsets.offsetlog import positions_of
@@ -602,6 +605,27 @@ def test_an_error_of_the_driver_ends_the_action_and_is_raised(bench: KafkaBench)
 
     with pytest.raises(ValueError, match="no room"):
         transfer(bench.spark.range(0, 100_000, 1, 4).select(F.col("id").cast("string").cast("binary").alias("value")), refuse)
+
+
+class FullTable(socket.socket):
+    """Listens on a port. When a task has connected, no descriptor is left."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        assert select([self], [], [], 60)[0]
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+def full_table(address: str) -> socket.socket:
+    listener = FullTable(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind((address, 0))
+    listener.listen()
+    return listener
+
+
+def test_tasks_that_the_driver_cannot_accept_fail_the_transfer_and_do_not_wait(bench: KafkaBench) -> None:
+    rows = bench.spark.range(0, 100_000, 1, 4).select(F.col("id").cast("string").cast("binary").alias("value"))
+    with pytest.raises(TransferFailed, match="Too many open files"):
+        transfer(rows, lambda piece: None, Resources(listen=full_table))
 
 
 def test_few_rows_reach_the_driver_without_python_workers(bench: KafkaBench) -> None:
