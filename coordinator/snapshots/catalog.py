@@ -87,9 +87,9 @@ class SnapshotCatalog:
 
     async def _described(self, tx: ReadTransaction, job: JobName, rows: Sequence[SnapshotRow]) -> Sequence[SnapshotDetails]:
         stores = {row.key: row for row in await tx.fleet.stage_states(job)}
-        pins, why, ended = await tx.snapshots.pins(job), {}, await _of_ended_histories(tx, job, rows)
+        why, ended = {}, await _of_ended_histories(tx, job, rows)
         for key in {row.key for row in rows}:
-            why[key] = await self._why(tx, key, stores.get(key), pins)
+            why[key] = await self._why(tx, key, stores.get(key))
 
         def described(row: SnapshotRow) -> SnapshotDetails:
             key = row.key
@@ -100,11 +100,9 @@ class SnapshotCatalog:
 
         return [described(row) for row in rows]
 
-    async def _why(
-        self, tx: ReadTransaction, key: StageKey, store: StageStateRow | None, pins: Sequence[PinRow]
-    ) -> Mapping[CommitId, Sequence[str]]:
+    async def _why(self, tx: ReadTransaction, key: StageKey, store: StageStateRow | None) -> Mapping[CommitId, Sequence[str]]:
         taken = [SnapshotTime(row.checkpoint, row.reported_at) for row in await tx.snapshots.of_stage(key)]
-        return retained(taken, self._retention, store.head if store else None, pins_at(pins, key, self._clock.now()))
+        return retained(taken, self._retention, store.head if store else None, pins_at(await tx.snapshots.pins_of(key), self._clock.now()))
 
     # --- pins ---
 

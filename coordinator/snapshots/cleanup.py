@@ -49,11 +49,11 @@ def pause_after(tries: int) -> timedelta:
     return min(LONGEST_PAUSE, FIRST_PAUSE * float(2 ** min(tries, 20)))
 
 
-def pins_at(pins: Sequence[PinRow], key: StageKey, now: datetime) -> Mapping[CommitId, Sequence[str]]:
-    """The ids of the unexpired pins on each snapshot of a stage."""
+def pins_at(pins: Sequence[PinRow], now: datetime) -> Mapping[CommitId, Sequence[str]]:
+    """The ids of the unexpired pins on each snapshot of a stage. `pins`: of the stage."""
     found: defaultdict[CommitId, list[str]] = defaultdict(list)
     for pin in pins:
-        if (pin.task, pin.stage) == (key.task, key.stage) and (pin.expires_at is None or pin.expires_at > now):
+        if pin.expires_at is None or pin.expires_at > now:
             found[pin.checkpoint].append(pin.pin_id)
     return found
 
@@ -219,7 +219,7 @@ async def retire(tx: WriteTransaction, key: StageKey, retention: Retention, now:
         [SnapshotTime(row.checkpoint, row.reported_at) for row in rows],
         retention,
         store.head if store else None,
-        pins_at(await tx.snapshots.pins(key.job), key, now),
+        pins_at(await tx.snapshots.pins_of(key), now),
     )
     gone = [row for row in rows if row.checkpoint not in stay]
     for row in gone:
@@ -278,7 +278,7 @@ class RetireStores:
         return key.task not in (await tx.jobmodels.assignment(key.job)).tasks.values()
 
     async def _drop(self, tx: WriteTransaction, key: StageKey) -> None:
-        pinned = pins_at(await tx.snapshots.pins(key.job), key, self.clock.now())
+        pinned = pins_at(await tx.snapshots.pins_of(key), self.clock.now())
         for row in await tx.snapshots.of_stage(key):
             if row.checkpoint not in pinned:
                 await tx.snapshots.drop(row.job, row.seq)

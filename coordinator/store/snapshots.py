@@ -155,6 +155,12 @@ class SnapshotReads(Reads):
         query = select(table).where(table.c.job == job).order_by(table.c.pin_id, table.c.task, table.c.stage)
         return [PinRow(**found._asdict()) for found in await self._connection.execute(query)]
 
+    async def pins_of(self, key: StageKey) -> Sequence[PinRow]:
+        """The pins on snapshots of a stage, including expired ones."""
+        table = tables.pins
+        query = select(table).where(table.c.job == key.job, table.c.task == key.task, table.c.stage == key.stage).order_by(table.c.pin_id)
+        return [PinRow(**found._asdict()) for found in await self._connection.execute(query)]
+
     async def pin(self, pin_id: str) -> Sequence[PinRow]:
         """The snapshots that the pin is on."""
         table = tables.pins

@@ -289,7 +289,7 @@ pins = Table(
     Column("reason", Text, nullable=False),
     Column("created_at", Utc, nullable=False),
     Column("expires_at", Utc),
-    Index("ix_pins_job", "job", "pin_id", "task", "stage"),
+    Index("ix_pins_stage", "job", "task", "stage", "pin_id"),
 )
 
 cleanups = Table(

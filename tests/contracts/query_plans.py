@@ -271,6 +271,7 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
     "snapshots.stages": [lambda tx: tx.snapshots.stages(JOB)],
     "snapshots.runs": [lambda tx: tx.snapshots.runs(JOB)],
     "snapshots.pins": [lambda tx: tx.snapshots.pins(JOB)],
+    "snapshots.pins_of": [lambda tx: tx.snapshots.pins_of(STORE)],
     "snapshots.pin": [lambda tx: tx.snapshots.pin("pin-7-120")],
     "cleanup.due": [
         lambda tx: tx.cleanup.due(NOON + timedelta(hours=50), 20),
@@ -403,6 +404,10 @@ class QueryPlanContract:
     async def scans(self, store: Store, statement: Statement) -> list[str]:
         raise NotImplementedError
 
+    async def indexes(self, store: Store, statement: Statement) -> list[str]:
+        """The indexes that the plan of the statement uses."""
+        raise NotImplementedError
+
     def test_every_method_of_the_store_is_checked(self) -> None:
         aggregates = get_type_hints(WriteTransaction)
         assert all(len(methods_of(kind)) <= 15 for kind in aggregates.values())
@@ -437,6 +442,12 @@ class QueryPlanContract:
                 await connection.rollback()
         assert len(heard) >= len(WRITES[name])
         assert {each.sql: found for each in heard if (found := await self.scans(store, each))} == {}
+
+    async def test_the_pins_of_a_stage_are_found_without_those_of_other_stages(self, store: Store) -> None:
+        with listening(store) as heard:
+            async with store.engine.connect() as connection:
+                await ReadTransaction(connection).snapshots.pins_of(STORE)
+        assert [await self.indexes(store, each) for each in heard] == [["ix_pins_stage"]]
 
     async def test_a_read_of_a_whole_table_would_be_found(self, store: Store) -> None:
         with listening(store) as heard:

@@ -114,3 +114,14 @@ class SnapshotsContract:
             assert list(await tx.snapshots.pins(JOB)) == [pin_row("p1", "a"), pin_row("p1", "b"), expiring]
             assert [await tx.snapshots.drop_pin("p1") for _ in range(2)] == [2, 0]
             assert list(await tx.snapshots.pins(JOB)) == [expiring]
+
+    async def test_the_pins_of_a_stage_are_those_of_no_other_stage_task_or_job(self, store: Store) -> None:
+        expiring = pin_row("p2", expires_at=NOON - timedelta(days=1))
+        others = pin_row("p3", "b"), pin_row("p3", stage=StageName("hourly")), pin_row("p4", job=OTHER)
+        async with store.begin() as tx:
+            for row in (expiring, pin_row("p1"), *others):
+                await tx.snapshots.put_pin(row)
+        async with store.read() as tx:
+            assert list(await tx.snapshots.pins_of(KEY)) == [pin_row("p1"), expiring]
+            assert list(await tx.snapshots.pins_of(StageKey(OTHER, KEY.task, KEY.stage))) == [pin_row("p4", job=OTHER)]
+            assert list(await tx.snapshots.pins_of(StageKey(OTHER, KEY.task, StageName("hourly")))) == []

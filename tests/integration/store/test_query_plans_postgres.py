@@ -51,8 +51,16 @@ class TestPostgresPlans(QueryPlanContract):
         await made.close()
 
     async def scans(self, store: Store, statement: Statement) -> list[str]:
+        plan = await self._plan(store, statement)
+        return [f"{node['Node Type']} of {node.get('Relation Name')}" for node, above in nodes(plan) if scans_a_table(node, above)]
+
+    async def indexes(self, store: Store, statement: Statement) -> list[str]:
+        return [str(node["Index Name"]) for node, _ in nodes(await self._plan(store, statement)) if "Index Name" in node]
+
+    async def _plan(self, store: Store, statement: Statement) -> Mapping[str, Any]:
         async with store.engine.connect() as connection:
             found = await connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement.sql}", statement.parameters)
             (reported,) = found.one()
-        (plan,) = json.loads(reported) if isinstance(reported, str) else reported
-        return [f"{node['Node Type']} of {node.get('Relation Name')}" for node, above in nodes(plan["Plan"]) if scans_a_table(node, above)]
+        (explained,) = json.loads(reported) if isinstance(reported, str) else reported
+        plan: Mapping[str, Any] = explained["Plan"]
+        return plan

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -35,9 +36,15 @@ class TestSqlitePlans(QueryPlanContract):
 
     async def scans(self, store: Store, statement: Statement) -> list[str]:
         """The lines of the plan that read a whole table or index; reading in order up to a limit does not count."""
-        async with store.engine.connect() as connection:
-            found = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement.sql}", statement.parameters)
-            plan = [str(row.detail) for row in found]
+        plan = await self._plan(store, statement)
         in_order = "LIMIT" in statement.sql and not any("TEMP B-TREE" in line for line in plan)
         bad = [line for line in plan if line.startswith("SCAN") and not ("USING" in line and in_order)]
         return [line for line in bad if not any(line.endswith(f" {name}") for name in PARTIAL)]
+
+    async def indexes(self, store: Store, statement: Statement) -> list[str]:
+        return [found[1] for line in await self._plan(store, statement) if (found := re.search(r"USING (?:COVERING )?INDEX (\w+)", line))]
+
+    async def _plan(self, store: Store, statement: Statement) -> list[str]:
+        async with store.engine.connect() as connection:
+            found = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement.sql}", statement.parameters)
+            return [str(row.detail) for row in found]
