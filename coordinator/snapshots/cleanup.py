@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -21,6 +21,7 @@ from coordinator.blobpool import BlobStores
 from coordinator.snapshots.concurrent import run_all
 from coordinator.snapshots.inventory import stage_snapshots
 from coordinator.store.cleanup import CleanupKind, CleanupRow, QueueCounts
+from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import PinRow, SnapshotRow
 from coordinator.store.sql import Store, WriteTransaction
 from coordinator.waits import DeletionHold
@@ -28,7 +29,7 @@ from sluice.blobs.indexes import read_index
 from sluice.blobs.port import Purpose, RequestContext
 from sluice.clock import Clock
 from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable, SluiceError
-from sluice.core.ids import Lineage, StageKey
+from sluice.core.ids import JobName, Lineage, RunId, StageKey, TaskName
 from sluice.core.jobmodels.spec import JobKind
 from sluice.core.snapshots.retention import Retention, SnapshotTime, retained
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, offsets_prefix
@@ -239,6 +240,14 @@ async def _queue_offsets(tx: WriteTransaction, key: StageKey, lineage: Lineage, 
 
 
 @dataclass(frozen=True, slots=True)
+class _AssignedTasks:
+    """`of`: the run and the version of its job model."""
+
+    of: tuple[RunId, int]
+    tasks: Collection[TaskName]
+
+
+@dataclass(frozen=True, slots=True)
 class RetireStores:
     """Chore: retire the snapshots of stages and tasks that a job no longer has, once `after` has passed, and apply the retention policy to
     all others again, because pins expire and hours pass. Pinned snapshots are kept."""
@@ -257,16 +266,17 @@ class RetireStores:
         async with self.store.read() as tx:
             keys = [key for job in await tx.snapshots.jobs() for key in await tx.snapshots.stages(job)]
         done: defaultdict[str, int] = defaultdict(int)
+        read: dict[JobName, _AssignedTasks] = {}
         for key in keys:
             async with self.store.begin() as tx:
-                if await self._gone(tx, key):
+                if await self._gone(tx, key, read):
                     done["stores"] += 1
                     await self._drop(tx, key)
                 else:
                     done["snapshots"] += await retire(tx, key, self.retention, self.clock.now())
         return {what: count for what, count in done.items() if count}
 
-    async def _gone(self, tx: WriteTransaction, key: StageKey) -> bool:
+    async def _gone(self, tx: WriteTransaction, key: StageKey, read: dict[JobName, _AssignedTasks]) -> bool:
         run = await tx.runs.current(key.job)
         hold = await tx.fleet.owner(key.job, key.task)
         if run is None or run.created_at + self.after > self.clock.now() or (hold is not None and not hold.owner.released):
@@ -275,7 +285,16 @@ class RetireStores:
             return await tx.fleet.stage_state(key) is None
         if key.stage not in run.spec.stage_names:
             return True
-        return key.task not in (await tx.jobmodels.assignment(key.job)).tasks.values()
+        return key.task not in await self._assigned(tx, run, read)
+
+    async def _assigned(self, tx: WriteTransaction, run: RunRow, read: dict[JobName, _AssignedTasks]) -> Collection[TaskName]:
+        """The tasks of the job. They are kept in `read`, because an assignment has a row for each partition, and changes only with the
+        model."""
+        known = read.get(run.job)
+        if known is None or known.of != (run.run_id, run.model_version):
+            tasks = frozenset((await tx.jobmodels.assignment(run.job)).tasks.values())
+            known = read[run.job] = _AssignedTasks((run.run_id, run.model_version), tasks)
+        return known.tasks
 
     async def _drop(self, tx: WriteTransaction, key: StageKey) -> None:
         pinned = pins_at(await tx.snapshots.pins_of(key), self.clock.now())

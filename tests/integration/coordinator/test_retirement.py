@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coordinator.snapshots.cleanup import retire
-from sluice.core.ids import Ssp, TaskName
+from sluice.core.ids import Ssp, StageKey, TaskName
 from sluice.core.jobmodels.grouping import PreviousAssignment
 from sluice.core.snapshots.retention import Retention
 from tests.contracts.query_plans import Statement, listening
@@ -55,3 +55,17 @@ async def test_the_removal_of_a_stage_that_the_job_no_longer_has_reads_the_pins_
         assert await world.retire.run_once() == {"stores": 1}
     assert without_task(heard, "pins") == []
     assert await world.retained() == {}
+
+
+async def test_the_assignment_of_a_job_is_read_once_for_all_its_stages() -> None:
+    world = await of_many_tasks()
+    async with world.store.begin() as tx:
+        for seq, task in enumerate(TASKS, 3):
+            await tx.snapshots.put(snapshot_row(seq, task, STAGE))
+    await assigned(world, TASKS[:3])
+    world.clock.advance(world.retire.after.total_seconds() + 1)
+    with listening(world.store) as heard:
+        assert await world.retire.run_once() == {"stores": 3, "snapshots": 2}
+    assert len([each.sql for each in heard if "FROM assignments" in each.sql]) == 1
+    async with world.store.read() as tx:
+        assert await tx.snapshots.stages(JOB) == [StageKey(JOB, task, STAGE) for task in TASKS[:3]]
