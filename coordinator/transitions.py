@@ -211,23 +211,23 @@ async def check_keeps_state(tx: ReadTransaction, run: RunRow) -> None:
 async def pin(tx: WriteTransaction, drain: DrainRow, row: DrainStageRow, now: datetime) -> None:
     """Pin the checkpoint that the stage reported, instead of an older one of the same drain."""
     assert row.pinned is not None
-    await tx.snapshots.put_pin(
-        PinRow(pin_id(drain.drain_id), drain.job, row.task, row.stage, row.pinned, "to roll back to if the drain fails", now)
-    )
+    why = "to roll back to if the drain fails"
+    await tx.snapshots.put_pins([PinRow(pin_id(drain.drain_id), drain.job, row.task, row.stage, row.pinned, why, now)])
 
 
 async def pin_kept(tx: WriteTransaction, drain: DrainRow, now: datetime) -> None:
     """Pin the last commits of a drain that has kept the state: a later run may have to return to them."""
     await unpin(tx, drain, now)
-    for row in await tx.drains.stages(drain.drain_id):
-        if row.committed is not None:
-            why, until = "state that the drain has kept", now + KEPT_AFTER_DRAIN
-            await tx.snapshots.put_pin(PinRow(pin_id(drain.drain_id), drain.job, row.task, row.stage, row.committed, why, now, until))
+    why, until = "state that the drain has kept", now + KEPT_AFTER_DRAIN
+    await tx.snapshots.put_pins(
+        PinRow(pin_id(drain.drain_id), drain.job, row.task, row.stage, row.committed, why, now, until)
+        for row in await tx.drains.stages(drain.drain_id)
+        if row.committed is not None
+    )
 
 
 async def unpin(tx: WriteTransaction, drain: DrainRow, now: datetime) -> None:
-    for row in await tx.snapshots.pin(pin_id(drain.drain_id)):
-        await tx.cleanup.put(retirement(row.key, now))
+    await tx.cleanup.put_all(retirement(row.key, now) for row in await tx.snapshots.pin(pin_id(drain.drain_id)))
     await tx.snapshots.drop_pin(pin_id(drain.drain_id))
 
 
@@ -243,8 +243,8 @@ async def fail(tx: WriteTransaction, run: RunRow, drain: DrainRow, reason: str, 
         return await _undo(tx, run, drain, Phase.FAILED, reason, now)
     left = await _roll_back(tx, drain)
     full_reason = f"{reason}; {left} stages have no checkpoint to roll back to" if left else reason
-    for row in await tx.snapshots.pin(pin_id(drain.drain_id)):
-        await tx.snapshots.put_pin(replace(row, expires_at=now + KEPT_AFTER_FAILURE))
+    pins = await tx.snapshots.pin(pin_id(drain.drain_id))
+    await tx.snapshots.put_pins(replace(row, expires_at=now + KEPT_AFTER_FAILURE) for row in pins)
     failed = await enter(tx, replace(drain, reason=full_reason), Phase.FAILED, now)
     running = replace(run, state=run_moved(run.state, RunState.RUNNING))
     return await request_stop(tx, running, now, f"the drain {drain.drain_id} failed: {full_reason}"), failed
@@ -261,21 +261,24 @@ async def _undo(tx: WriteTransaction, run: RunRow, drain: DrainRow, phase: Phase
 async def _roll_back(tx: WriteTransaction, drain: DrainRow) -> int:
     """Let each stage continue from its pinned checkpoint, as after a restore by an operator. A stage without a batch begins with empty
     state. Returns the number of stages that can do neither."""
-    left = 0
+    left, begun, gone = 0, list[StageStateRow](), list[StageKey]()
     stores = {(row.task, row.stage): row for row in await tx.fleet.stage_states(drain.job)}
+    retained = await tx.drains.snapshots(drain.drain_id, drain.job, "pinned")
     for stage in await tx.drains.stages(drain.drain_id):
         store = stores.get((stage.task, stage.stage))
         if store is None:
             continue
-        if stage.pinned is not None and await tx.snapshots.get(store.key, stage.pinned) is not None:
-            await tx.fleet.put_stage_state(replace(store, head=stage.pinned, chosen=True))
+        if (stage.task, stage.stage) in retained:
+            begun.append(replace(store, head=stage.pinned, chosen=True))
         elif stage.began_empty and store.starts:
             lineage = Lineage(str(uuid5(NAMESPACE_OID, f"{drain.drain_id} {store.lineage}")))
-            await tx.fleet.put_stage_state(StageStateRow(store.job, store.task, store.stage, lineage, starts=store.starts))
+            begun.append(StageStateRow(store.job, store.task, store.stage, lineage, starts=store.starts))
         elif stage.began_empty:
-            await tx.fleet.drop_stage_states(store.job, store.task, store.stage)
+            gone.append(store.key)
         else:
             left += 1
+    await tx.fleet.put_stage_states(begun)
+    await tx.fleet.drop_stage_states(drain.job, gone)
     return left
 
 

@@ -399,11 +399,12 @@ class Drains:
             await unpin(tx, drain, now)
             return
         await pin_kept(tx, drain, now)
+        states, kept = {(each.task, each.stage): each for each in await tx.fleet.stage_states(drain.job)}, []
         for row in await tx.drains.stages(drain.drain_id):
-            state = await tx.fleet.stage_state(StageKey(drain.job, row.task, row.stage))
+            state = states.get((row.task, row.stage))
             if state is not None and row.batch_id is not None and state.lineage == row.lineage and (state.batch_id or -1) < row.batch_id:
-                kept = replace(state, batch_id=row.batch_id, offsets=row.offsets, generation=row.generation, reported_at=now)
-                await tx.fleet.put_stage_state(kept)
+                kept.append(replace(state, batch_id=row.batch_id, offsets=row.offsets, generation=row.generation, reported_at=now))
+        await tx.fleet.put_stage_states(kept)
 
     async def _positions(self, tx: ReadTransaction, run: RunRow, drain: DrainRow) -> Sequence[Mapping[Ssp, int]]:
         """The offsets of each stage of each task: reported in the drain, otherwise before it, otherwise the start offsets."""

@@ -9,6 +9,7 @@ from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.fleet import StageStateRow
 from coordinator.store.runs import RunRow
+from coordinator.store.snapshots import SnapshotRow
 from coordinator.store.sql import ReadTransaction, WriteTransaction
 from coordinator.transitions import get_run, stages_of
 from sluice.core.drain import KeptHistory, KeptStage, Mode
@@ -37,7 +38,7 @@ async def read_kept(tx: ReadTransaction, drain: DrainRow, current: RunRow) -> Ke
     states = {row.key: row for row in await tx.fleet.stage_states(drain.job)}
     rows = await tx.drains.stages(drain.drain_id)
     idle = current.state.ended or current.started_at is None
-    returns: list[StageStateRow] = []
+    moved: list[DrainStageRow] = []
     fresh = set(states) - {_key(drain.job, row) for row in rows}
     for row in rows:
         key = _key(drain.job, row)
@@ -45,7 +46,11 @@ async def read_kept(tx: ReadTransaction, drain: DrainRow, current: RunRow) -> Ke
         if row.batch_id is None:
             fresh.add(key)
         elif state is None or not _is_as_kept(state, row) or not idle:
-            returns.append(await _returned(tx, key, row, state, current.run_id))
+            moved.append(row)
+    committed = await tx.drains.snapshots(drain.drain_id, drain.job, "committed") if moved else {}
+    returns = [
+        _returned(row, states.get(_key(drain.job, row)), committed.get((row.task, row.stage)), drain.job, current.run_id) for row in moved
+    ]
     spec = (await get_run(tx, drain.run_id)).spec
     return KeptState(drain, spec, _kept_stages(spec, rows), returns, fresh)
 
@@ -62,16 +67,18 @@ async def _check_history(tx: ReadTransaction, drain: DrainRow, current: RunRow) 
         )
 
 
-async def _returned(tx: ReadTransaction, key: StageKey, row: DrainStageRow, state: StageStateRow | None, current: RunId) -> StageStateRow:
-    """The stage's state as after a restore by an operator: a new lineage begins."""
-    found = None if row.committed is None else await tx.snapshots.get(key, row.committed)
-    if found is None:
+def _returned(
+    row: DrainStageRow, state: StageStateRow | None, committed: SnapshotRow | None, job: JobName, current: RunId
+) -> StageStateRow:
+    """The stage's state as after a restore of the `committed` snapshot by an operator: a new lineage begins. Raises IncompatibleState if it
+    is not retained."""
+    if committed is None:
         there = "the job is not backed up" if row.committed is None else f"snapshot {row.committed} no longer exists"
         raise IncompatibleState(
-            f"stage {key.stage} of task {key.task} has run since the drain {row.drain_id}, and there is nothing to return to ({there}): "
+            f"stage {row.stage} of task {row.task} has run since the drain {row.drain_id}, and there is nothing to return to ({there}): "
             f"continue run {current} with the start checkpoint, or deploy with an explicit start"
         )
-    base = state or StageStateRow(key.job, key.task, key.stage, found.lineage, found.batch_id, found.offsets)
+    base = state or StageStateRow(job, row.task, row.stage, committed.lineage, committed.batch_id, committed.offsets)
     return replace(base, head=row.committed, chosen=True)
 
 
@@ -101,13 +108,10 @@ def live_stages(run: RunRow, model: JobModel, stage_metrics: StageMetrics) -> Se
 
 async def return_to_kept(tx: WriteTransaction, kept: KeptState, fresh_stages: Collection[StageName]) -> None:
     """Let the next run begin with the kept state. `fresh_stages` begin without their former checkpoints."""
-    for key in kept.fresh:
-        await tx.fleet.drop_stage_states(key.job, key.task, key.stage)
-    for row in kept.returns:
-        await tx.fleet.put_stage_state(row)
-    for row in await tx.fleet.stage_states(kept.drain.job):
-        if row.stage in fresh_stages:
-            await tx.fleet.drop_stage_states(row.job, row.task, row.stage)
+    job = kept.drain.job
+    await tx.fleet.drop_stage_states(job, kept.fresh)
+    await tx.fleet.put_stage_states(kept.returns)
+    await tx.fleet.drop_stage_states(job, [row.key for row in await tx.fleet.stage_states(job) if row.stage in fresh_stages])
 
 
 async def kept_histories(tx: ReadTransaction, kept: KeptState, fresh_stages: Collection[StageName]) -> Sequence[KeptHistory]:

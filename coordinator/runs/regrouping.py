@@ -18,7 +18,7 @@ from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, WriteTransaction
 from coordinator.transitions import stages_of
 from sluice.clock import Clock
-from sluice.core.ids import JobName, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.core.ids import JobName, Lineage, RunId, Ssp, StageKey, StageName, TaskName
 from sluice.core.jobmodels.model import JobModel
 from sluice.core.leases.ownership import RegroupedStage, StagePosition, Wait, regrouped
 
@@ -50,13 +50,10 @@ class Regrouping:
         if acting is not None:
             return acting
         for stage, change in changes.items():
-            for task, starts in change.begin.items():
-                await tx.fleet.put_stage_state(StageStateRow(run.job, task, stage, self._new_lineage(), starts=starts))
-            for task, starts in change.extend.items():
-                row = rows[stage][task]
-                await tx.fleet.put_stage_state(row.beginning(starts))
-            for task in change.gone:
-                await tx.fleet.drop_stage_states(run.job, task, stage)
+            begun = [StageStateRow(run.job, task, stage, self._new_lineage(), starts=starts) for task, starts in change.begin.items()]
+            extended = [rows[stage][task].beginning(starts) for task, starts in change.extend.items()]
+            await tx.fleet.put_stage_states([*begun, *extended])
+            await tx.fleet.drop_stage_states(run.job, [StageKey(run.job, task, stage) for task in change.gone])
         log.info(
             "run %s continues at the offsets that other tasks of job %s have committed, in stage %s",
             run.run_id,

@@ -239,7 +239,7 @@ class Tasks:
             if not run.spec.stateful and not ssps <= row.position.keys():
                 row = row.beginning(starts)
             if row != before:
-                await tx.fleet.put_stage_state(row)
+                await tx.fleet.put_stage_states([row])
             known[name] = row
             head = known[name].head
             snapshot = None if head is None else await tx.snapshots.get(StageKey(run.job, task.name, name), head)
@@ -260,7 +260,7 @@ class Tasks:
         if len(set(slots)) < 2:
             return
         for row in await tx.fleet.stage_states(run.job, task):
-            await tx.fleet.put_stage_state(StageStateRow(run.job, task, row.stage, self._new_lineage(), starts=row.position))
+            await tx.fleet.put_stage_states([StageStateRow(run.job, task, row.stage, self._new_lineage(), starts=row.position)])
 
     async def progress(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> None:
         """Record the last committed batch of a stage, and its metrics. An older batch, or one of an abandoned lineage, is ignored. The same
@@ -301,7 +301,7 @@ class Tasks:
                 offsets = updated_offsets(row.committed, reported)
                 row = replace(row, batch_id=report.batch, offsets=offsets, generation=report.generation, reported_at=self._clock.now())
                 late_rows = self._stage_metrics.late_rows_after(run_id, task, stage, report)
-                await tx.fleet.put_stage_state(replace(row, late_rows=late_rows) if late_rows.rows else row)
+                await tx.fleet.put_stage_states([replace(row, late_rows=late_rows) if late_rows.rows else row])
             return row
 
     async def failed(
@@ -374,7 +374,7 @@ class Tasks:
             if row is not None and row.head is None and lineage not in (None, row.lineage):
                 now = replace(row, lineage=lineage, former=row.lineage, batch_id=None, generation=None)
             if now != row:
-                await tx.fleet.put_stage_state(now)
+                await tx.fleet.put_stage_states([now])
             head = None if now.head is None else await tx.snapshots.get(key, now.head)
             return OpenedCheckpoint(now, head, new=row is None)
 

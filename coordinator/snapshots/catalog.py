@@ -131,8 +131,7 @@ class SnapshotCatalog:
             await tx.snapshots.drop_pin(pin_id)
             expires = None if wanted.lasts is None else now + wanted.lasts
             rows = [PinRow(pin_id, job, row.task, row.stage, row.checkpoint, wanted.reason, now, expires) for row in chosen]
-            for row in rows:
-                await tx.snapshots.put_pin(row)
+            await tx.snapshots.put_pins(rows)
         return rows
 
     async def unpin(self, job: JobName, pin_id: str) -> None:
@@ -144,8 +143,8 @@ class SnapshotCatalog:
                 raise UnknownPin(f"job {job} has no pin {pin_id!r}")
             await _check_no_drain_needs(tx, pin_id)
             await tx.snapshots.drop_pin(pin_id)
-            for row in rows:
-                await tx.cleanup.put(retirement(row.key, self._clock.now()))
+            now = self._clock.now()
+            await tx.cleanup.put_all(retirement(row.key, now) for row in rows)
 
     # --- restore from a chosen snapshot ---
 
@@ -165,7 +164,7 @@ class SnapshotCatalog:
                     f"job {key.job} was restarted without state and has no stage {key.stage} of task {key.task}: deploy it first"
                 )
             if row.head != checkpoint or not row.chosen:
-                await tx.fleet.put_stage_state(replace(row, head=checkpoint, chosen=True))
+                await tx.fleet.put_stage_states([replace(row, head=checkpoint, chosen=True)])
             warnings = await _warnings(tx, key, ended=bool(await _of_ended_histories(tx, key.job, [found])))
         ahead = None if row.batch_id is None or row.lineage != found.lineage else row.batch_id - (found.batch_id or 0)
         return Choice(found, ahead, warnings)
@@ -206,15 +205,12 @@ async def _known_job(tx: ReadTransaction, job: JobName) -> None:
         raise UnknownJob(f"there is no job {job!r}")
 
 
-async def _to_be_pinned(tx: WriteTransaction, job: JobName, wanted: PinSpec) -> Sequence[SnapshotRow]:
+async def _to_be_pinned(tx: WriteTransaction, job: JobName, wanted: PinSpec) -> Sequence[SnapshotRow | HeadRow]:
     if wanted.checkpoint is not None:
         if wanted.task is None or wanted.stage is None:
             raise ClientError("--checkpoint needs --task and --stage")
         return [await get_snapshot(tx, StageKey(job, wanted.task, wanted.stage), wanted.checkpoint)]
-    found = []
-    for store in await tx.fleet.stage_states(job, wanted.task):
-        if wanted.stage in (None, store.stage) and store.head is not None:
-            found.append(await get_snapshot(tx, StageKey(job, store.task, store.stage), store.head))
+    found = [each for each in await tx.snapshots.heads(job, wanted.task) if wanted.stage in (None, each.stage)]
     if not found:
         raise UnknownSnapshot(f"job {job} has no matching snapshot yet")
     return found

@@ -303,7 +303,7 @@ class RetireStores:
                 await tx.snapshots.drop(row.job, row.seq)
         store = await tx.fleet.stage_state(key)
         if store is not None:
-            await tx.fleet.drop_stage_states(store.job, store.task, store.stage)
+            await tx.fleet.drop_stage_states(key.job, [key])
             log.warning("stage %s of task %s is no longer in job %s: its snapshots are retired", key.stage, key.task, key.job)
 
 

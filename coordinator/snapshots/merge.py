@@ -90,13 +90,13 @@ async def _continue_from(
         return
     before = await tx.fleet.stage_state(key)
     if before is None:
-        await tx.fleet.put_stage_state(state)
+        await tx.fleet.put_stage_states([state])
     elif before.lineage != state.lineage:
-        await tx.fleet.put_stage_state(replace(state, former=before.lineage, starts=before.starts, late_rows=before.late_rows))
+        await tx.fleet.put_stage_states([replace(state, former=before.lineage, starts=before.starts, late_rows=before.late_rows)])
     elif before.batch_id is not None and (state.batch_id is None or before.batch_id > state.batch_id):
-        await tx.fleet.put_stage_state(replace(before, head=state.head, chosen=state.chosen))
+        await tx.fleet.put_stage_states([replace(before, head=state.head, chosen=state.chosen)])
     else:
-        await tx.fleet.put_stage_state(replace(state, former=before.former, starts=before.starts, late_rows=before.late_rows))
+        await tx.fleet.put_stage_states([replace(state, former=before.former, starts=before.starts, late_rows=before.late_rows)])
 
 
 async def _note_owner(tx: WriteTransaction, key: StageKey, newest: SnapshotRow) -> None:

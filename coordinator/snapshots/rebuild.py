@@ -256,11 +256,10 @@ async def write_job(tx: WriteTransaction, now: datetime, rebuilt: RebuiltCatalog
     rows = [row for row in rebuilt.snapshots if row.job == job]
     for row in rows:
         await tx.snapshots.put(replace(row, reported_at=min(row.reported_at, now)))
-        for name in row.markers:
-            await tx.cleanup.put(keeping(row, name, now))
-    for store in (each for each in rebuilt.stores if each.job == job):
-        await tx.fleet.put_stage_state(store)
-        await tx.cleanup.put(retirement(store.key, now))
+    await tx.cleanup.put_all(keeping(row, name, now) for row in rows for name in row.markers)
+    stores = [each for each in rebuilt.stores if each.job == job]
+    await tx.fleet.put_stage_states(stores)
+    await tx.cleanup.put_all(retirement(store.key, now) for store in stores)
     for key, last in ((key, last) for key, last in rebuilt.generations.items() if key.job == job):
         held = await tx.fleet.owner(key.job, key.task)
         generation = Generation(last + GENERATION_MARGIN)

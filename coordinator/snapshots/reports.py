@@ -144,7 +144,7 @@ class Snapshots:
             made = _snapshot(key, await tx.snapshots.last_seq(run.job) + 1, run_id, report, now)
             await tx.snapshots.put(made)
             await tx.origin.note()
-            await tx.fleet.put_stage_state(_with_head(row, made))
+            await tx.fleet.put_stage_states([_with_head(row, made)])
             await _queue(tx, made)
         self._note(made)
         return made
@@ -221,7 +221,7 @@ class Snapshots:
                 generation=generation,
                 reported_at=self._clock.now(),
             )
-            await tx.fleet.put_stage_state(begun)
+            await tx.fleet.put_stage_states([begun])
             detail = {"task": task, "stage": stage, "lineage": begun.lineage, "batch": begun.batch_id, "why": why[:LONGEST_WHY]}
             await tx.runs.add_notice(run_id, LINEAGE, self._clock.now(), detail)
         log.warning("stage %s of task %s of job %s begins lineage %s: %s", stage, task, run.job, begun.lineage, why)

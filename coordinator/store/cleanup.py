@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -114,7 +114,10 @@ class CleanupReads(Reads):
 
 class CleanupWrites(CleanupReads, Writes):
     async def put(self, row: CleanupRow) -> None:
-        await self._put(tables.cleanups, [cleanup_columns(row)])
+        await self.put_all([row])
+
+    async def put_all(self, rows: Iterable[CleanupRow]) -> None:
+        await self._put(tables.cleanups, map(cleanup_columns, rows))
 
     async def drop(self, row: CleanupRow) -> None:
         """Remove the task from the queue, unless it was queued again since it was read."""
@@ -128,8 +131,7 @@ class CleanupWrites(CleanupReads, Writes):
     async def unmark(self, blob_store: BlobStoreName, blobs: Collection[BlobId]) -> None:
         table = tables.condemned
         statement = delete(table).where(table.c.blob_store == bindparam("where_"), table.c.blob == bindparam("which"))
-        if several := [{"where_": blob_store, "which": blob} for blob in blobs]:
-            await self._connection.execute(statement, several)
+        await self._for_each(statement, ({"where_": blob_store, "which": blob} for blob in blobs))
 
     async def put_owner_id(self, blob_store: BlobStoreName, owner_id: str) -> None:
         await self._put(tables.registries, [{"blob_store": blob_store, "registry": owner_id}])
@@ -141,7 +143,7 @@ def _same_key(row: CleanupRow) -> tuple[ColumnElement[bool], ...]:
 
 
 def cleanup_columns(row: CleanupRow) -> Columns:
-    return asdict(row) | {"kind": row.kind.value}
+    return {name: getattr(row, name) for name in row.__slots__} | {"kind": row.kind.value}
 
 
 def cleanup_row(found: Row[Any]) -> CleanupRow:

@@ -43,8 +43,12 @@ class Writes(Reads):
 
     async def _put(self, table: Table, columns: Iterable[Columns], *, overwrite: bool = True) -> None:
         """Write whole rows. A row replaces an older one with the same key; without `overwrite` the older one is kept."""
-        statement = _upsert(table, self._connection.dialect.name, overwrite=overwrite)
-        remaining = iter(columns)
+        await self._for_each(_upsert(table, self._connection.dialect.name, overwrite=overwrite), columns)
+
+    async def _for_each(self, statement: Executable, parameters: Iterable[Columns]) -> None:
+        """Execute a statement for each row of parameters. Many rows are sent together, because the database executes a row much faster than
+        it answers a request."""
+        remaining = iter(parameters)
         while batch := list(islice(remaining, ROWS_PER_STATEMENT)):
             await self._connection.execute(statement, batch)
 

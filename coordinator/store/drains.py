@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row, and_, func, select
 
 from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes, offset_list, offsets_of
+from coordinator.store.snapshots import SnapshotRow, snapshot_row
 from sluice.core.drain import DrainId, DrainTimeLimits, Mode, Phase, Step, is_late
 from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageName, TaskName
 from sluice.core.snapshots.snapshot import CommitId
@@ -150,6 +151,15 @@ class DrainReads(Reads):
         query = select(table).where(table.c.drain_id == drain_id, table.c.task == task, table.c.stage == stage)
         found = (await self._connection.execute(query)).first()
         return drain_stage_row(found) if found else None
+
+    async def snapshots(
+        self, drain_id: DrainId, job: JobName, of: Literal["pinned", "committed"]
+    ) -> Mapping[tuple[TaskName, StageName], SnapshotRow]:
+        """The snapshots that the stages of a drain of the job pinned or committed, as far as they are still retained."""
+        stage, found = tables.drain_stages, tables.snapshots
+        same = (found.c.task == stage.c.task, found.c.stage == stage.c.stage, found.c.checkpoint == stage.c[of])
+        query = select(found).join(stage, and_(*same)).where(stage.c.drain_id == drain_id, found.c.job == job)
+        return {(row.task, row.stage): row for row in await self._all(query, snapshot_row)}
 
     async def step_counts(self, drain_id: DrainId) -> Mapping[Step, int]:
         """The number of stages at each step, only steps with stages."""

@@ -267,24 +267,23 @@ class FleetWrites(FleetReads, Writes):
         """Write when each container sent its last heartbeat. Unknown ids are ignored."""
         table = tables.containers
         statement = update(table).where(table.c.execution_id == bindparam("which")).values(last_seen_at=bindparam("at"))
-        if several := [{"which": execution_id, "at": at} for execution_id, at in seen]:
-            await self._connection.execute(statement, several)
+        await self._for_each(statement, ({"which": execution_id, "at": at} for execution_id, at in seen))
 
     async def put_owner(self, row: TaskOwnershipRow) -> None:
         await self._put(tables.holds, [ownership_columns(row)])
 
-    async def put_stage_state(self, row: StageStateRow) -> None:
-        await self._put(tables.stores, [stage_state_columns(row)])
+    async def put_stage_states(self, rows: Iterable[StageStateRow]) -> None:
+        await self._put(tables.stores, map(stage_state_columns, rows))
 
-    async def drop_stage_states(self, job: JobName, task: TaskName | None = None, stage: StageName | None = None) -> None:
-        """Delete the stage states of the job, of one task, or of one stage of it, so that its next history begins with empty state."""
+    async def drop_stage_states(self, job: JobName, only: Iterable[StageKey] | None = None) -> None:
+        """Delete the states of all stages of the job, or only of these, so that their next history begins with empty state."""
         table = tables.stores
-        statement = delete(table).where(table.c.job == job)
-        if task is not None:
-            statement = statement.where(table.c.task == task)
-        if stage is not None:
-            statement = statement.where(table.c.stage == stage)
-        await self._connection.execute(statement)
+        if only is None:
+            await self._connection.execute(delete(table).where(table.c.job == job))
+            return
+        of_task = table.c.task == bindparam("of_task"), table.c.stage == bindparam("of_stage")
+        statement = delete(table).where(table.c.job == bindparam("of_job"), *of_task)
+        await self._for_each(statement, ({"of_job": job, "of_task": key.task, "of_stage": key.stage} for key in only))
 
 
 def container_columns(row: ContainerRow) -> Columns:

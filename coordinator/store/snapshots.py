@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
@@ -114,8 +114,8 @@ class SnapshotReads(Reads):
             query = query.where(table.c.seq < before)
         return [snapshot_row(each) for each in await self._connection.execute(query)]
 
-    async def heads(self, job: JobName) -> Sequence[HeadRow]:
-        """The heads of the job's stages, by task and stage. A stage without a snapshot has none."""
+    async def heads(self, job: JobName, task: TaskName | None = None) -> Sequence[HeadRow]:
+        """The heads of the stages of a job, or of one task, by task and stage. A stage without a snapshot has none."""
         found, state = tables.snapshots, tables.stores
         same = (state.c.job == found.c.job, state.c.task == found.c.task, state.c.stage == found.c.stage)
         query = (
@@ -131,6 +131,8 @@ class SnapshotReads(Reads):
             .where(state.c.job == job, found.c.job == job)
             .order_by(found.c.task, found.c.stage)
         )
+        if task is not None:
+            query = query.where(state.c.task == task)
         return [HeadRow(**each._asdict()) for each in await self._connection.execute(query)]
 
     async def jobs(self) -> Sequence[JobName]:
@@ -175,8 +177,8 @@ class SnapshotWrites(SnapshotReads, Writes):
     async def drop(self, job: JobName, seq: int) -> None:
         await self._connection.execute(delete(tables.snapshots).where(tables.snapshots.c.job == job, tables.snapshots.c.seq == seq))
 
-    async def put_pin(self, row: PinRow) -> None:
-        await self._put(tables.pins, [asdict(row)])
+    async def put_pins(self, rows: Iterable[PinRow]) -> None:
+        await self._put(tables.pins, map(pin_columns, rows))
 
     async def drop_pin(self, pin_id: str) -> int:
         """Delete a pin. Returns the number of its snapshots."""
@@ -186,6 +188,10 @@ class SnapshotWrites(SnapshotReads, Writes):
 def _of_stage(key: StageKey) -> Select[Any]:
     table = tables.snapshots
     return select(table).where(table.c.job == key.job, table.c.task == key.task, table.c.stage == key.stage)
+
+
+def pin_columns(row: PinRow) -> Columns:
+    return {name: getattr(row, name) for name in row.__slots__}
 
 
 def snapshot_columns(row: SnapshotRow) -> Columns:

@@ -44,7 +44,7 @@ async def restore(world: World, snapshots: int) -> None:
         state = await tx.fleet.stage_state(KEY)
         assert state is not None
         last = rows[snapshots - 1]
-        await tx.fleet.put_stage_state(replace(state, head=last.checkpoint, batch_id=last.batch_id, offsets=last.offsets))
+        await tx.fleet.put_stage_states([replace(state, head=last.checkpoint, batch_id=last.batch_id, offsets=last.offsets)])
         held = await tx.fleet.owner(KEY.job, TASK)
         assert held is not None
         await tx.fleet.put_owner(replace(held, owner=replace(held.owner, generation=Generation(1))))

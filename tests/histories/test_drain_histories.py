@@ -138,7 +138,7 @@ class World:
             marker = {BlobStoreName("local"): MarkerRow(BlobId(f"b{number}"))}
             now = self.clock.now()
             await tx.snapshots.put(SnapshotRow(JOB, number, *key, made, row.lineage, 7, self.generation, self.run_id, now, {}, marker))
-            await tx.fleet.put_stage_state(replace(row, head=row.head if row.chosen else made))
+            await tx.fleet.put_stage_states([replace(row, head=row.head if row.chosen else made)])
         return made
 
     # --- what is there ---

@@ -146,7 +146,7 @@ class World:
             await tx.fleet.put_owner(replace(ownership_row(TASK, generation, f"c{generation}"), run_id=RUN))
             rows = await tx.fleet.stage_states(JOB, TASK)
             row = rows[0] if rows else StageStateRow(JOB, TASK, STAGE, Lineage(f"l{next(self.number)}"))
-            await tx.fleet.put_stage_state(row)
+            await tx.fleet.put_stage_states([row])
             head = None if row.head is None else await tx.snapshots.get(KEY, row.head)
         agent = Agent(generation, row.lineage, {}, -1, None, skew_hours=skew_hours)
         if row.chosen:

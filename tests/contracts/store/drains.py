@@ -16,6 +16,7 @@ from tests.contracts.rows import (
     checkpoint_of,
     drain_row,
     drain_stage_row,
+    snapshot_row,
 )
 
 
@@ -138,3 +139,23 @@ class DrainsContract:
             assert await tx.drains.lowest_step(rows[0].drain_id) is Step.FLUSHED
             assert [row.task for row in await tx.drains.stages(rows[0].drain_id)] == ["t0", "t1", "t2"]
             assert dict(await tx.drains.step_counts(rows[0].drain_id)) == {Step.FLUSHED: 1, Step.COMMITTED: 2}
+
+    async def test_the_snapshots_that_a_drain_pinned_or_committed_are_found_while_they_are_retained(self, store: Store) -> None:
+        pinned, committed = checkpoint_of(1), checkpoint_of(2)
+        dropped = checkpoint_of(9)
+        retained = [snapshot_row(1, "a"), snapshot_row(2, "a"), snapshot_row(3, "b"), snapshot_row(4, "c")]
+        stages = [
+            drain_stage_row("a", pinned=pinned, committed=committed),
+            drain_stage_row("b", pinned=dropped, committed=checkpoint_of(3)),
+            drain_stage_row("c"),
+            drain_stage_row("c", drain_id=f"{JOB}-drain-2", pinned=checkpoint_of(4)),
+        ]
+        async with store.begin() as tx:
+            for row in (*retained, snapshot_row(9, "b", job=OTHER)):
+                await tx.snapshots.put(row)
+            await tx.drains.put_stages(stages)
+        a, b = ((TaskName(task), StageName("route")) for task in ("a", "b"))
+        async with store.read() as tx:
+            assert await tx.drains.snapshots(stages[0].drain_id, JOB, "pinned") == {a: retained[0]}
+            assert await tx.drains.snapshots(stages[0].drain_id, JOB, "committed") == {a: retained[1], b: retained[2]}
+            assert await tx.drains.snapshots(DrainId("d"), JOB, "pinned") == {}

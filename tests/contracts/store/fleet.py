@@ -8,6 +8,7 @@ from datetime import timedelta
 from coordinator.store.fleet import ContainerState, LateRows, RunCounts, SlotRow
 from coordinator.store.sql import Store
 from sluice.core.ids import ExecutionContainerId, Generation, Lineage, ProcessorId, RunId, TaskName
+from tests.contracts.query_plans import listening
 from tests.contracts.rows import (
     JOB,
     NOON,
@@ -143,15 +144,15 @@ class FleetContract:
         full = replace(stage_state_row("a", "z"), batch_id=2**40, offsets={SSP: 2**62}, generation=Generation(3), reported_at=NOON)
         async with store.begin() as tx:
             for row in (stage_state_row("b", "s"), full, stage_state_row("a", "y"), stage_state_row("a", "y", OTHER)):
-                await tx.fleet.put_stage_state(row)
+                await tx.fleet.put_stage_states([row])
         async with store.read() as tx:
             assert list(await tx.fleet.stage_states(JOB)) == [stage_state_row("a", "y"), full, stage_state_row("b", "s")]
             assert list(await tx.fleet.stage_states(JOB, TaskName("a"))) == [stage_state_row("a", "y"), full]
 
     async def test_dropping_the_states_of_the_stages_of_a_job_does_not_affect_other_jobs(self, store: Store) -> None:
         async with store.begin() as tx:
-            await tx.fleet.put_stage_state(stage_state_row())
-            await tx.fleet.put_stage_state(stage_state_row(job=OTHER))
+            await tx.fleet.put_stage_states([stage_state_row()])
+            await tx.fleet.put_stage_states([stage_state_row(job=OTHER)])
             await tx.fleet.drop_stage_states(JOB)
             await tx.fleet.drop_stage_states(JOB)
         async with store.read() as tx:
@@ -162,14 +163,28 @@ class FleetContract:
         late_rows = LateRows(RunId("r"), 5, 2, NOON, Generation(3), 4, gave_up=True)
         full = replace(stage_state_row(), head=checkpoint_of(3), chosen=True, former=Lineage("l0"), late_rows=late_rows)
         async with store.begin() as tx:
-            await tx.fleet.put_stage_state(full)
-            await tx.fleet.put_stage_state(stage_state_row("other"))
+            await tx.fleet.put_stage_states([full])
+            await tx.fleet.put_stage_states([stage_state_row("other")])
         async with store.begin() as tx:
             assert list(await tx.fleet.stage_states(JOB)) == [full, stage_state_row("other")]
             assert await tx.fleet.stage_state(full.key) == full
             assert list(await tx.fleet.stage_states(JOB, only_chosen=True)) == [full]
             for _ in range(2):
-                await tx.fleet.drop_stage_states(full.job, full.task, full.stage)
+                await tx.fleet.drop_stage_states(JOB, [full.key])
+            await tx.fleet.drop_stage_states(JOB, [])
             assert await tx.fleet.stage_state(full.key) is None
         async with store.read() as tx:
             assert list(await tx.fleet.stage_states(JOB)) == [stage_state_row("other")]
+
+    async def test_a_statement_writes_or_drops_the_states_of_up_to_a_thousand_stages(self, store: Store) -> None:
+        rows = [stage_state_row(f"t-{number:04}") for number in range(2_001)]
+        with listening(store) as heard:
+            async with store.begin() as tx:
+                await tx.fleet.put_stage_states(rows)
+                await tx.fleet.drop_stage_states(JOB, [row.key for row in rows[1:]])
+        assert [len([each for each in heard if each.sql.startswith(verb)]) for verb in ("INSERT INTO stores", "DELETE FROM stores")] == [
+            3,
+            2,
+        ]
+        async with store.read() as tx:
+            assert list(await tx.fleet.stage_states(JOB)) == rows[:1]

@@ -133,7 +133,7 @@ class HistoryContract:
                 await tx.runs.put_start_offsets(RunId(run_id), {Ssp("log", "s", 0): 5})
                 await tx.fleet.put_container(container_row(f"{run_id}-c", run_id=run_id, job=job))
                 await tx.fleet.put_owner(ownership_row(job=job))
-                await tx.fleet.put_stage_state(stage_state_row(job=job))
+                await tx.fleet.put_stage_states([stage_state_row(job=job)])
                 await tx.jobmodels.add(model_row(1, job))
                 await tx.snapshots.put(snapshot_row(1, job=job))
                 await tx.drains.put(drain_row(1, run_id, job))

@@ -83,15 +83,16 @@ class SnapshotsContract:
                 await tx.snapshots.put(snapshot_row(seq, "a" if seq % 2 else "b", "s", batch_id=seq * 10))
             await tx.snapshots.put(snapshot_row(5, "a", "s", OTHER))
             lineage = snapshot_row(1).lineage
-            await tx.fleet.put_stage_state(replace(stage_state_row("a", "s"), head=checkpoint_of(5), lineage=lineage))
+            await tx.fleet.put_stage_states([replace(stage_state_row("a", "s"), head=checkpoint_of(5), lineage=lineage)])
             moved = replace(stage_state_row("b", "s"), head=checkpoint_of(2), chosen=True, lineage=Lineage("another"))
-            await tx.fleet.put_stage_state(moved)
-            await tx.fleet.put_stage_state(stage_state_row("c", "s"))
+            await tx.fleet.put_stage_states([moved])
+            await tx.fleet.put_stage_states([stage_state_row("c", "s")])
         async with store.read() as tx:
             assert list(await tx.snapshots.heads(JOB)) == [
                 HeadRow(TaskName("a"), StageName("s"), checkpoint_of(5), 50, same_lineage=True, chosen=False),
                 HeadRow(TaskName("b"), StageName("s"), checkpoint_of(2), 20, same_lineage=False, chosen=True),
             ]
+            assert [row.task for row in await tx.snapshots.heads(JOB, TaskName("b"))] == ["b"]
             assert list(await tx.snapshots.heads(OTHER)) == []
 
     async def test_dropping_a_snapshot_leaves_another_one_with_the_same_number(self, store: Store) -> None:
@@ -108,7 +109,7 @@ class SnapshotsContract:
         expiring = pin_row("p2", expires_at=NOON + timedelta(days=1), reason="é")
         async with store.begin() as tx:
             for row in (pin_row("p1", "b"), pin_row("p1", "a"), expiring, pin_row("p3", job=OTHER)):
-                await tx.snapshots.put_pin(row)
+                await tx.snapshots.put_pins([row])
         async with store.begin() as tx:
             assert list(await tx.snapshots.pin("p1")) == [pin_row("p1", "a"), pin_row("p1", "b")]
             assert list(await tx.snapshots.pins(JOB)) == [pin_row("p1", "a"), pin_row("p1", "b"), expiring]
@@ -120,7 +121,7 @@ class SnapshotsContract:
         others = pin_row("p3", "b"), pin_row("p3", stage=StageName("hourly")), pin_row("p4", job=OTHER)
         async with store.begin() as tx:
             for row in (expiring, pin_row("p1"), *others):
-                await tx.snapshots.put_pin(row)
+                await tx.snapshots.put_pins([row])
         async with store.read() as tx:
             assert list(await tx.snapshots.pins_of(KEY)) == [pin_row("p1"), expiring]
             assert list(await tx.snapshots.pins_of(StageKey(OTHER, KEY.task, KEY.stage))) == [pin_row("p4", job=OTHER)]

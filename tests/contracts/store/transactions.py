@@ -83,7 +83,7 @@ class TransactionsContract:
             await tx.runs.put(run_row())
             await tx.jobmodels.put_assignment(JOB, PreviousAssignment({SSP: TaskName("t")}, {SSP.stream_id: 4}, "g"))
             await tx.fleet.put_container(container_row(state=ContainerState.LOST))
-            await tx.fleet.put_stage_state(stage_state_row())
+            await tx.fleet.put_stage_states([stage_state_row()])
             await tx.runs.add_notice(RunId("r1"), "STOP", NOON, {})
             raise ZeroDivisionError
 

@@ -143,7 +143,7 @@ async def test_pins_are_deleted_a_month_after_they_have_expired(caller: Caller, 
         for number, expires in enumerate([None, start + timedelta(days=20), *[start + timedelta(days=1)] * 3]):
             for stage in ("a", "b"):
                 pin = PinRow(f"p{number}", job, TaskName("Partition 0"), StageName(stage), CommitId("1-1"), "daily", start, expires)
-                await tx.snapshots.put_pin(pin)
+                await tx.snapshots.put_pins([pin])
     clock.advance(32 * DAY)
     assert await chore(caller).run_once() == {"pins": 3}
     async with chore(caller).store.read() as tx:

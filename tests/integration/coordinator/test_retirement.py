@@ -22,7 +22,7 @@ async def of_many_tasks() -> World:
     await assigned(world, TASKS)
     async with world.store.begin() as tx:
         for task in TASKS[1:]:
-            await tx.snapshots.put_pin(pin_row(task=task, stage=STAGE))
+            await tx.snapshots.put_pins([pin_row(task=task, stage=STAGE)])
         for seq in (1, 2):
             await tx.snapshots.put(snapshot_row(seq, TASK, STAGE))
     return world
