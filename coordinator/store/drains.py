@@ -144,7 +144,7 @@ class DrainReads(Reads):
     async def stages(self, drain_id: DrainId) -> Sequence[DrainStageRow]:
         table = tables.drain_stages
         query = select(table).where(table.c.drain_id == drain_id).order_by(table.c.task, table.c.stage)
-        return [drain_stage_row(found) for found in await self._connection.execute(query)]
+        return await self._all(query, drain_stage_row)
 
     async def stage(self, drain_id: DrainId, task: TaskName, stage: StageName) -> DrainStageRow | None:
         table = tables.drain_stages

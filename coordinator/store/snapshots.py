@@ -155,19 +155,19 @@ class SnapshotReads(Reads):
         """The job's pins, including expired ones."""
         table = tables.pins
         query = select(table).where(table.c.job == job).order_by(table.c.pin_id, table.c.task, table.c.stage)
-        return [PinRow(**found._asdict()) for found in await self._connection.execute(query)]
+        return await self._all(query, pin_row)
 
     async def pins_of(self, key: StageKey) -> Sequence[PinRow]:
         """The pins on snapshots of a stage, including expired ones."""
         table = tables.pins
         query = select(table).where(table.c.job == key.job, table.c.task == key.task, table.c.stage == key.stage).order_by(table.c.pin_id)
-        return [PinRow(**found._asdict()) for found in await self._connection.execute(query)]
+        return await self._all(query, pin_row)
 
     async def pin(self, pin_id: str) -> Sequence[PinRow]:
         """The snapshots that the pin is on."""
         table = tables.pins
         query = select(table).where(table.c.pin_id == pin_id).order_by(table.c.job, table.c.task, table.c.stage)
-        return [PinRow(**found._asdict()) for found in await self._connection.execute(query)]
+        return await self._all(query, pin_row)
 
 
 class SnapshotWrites(SnapshotReads, Writes):
@@ -192,6 +192,10 @@ def _of_stage(key: StageKey) -> Select[Any]:
 
 def pin_columns(row: PinRow) -> Columns:
     return {name: getattr(row, name) for name in row.__slots__}
+
+
+def pin_row(found: Row[Any]) -> PinRow:
+    return PinRow(**found._asdict())
 
 
 def snapshot_columns(row: SnapshotRow) -> Columns:
