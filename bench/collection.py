@@ -143,7 +143,7 @@ async def _register(store: Store, blob_stores: BlobStores, number: int, task: Ta
     markers = {LOCAL: MarkerRow(blob, len(files), kept=True)}
     row = SnapshotRow(JOB, number + 1, task, STAGE, checkpoint, Lineage("bench"), 1, Generation(1), RunId("bench"), now, markers=markers)
     async with store.begin() as tx:
-        await tx.snapshots.put(row)
+        await tx.snapshots.put_all([row])
 
 
 # --- the peer --------------------------------------------------------------------------------------------------------------

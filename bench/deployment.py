@@ -115,11 +115,13 @@ async def _write_snapshots(store: Store, run: RunRow, tasks: int) -> None:
             state = StageStateRow(run.job, task, stage, lineage, 1, {Ssp("log", STREAM, number): 1}, Generation(1), now, head=checkpoint)
             marker = MarkerRow(BlobId(f"jobs/{run.job}/Partition_{number}/only/snapshots/1700000000000-0000000000000000"), kept=True)
             await tx.fleet.put_stage_states([state])
-            await tx.snapshots.put(
-                SnapshotRow(
-                    *(run.job, number + 1, task, stage, checkpoint, lineage, 1, Generation(1), run.run_id, now, state.offsets),
-                    markers={BlobStoreName("local"): marker},
-                )
+            await tx.snapshots.put_all(
+                [
+                    SnapshotRow(
+                        *(run.job, number + 1, task, stage, checkpoint, lineage, 1, Generation(1), run.run_id, now, state.offsets),
+                        markers={BlobStoreName("local"): marker},
+                    )
+                ]
             )
 
 

@@ -70,8 +70,7 @@ async def end_container(
     )
     await tx.fleet.put_container(ended)
     holds = await tx.fleet.owned_by(container.execution_id)
-    for owned in holds:
-        await tx.fleet.put_owner(replace(owned, owner=replace(owned.owner, released=True)))
+    await tx.fleet.put_owners(replace(owned, owner=replace(owned.owner, released=True)) for owned in holds)
     return ended, holds
 
 

@@ -279,7 +279,7 @@ class Adoptions:
         rows = [row for row in await tx.fleet.owned_by(container.execution_id) if row.run_id == run.run_id and row.task not in wanted]
         for row in rows:
             log.warning("task %s is released: container %s reports that it does not run it", row.task, container.execution_id)
-            await tx.fleet.put_owner(replace(row, owner=replace(row.owner, released=True)))
+        await tx.fleet.put_owners(replace(row, owner=replace(row.owner, released=True)) for row in rows)
         return rows
 
 

@@ -182,7 +182,7 @@ class Tasks:
                 return decision
             generation = decision.generation if decision.generation == known else Generation(await tx.origin.next_number(known))
             hold = TaskOwner(generation, execution_id, released=False)
-            await tx.fleet.put_owner(TaskOwnershipRow(run.job, task, run_id, hold, self._clock.now(), run.model_version))
+            await tx.fleet.put_owners([TaskOwnershipRow(run.job, task, run_id, hold, self._clock.now(), run.model_version)])
             drain = await drain_of(tx, run) if run.state is RunState.DRAINING else None
             if row is not None and row.owner != hold:
                 await self._leave_checkpoint(tx, run, task, row.owner.holder, execution_id)
@@ -397,7 +397,7 @@ class Tasks:
             if row is not None and row.owner.generation == generation and row.owner.released:
                 return
             row = await check_owner(tx, run, task, generation)
-            await tx.fleet.put_owner(replace(row, owner=replace(row.owner, released=True)))
+            await tx.fleet.put_owners([replace(row, owner=replace(row.owner, released=True))])
         self._task_waiters.notify_released([row])
 
 

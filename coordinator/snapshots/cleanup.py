@@ -190,7 +190,7 @@ class CleanUp:
             row = await tx.snapshots.get(key, row.checkpoint)
             if row is not None and row.markers[where].index == index_blob:  # else a repair has replaced it, and queued the new one
                 kept = replace(row.markers[where], kept=True)
-                await tx.snapshots.put(replace(row, markers={**row.markers, where: kept}))
+                await tx.snapshots.put_all([replace(row, markers={**row.markers, where: kept})])
 
     async def _drop_plans(self, item: CleanupRow, key: StageKey) -> None:
         """Delete the offset-log entries that the catalog no longer needs; it may have changed since the item was queued."""
@@ -223,8 +223,7 @@ async def retire(tx: WriteTransaction, key: StageKey, retention: Retention, now:
         pins_at(await tx.snapshots.pins_of(key), now),
     )
     gone = [row for row in rows if row.checkpoint not in stay]
-    for row in gone:
-        await tx.snapshots.drop(row.job, row.seq)
+    await tx.snapshots.drop(key.job, [row.seq for row in gone])
     touched = {row.lineage for row in rows if row in gone or (store is not None and row.lineage == store.lineage)}
     for lineage in sorted(touched):
         for where in sorted({name for row in rows for name in row.markers}):
@@ -298,9 +297,8 @@ class RetireStores:
 
     async def _drop(self, tx: WriteTransaction, key: StageKey) -> None:
         pinned = pins_at(await tx.snapshots.pins_of(key), self.clock.now())
-        for row in await tx.snapshots.of_stage(key):
-            if row.checkpoint not in pinned:
-                await tx.snapshots.drop(row.job, row.seq)
+        rows = await tx.snapshots.of_stage(key)
+        await tx.snapshots.drop(key.job, [row.seq for row in rows if row.checkpoint not in pinned])
         store = await tx.fleet.stage_state(key)
         if store is not None:
             await tx.fleet.drop_stage_states(key.job, [key])

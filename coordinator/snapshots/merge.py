@@ -30,40 +30,47 @@ from sluice.core.leases.ownership import TaskOwner
 
 log = logging.getLogger(__name__)
 
+STAGES_PER_TRANSACTION = 100
+"""On PostgreSQL a transaction has a time limit, and a job may have 100,000 tasks. Each stage is completed on its own."""
+
 
 async def complete(store: Store, blob_stores: BlobStores, clock: Clock) -> Mapping[str, int]:
     """Complete the catalog. May be repeated. Returns the number of snapshots that were added and removed. Raises BlobUnavailable,
-    BlobStoreUnusable if any blob store cannot be read, and StoreUnavailable; some jobs may then be complete."""
+    BlobStoreUnusable if any blob store cannot be read, and StoreUnavailable; some stages may then be complete."""
     rebuilt = await find(blob_stores, Progress("blobs"), clock.now())
     done: Counter[str] = Counter()
     async with store.read() as tx:
-        known = set(await tx.snapshots.jobs())
+        known = {job: await tx.snapshots.stages(job) for job in await tx.snapshots.jobs()}
     by_job: defaultdict[JobName, dict[StageKey, Sequence[FoundSnapshot]]] = defaultdict(dict)
     for key, found in rebuilt.found.items():
         by_job[key.job][key] = found
     for job in sorted({*by_job, *known}):
-        async with store.begin() as tx:
-            if await is_removed(tx, job):
-                continue
-            if await tx.runs.current(job) is None and not await tx.snapshots.stages(job) and job in by_job:
-                done["snapshots"] += await write_job(tx, clock.now(), rebuilt, job)
-            else:
-                done += await _merge_job(tx, clock.now(), rebuilt, job, by_job[job])
+        keys = sorted({*by_job[job], *known.get(job, ())}, key=str)
+        for first in range(0, len(keys), STAGES_PER_TRANSACTION):
+            some = {key: by_job[job].get(key, ()) for key in keys[first : first + STAGES_PER_TRANSACTION]}
+            async with store.begin() as tx:
+                if await is_removed(tx, job):
+                    break
+                if by_job[job] and await tx.runs.current(job) is None and not await tx.snapshots.stages(job):
+                    done["snapshots"] += await write_job(tx, clock.now(), rebuilt, job)
+                    break
+                done += await _merge(tx, clock.now(), rebuilt, job, some)
     return dict(done)
 
 
-async def _merge_job(
+async def _merge(
     tx: WriteTransaction, now: datetime, rebuilt: RebuiltCatalog, job: JobName, found: Mapping[StageKey, Sequence[FoundSnapshot]]
 ) -> Counter[str]:
+    """Complete some stages of a job."""
     done: Counter[str] = Counter()
-    for key in sorted({*found, *await tx.snapshots.stages(job)}, key=str):
-        there = rows_of_stage(found.get(key, ()))
+    for key, of_stage in found.items():
+        there = rows_of_stage(of_stage)
         known = {row.checkpoint: row for row in await tx.snapshots.of_stage(key)}
         newest_known = max((n for n, row in enumerate(there) if row.checkpoint in known), default=-1)
         added = await _add(tx, now, job, [row for row in there[newest_known + 1 :] if row.checkpoint not in known])
         done["snapshots"] += len(added)
         if added:
-            await _continue_from(tx, job, key, there, found[key])
+            await _continue_from(tx, job, key, there, of_stage)
             await _note_owner(tx, key, there[-1])
             await tx.cleanup.put(retirement(key, now))
         done["removed"] += await _remove_collected(tx, rebuilt, key, list(known.values()))
@@ -73,10 +80,8 @@ async def _merge_job(
 async def _add(tx: WriteTransaction, now: datetime, job: JobName, rows: Sequence[SnapshotRow]) -> Sequence[SnapshotRow]:
     last = await tx.snapshots.last_seq(job)
     added = [replace(row, seq=last + n, reported_at=min(row.reported_at, now)) for n, row in enumerate(rows, 1)]
-    for row in added:
-        await tx.snapshots.put(row)
-        for name in row.markers:
-            await tx.cleanup.put(keeping(row, name, now))
+    await tx.snapshots.put_all(added)
+    await tx.cleanup.put_all(keeping(row, name, now) for row in added for name in row.markers)
     return added
 
 
@@ -104,7 +109,7 @@ async def _note_owner(tx: WriteTransaction, key: StageKey, newest: SnapshotRow) 
     held = await tx.fleet.owner(key.job, key.task)
     if held is not None and held.owner.generation < newest.generation:
         later = TaskOwner(newest.generation, held.owner.holder, released=True)
-        await tx.fleet.put_owner(replace(held, owner=later))
+        await tx.fleet.put_owners([replace(held, owner=later)])
 
 
 async def _remove_collected(tx: WriteTransaction, rebuilt: RebuiltCatalog, key: StageKey, known: Sequence[SnapshotRow]) -> int:
@@ -113,6 +118,6 @@ async def _remove_collected(tx: WriteTransaction, rebuilt: RebuiltCatalog, key: 
         listed = any(marker.index in rebuilt.listed.get(name, ()) for name, marker in row.markers.items())
         looked_for = set(row.markers) <= rebuilt.listed.keys()
         if looked_for and not listed and (state is None or state.head != row.checkpoint):
-            await tx.snapshots.drop(key.job, row.seq)
+            await tx.snapshots.drop(key.job, [row.seq])
             removed += 1
     return removed

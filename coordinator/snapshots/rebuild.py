@@ -33,7 +33,7 @@ from sluice.blobs.port import BlobStore, ListedBlob, Purpose, RequestContext
 from sluice.clock import Clock
 from sluice.core.drain import histories_of_state
 from sluice.core.errors import CatalogNotEmpty, CorruptData
-from sluice.core.ids import ExecutionContainerId, Generation, JobName, RunId, StageKey
+from sluice.core.ids import ExecutionContainerId, Generation, JobName, RunId, StageKey, TaskName
 from sluice.core.leases.ownership import TaskOwner
 from sluice.core.snapshots.retention import BEFORE_ALL, split
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Kind, SnapshotIndex, stage_prefix, walk
@@ -243,8 +243,7 @@ async def write(store: Store, blob_stores: BlobStores, clock: Clock, rebuilt: Re
 
 
 async def _forget(tx: WriteTransaction, job: JobName) -> None:
-    for row in await tx.snapshots.page(job, None, None, None, 1_000_000):
-        await tx.snapshots.drop(job, row.seq)
+    await tx.snapshots.drop(job, [row.seq for row in await tx.snapshots.page(job, None, None, None, 1_000_000)])
     await tx.fleet.drop_stage_states(job)
 
 
@@ -254,19 +253,25 @@ async def write_job(tx: WriteTransaction, now: datetime, rebuilt: RebuiltCatalog
     if continued is not None and await tx.runs.current(job) is None:
         await _write_run(tx, now, job, continued)
     rows = [row for row in rebuilt.snapshots if row.job == job]
-    for row in rows:
-        await tx.snapshots.put(replace(row, reported_at=min(row.reported_at, now)))
+    await tx.snapshots.put_all(replace(row, reported_at=min(row.reported_at, now)) for row in rows)
     await tx.cleanup.put_all(keeping(row, name, now) for row in rows for name in row.markers)
     stores = [each for each in rebuilt.stores if each.job == job]
     await tx.fleet.put_stage_states(stores)
     await tx.cleanup.put_all(retirement(store.key, now) for store in stores)
+    await _write_owners(tx, now, rebuilt, job)
+    return len(rows)
+
+
+async def _write_owners(tx: WriteTransaction, now: datetime, rebuilt: RebuiltCatalog, job: JobName) -> None:
+    owners = {row.task: row for row in await tx.fleet.owners(job)}
+    later: dict[TaskName, TaskOwnershipRow] = {}
     for key, last in ((key, last) for key, last in rebuilt.generations.items() if key.job == job):
-        held = await tx.fleet.owner(key.job, key.task)
+        held = later.get(key.task) or owners.get(key.task)
         generation = Generation(last + GENERATION_MARGIN)
         if held is None or held.owner.generation < generation:
             hold = TaskOwner(generation, ExecutionContainerId(str(REBUILT)), released=True)
-            await tx.fleet.put_owner(TaskOwnershipRow(key.job, key.task, REBUILT, hold, now))
-    return len(rows)
+            later[key.task] = TaskOwnershipRow(job, key.task, REBUILT, hold, now)
+    await tx.fleet.put_owners(later.values())
 
 
 async def _write_run(tx: WriteTransaction, now: datetime, job: JobName, continued: ContinuedRun) -> None:

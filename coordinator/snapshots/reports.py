@@ -142,7 +142,7 @@ class Snapshots:
             await _check_order(tx, key, row, report)
             now = self._clock.now()
             made = _snapshot(key, await tx.snapshots.last_seq(run.job) + 1, run_id, report, now)
-            await tx.snapshots.put(made)
+            await tx.snapshots.put_all([made])
             await tx.origin.note()
             await tx.fleet.put_stage_states([_with_head(row, made)])
             await _queue(tx, made)
@@ -173,7 +173,7 @@ class Snapshots:
                     f"in blob store {name} the index of snapshot {row.checkpoint} is {marker.index}, not {replacement.previous}"
                 )
             made = replace(row, markers={**row.markers, name: replace(marker, index=index, kept=False)})
-            await tx.snapshots.put(made)
+            await tx.snapshots.put_all([made])
             await tx.cleanup.put(keeping(made, name, self._clock.now()))
         log.warning(
             "snapshot %s of %s has index %s in blob store %s, which has lost blobs of the former one", row.checkpoint, key, index, name

@@ -269,8 +269,8 @@ class FleetWrites(FleetReads, Writes):
         statement = update(table).where(table.c.execution_id == bindparam("which")).values(last_seen_at=bindparam("at"))
         await self._for_each(statement, ({"which": execution_id, "at": at} for execution_id, at in seen))
 
-    async def put_owner(self, row: TaskOwnershipRow) -> None:
-        await self._put(tables.holds, [ownership_columns(row)])
+    async def put_owners(self, rows: Iterable[TaskOwnershipRow]) -> None:
+        await self._put(tables.holds, map(ownership_columns, rows))
 
     async def put_stage_states(self, rows: Iterable[StageStateRow]) -> None:
         await self._put(tables.stores, map(stage_state_columns, rows))

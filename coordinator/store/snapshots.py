@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, delete, func, select
+from sqlalchemy import Row, Select, and_, bindparam, delete, func, select
 
 from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes, offset_list, offsets_of
@@ -171,11 +171,14 @@ class SnapshotReads(Reads):
 
 
 class SnapshotWrites(SnapshotReads, Writes):
-    async def put(self, row: SnapshotRow) -> None:
-        await self._put(tables.snapshots, [snapshot_columns(row)])
+    async def put_all(self, rows: Iterable[SnapshotRow]) -> None:
+        await self._put(tables.snapshots, map(snapshot_columns, rows))
 
-    async def drop(self, job: JobName, seq: int) -> None:
-        await self._connection.execute(delete(tables.snapshots).where(tables.snapshots.c.job == job, tables.snapshots.c.seq == seq))
+    async def drop(self, job: JobName, seqs: Iterable[int]) -> None:
+        """Delete the snapshots of the job that have these numbers."""
+        table = tables.snapshots
+        statement = delete(table).where(table.c.job == bindparam("of_job"), table.c.seq == bindparam("number"))
+        await self._for_each(statement, ({"of_job": job, "number": seq} for seq in seqs))
 
     async def put_pins(self, rows: Iterable[PinRow]) -> None:
         await self._put(tables.pins, map(pin_columns, rows))

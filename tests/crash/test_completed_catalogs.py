@@ -40,14 +40,14 @@ async def restore(world: World, snapshots: int) -> None:
     async with world.store.begin() as tx:
         rows = sorted(await tx.snapshots.of_stage(KEY), key=lambda row: row.seq)
         for row in rows[snapshots:]:
-            await tx.snapshots.drop(row.job, row.seq)
+            await tx.snapshots.drop(row.job, [row.seq])
         state = await tx.fleet.stage_state(KEY)
         assert state is not None
         last = rows[snapshots - 1]
         await tx.fleet.put_stage_states([replace(state, head=last.checkpoint, batch_id=last.batch_id, offsets=last.offsets)])
         held = await tx.fleet.owner(KEY.job, TASK)
         assert held is not None
-        await tx.fleet.put_owner(replace(held, owner=replace(held.owner, generation=Generation(1))))
+        await tx.fleet.put_owners([replace(held, owner=replace(held.owner, generation=Generation(1)))])
 
 
 async def test_snapshots_that_the_database_lacks_are_added_and_survive_garbage_collection() -> None:
@@ -196,7 +196,7 @@ async def test_a_pass_that_began_before_the_catalog_was_complete_deletes_nothing
     world, _ = await committing(b"one", b"two", world=World(blobs, clock, temporary_store(Store), Retention(5)))
     async with world.store.begin() as tx:  # the copy was made before the stage began
         for row in await tx.snapshots.of_stage(KEY):
-            await tx.snapshots.drop(row.job, row.seq)
+            await tx.snapshots.drop(row.job, [row.seq])
         await tx.fleet.drop_stage_states(KEY.job)
     world.incomplete = True
     assert (await world.collection.run_once())["condemned"] > 2

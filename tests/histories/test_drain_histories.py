@@ -137,7 +137,9 @@ class World:
             (row,) = [row for row in await tx.fleet.stage_states(JOB, key[0]) if row.stage == key[1]]
             marker = {BlobStoreName("local"): MarkerRow(BlobId(f"b{number}"))}
             now = self.clock.now()
-            await tx.snapshots.put(SnapshotRow(JOB, number, *key, made, row.lineage, 7, self.generation, self.run_id, now, {}, marker))
+            await tx.snapshots.put_all(
+                [SnapshotRow(JOB, number, *key, made, row.lineage, 7, self.generation, self.run_id, now, {}, marker)]
+            )
             await tx.fleet.put_stage_states([replace(row, head=row.head if row.chosen else made)])
         return made
 

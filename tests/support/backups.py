@@ -143,7 +143,7 @@ class World:
         async with self.store.begin() as tx:
             held = await tx.fleet.owner(JOB, TASK)
             generation = Generation(1 if held is None else held.owner.generation + 1)
-            await tx.fleet.put_owner(replace(ownership_row(TASK, generation, f"c{generation}"), run_id=RUN))
+            await tx.fleet.put_owners([replace(ownership_row(TASK, generation, f"c{generation}"), run_id=RUN)])
             rows = await tx.fleet.stage_states(JOB, TASK)
             row = rows[0] if rows else StageStateRow(JOB, TASK, STAGE, Lineage(f"l{next(self.number)}"))
             await tx.fleet.put_stage_states([row])
@@ -163,7 +163,7 @@ class World:
         async with self.store.begin() as tx:
             row = await tx.fleet.owner(JOB, TASK)
             if row is not None:
-                await tx.fleet.put_owner(replace(row, owner=replace(row.owner, released=True)))
+                await tx.fleet.put_owners([replace(row, owner=replace(row.owner, released=True))])
 
     def fresh(self, kind: Kind, agent: Agent) -> BlobId:
         millis = int((self.clock.now().timestamp() + agent.skew_hours * 3600) * 1000)

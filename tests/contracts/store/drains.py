@@ -152,7 +152,7 @@ class DrainsContract:
         ]
         async with store.begin() as tx:
             for row in (*retained, snapshot_row(9, "b", job=OTHER)):
-                await tx.snapshots.put(row)
+                await tx.snapshots.put_all([row])
             await tx.drains.put_stages(stages)
         a, b = ((TaskName(task), StageName("route")) for task in ("a", "b"))
         async with store.read() as tx:

@@ -97,10 +97,10 @@ class FleetContract:
 
     async def test_the_last_owner_of_a_task_is_kept(self, store: Store) -> None:
         async with store.begin() as tx:
-            await tx.fleet.put_owner(ownership_row("b"))
-            await tx.fleet.put_owner(ownership_row("a"))
-            await tx.fleet.put_owner(ownership_row("a", generation=2, holder="c2"))
-            await tx.fleet.put_owner(ownership_row("a", job=OTHER))
+            await tx.fleet.put_owners([ownership_row("b")])
+            await tx.fleet.put_owners([ownership_row("a")])
+            await tx.fleet.put_owners([ownership_row("a", generation=2, holder="c2")])
+            await tx.fleet.put_owners([ownership_row("a", job=OTHER)])
         async with store.read() as tx:
             assert list(await tx.fleet.owners(JOB)) == [ownership_row("a", 2, "c2"), ownership_row("b")]
             assert await tx.fleet.owner(OTHER, TaskName("a")) == ownership_row("a", job=OTHER)
@@ -114,7 +114,7 @@ class FleetContract:
                 ownership_row("d", holder="c2"),
                 ownership_row("z", job=OTHER),
             ):
-                await tx.fleet.put_owner(row)
+                await tx.fleet.put_owners([row])
         async with store.read() as tx:
             assert [(row.job, row.task) for row in await tx.fleet.owned_by(ExecutionContainerId("c1"))] == [
                 (JOB, "a"),
@@ -132,8 +132,8 @@ class FleetContract:
             await tx.fleet.put_container(container_row("c6", "2", bare=True))
             await tx.fleet.put_container(container_row("c7", "3", bare=True, state=ContainerState.LOST, ended_at=NOON))
             for row in (ownership_row("a"), ownership_row("b"), ownership_row("c", released=True), ownership_row("d", job=OTHER)):
-                await tx.fleet.put_owner(row)
-            await tx.fleet.put_owner(replace(ownership_row("e"), run_id=RunId("r2")))
+                await tx.fleet.put_owners([row])
+            await tx.fleet.put_owners([replace(ownership_row("e"), run_id=RunId("r2"))])
         async with store.read() as tx:
             counts = {ContainerState.REPLACED: 1, ContainerState.EXITED: 1, ContainerState.LIVE: 3, ContainerState.LOST: 1}
             found = RunCounts(counts, 2, {0: 2, 2: 1}, bare_slots=frozenset({ProcessorId("2")}))

@@ -56,15 +56,15 @@ class HistoryContract:
     async def test_snapshots_owners_and_containers_refer_to_runs_and_versions(self, store: Store) -> None:
         async with store.begin() as tx:
             assert await tx.history.references(JOB, R1) == References(frozenset(), frozenset(), 0)
-            await tx.snapshots.put(replace(snapshot_row(1, job=JOB), run_id=R2))
-            await tx.fleet.put_owner(replace(ownership_row(), model_version=4))
+            await tx.snapshots.put_all([replace(snapshot_row(1, job=JOB), run_id=R2)])
+            await tx.fleet.put_owners([replace(ownership_row(), model_version=4)])
             await tx.fleet.put_container(container_row("c1", run_id="r1", model_version=6))
             await tx.fleet.put_container(container_row("c2", run_id="r2", model_version=9))
             assert await tx.history.references(JOB, R1) == References(frozenset({R1, R2}), frozenset({4}), 6)
 
     async def test_surplus_containers_are_found_page_by_page_and_dropped(self, store: Store) -> None:
         async with store.begin() as tx:
-            await tx.fleet.put_owner(ownership_row(holder="c0-2"))
+            await tx.fleet.put_owners([ownership_row(holder="c0-2")])
             for slot in ("0", "1"):
                 for epoch in range(1, 6):
                     row = container_row(f"c{slot}-{epoch}", slot, epoch)
@@ -132,10 +132,10 @@ class HistoryContract:
                 await tx.runs.add_notice(RunId(run_id), "STOP", NOON, {})
                 await tx.runs.put_start_offsets(RunId(run_id), {Ssp("log", "s", 0): 5})
                 await tx.fleet.put_container(container_row(f"{run_id}-c", run_id=run_id, job=job))
-                await tx.fleet.put_owner(ownership_row(job=job))
+                await tx.fleet.put_owners([ownership_row(job=job)])
                 await tx.fleet.put_stage_states([stage_state_row(job=job)])
                 await tx.jobmodels.add(model_row(1, job))
-                await tx.snapshots.put(snapshot_row(1, job=job))
+                await tx.snapshots.put_all([snapshot_row(1, job=job)])
                 await tx.drains.put(drain_row(1, run_id, job))
                 await tx.drains.put_stages([drain_stage_row("t", "s", drain_row(1, run_id, job).drain_id)])
             kept = await tx.history.rows_of_job(OTHER)

@@ -47,8 +47,8 @@ class SnapshotsContract:
         }
         full = snapshot_row(2**33, batch_id=None, generation=Generation(7), markers=markers)
         async with store.begin() as tx:
-            await tx.snapshots.put(snapshot_row(2**33))
-            await tx.snapshots.put(full)
+            await tx.snapshots.put_all([snapshot_row(2**33)])
+            await tx.snapshots.put_all([full])
         async with store.read() as tx:
             assert await tx.snapshots.get(KEY, full.checkpoint) == full
             assert await tx.snapshots.last_seq(JOB) == 2**33
@@ -56,8 +56,8 @@ class SnapshotsContract:
     async def test_the_runs_that_reported_the_snapshots_of_a_job_are_found(self, store: Store) -> None:
         async with store.begin() as tx:
             for seq, task, run in ((1, "a", "r1"), (2, "a", "r2"), (3, "b", "r3"), (4, "c", "r3")):
-                await tx.snapshots.put(snapshot_row(seq, task, run_id=RunId(run)))
-            await tx.snapshots.put(snapshot_row(1, "a", job=OTHER, run_id=RunId("other")))
+                await tx.snapshots.put_all([snapshot_row(seq, task, run_id=RunId(run))])
+            await tx.snapshots.put_all([snapshot_row(1, "a", job=OTHER, run_id=RunId("other"))])
         async with store.read() as tx:
             assert await tx.snapshots.runs(JOB) == {"r1", "r2", "r3"}
             assert await tx.snapshots.runs(OTHER) == {"other"}
@@ -65,8 +65,8 @@ class SnapshotsContract:
     async def test_snapshots_of_a_job_a_task_or_a_stage_are_listed_newest_first_in_pages(self, store: Store) -> None:
         async with store.begin() as tx:
             for seq in range(1, 9):
-                await tx.snapshots.put(snapshot_row(seq, "a" if seq % 2 else "b", "s" if seq < 5 else "t"))
-            await tx.snapshots.put(snapshot_row(99, "a", "s", OTHER))
+                await tx.snapshots.put_all([snapshot_row(seq, "a" if seq % 2 else "b", "s" if seq < 5 else "t")])
+            await tx.snapshots.put_all([snapshot_row(99, "a", "s", OTHER)])
         async with store.read() as tx:
             assert [row.seq for row in await tx.snapshots.page(JOB, None, None, None, 3)] == [8, 7, 6]
             assert [row.seq for row in await tx.snapshots.page(JOB, None, None, 6, 9)] == [5, 4, 3, 2, 1]
@@ -80,8 +80,8 @@ class SnapshotsContract:
     async def test_the_heads_of_a_job_are_the_snapshots_from_which_its_stages_would_be_restored(self, store: Store) -> None:
         async with store.begin() as tx:
             for seq in range(1, 7):
-                await tx.snapshots.put(snapshot_row(seq, "a" if seq % 2 else "b", "s", batch_id=seq * 10))
-            await tx.snapshots.put(snapshot_row(5, "a", "s", OTHER))
+                await tx.snapshots.put_all([snapshot_row(seq, "a" if seq % 2 else "b", "s", batch_id=seq * 10)])
+            await tx.snapshots.put_all([snapshot_row(5, "a", "s", OTHER)])
             lineage = snapshot_row(1).lineage
             await tx.fleet.put_stage_states([replace(stage_state_row("a", "s"), head=checkpoint_of(5), lineage=lineage)])
             moved = replace(stage_state_row("b", "s"), head=checkpoint_of(2), chosen=True, lineage=Lineage("another"))
@@ -97,10 +97,10 @@ class SnapshotsContract:
 
     async def test_dropping_a_snapshot_leaves_another_one_with_the_same_number(self, store: Store) -> None:
         async with store.begin() as tx:
-            await tx.snapshots.put(snapshot_row(1))
-            await tx.snapshots.put(snapshot_row(1, job=OTHER))
+            await tx.snapshots.put_all([snapshot_row(1)])
+            await tx.snapshots.put_all([snapshot_row(1, job=OTHER)])
             for _ in range(2):
-                await tx.snapshots.drop(JOB, 1)
+                await tx.snapshots.drop(JOB, [1])
         async with store.read() as tx:
             assert await tx.snapshots.get(KEY, checkpoint_of(1)) is None
             assert list(await tx.snapshots.jobs()) == [OTHER]

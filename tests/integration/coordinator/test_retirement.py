@@ -24,7 +24,7 @@ async def of_many_tasks() -> World:
         for task in TASKS[1:]:
             await tx.snapshots.put_pins([pin_row(task=task, stage=STAGE)])
         for seq in (1, 2):
-            await tx.snapshots.put(snapshot_row(seq, TASK, STAGE))
+            await tx.snapshots.put_all([snapshot_row(seq, TASK, STAGE)])
     return world
 
 
@@ -61,7 +61,7 @@ async def test_the_assignment_of_a_job_is_read_once_for_all_its_stages() -> None
     world = await of_many_tasks()
     async with world.store.begin() as tx:
         for seq, task in enumerate(TASKS, 3):
-            await tx.snapshots.put(snapshot_row(seq, task, STAGE))
+            await tx.snapshots.put_all([snapshot_row(seq, task, STAGE)])
     await assigned(world, TASKS[:3])
     world.clock.advance(world.retire.after.total_seconds() + 1)
     with listening(world.store) as heard:

@@ -31,7 +31,7 @@ async def test_the_event_loop_serves_others_while_many_rows_are_read(read: Calla
     async with store.begin() as tx:
         for number in range(TURNS * ROWS_PER_TURN):
             made = snapshot_row(number, f"t-{number}")
-            await tx.snapshots.put(made)
+            await tx.snapshots.put_all([made])
             await tx.fleet.put_stage_states([stage_state_row(made.task)])
             await tx.drains.put_stages([drain_stage_row(made.task, drain_id=DRAIN, pinned=made.checkpoint)])
             await tx.snapshots.put_pins([pin_row("p", made.task)])
