@@ -22,7 +22,7 @@ from tests.contracts.rows import NOON
 from tests.support.agents import Place, place
 from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, one_stage, start, stopped
 from tests.support.engines import soon
-from tests.support.faults import Fault, FaultyBlobs, healthy
+from tests.support.faults import Fault, FaultyBlobs, every, healthy
 from tests.support.s3servers import S3Server, toxiproxy
 
 OVERDUE_AT_ONCE: dict[str, Any] = {"commit_interval_seconds": 0.001, "commit_max_delay_seconds": 0, "commit_timeout_seconds": 3600}
@@ -178,11 +178,15 @@ async def test_a_task_is_acquired_after_backups_were_switched_off(tmp_path: Path
 
 async def test_blob_stores_that_cannot_be_used_at_first_are_tried_again(tmp_path: Path, new_store: Callable[[str], str]) -> None:
     stores = {name: new_store(name) for name in ("old", "new")}
-    blobs = {uri: FaultyBlobs(open_blob_store(uri)) for uri in stores.values()}
-    blobs[stores["new"]].plan = lambda operation: Fault.FAIL if operation.name == "open" and operation.number < 3 else None
+    opened = count(1)
+
+    def faulty(url: str) -> FaultyBlobs:
+        fails = url == stores["new"] and next(opened) < 3
+        return FaultyBlobs(open_blob_store(url), every("open", Fault.FAIL) if fails else healthy)
+
     async with place(tmp_path / "home", blob_stores=stores, backup_stores=("old",), restore_from=("old",)) as there:
         run_id = await there.deploy(job=one_stage())
-        container = start(there, run_id, "c1", "disk1", open_blobs=lambda url: blobs[url], **OFTEN)
+        container = start(there, run_id, "c1", "disk1", open_blobs=faulty, **OFTEN)
         disk, query = await began(container)
         await disk.runs(query, 0, {0: 1, 1: 0})
         await container.wire.after("snapshots")
