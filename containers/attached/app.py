@@ -203,6 +203,8 @@ class App:
         self._beginnings: dict[StageName, queue.SimpleQueue[Beginning]] = {}
         self._ready: dict[StageName, queue.SimpleQueue[Ready]] = {}
         self._directories: ScriptDirectories | None = None
+        self._making = threading.Lock()
+        """Held while something is made that is made once."""
         self._reported: set[str] = set()
         """The starts of queries that were listed."""
         self._refused_starts: set[str] = set()
@@ -253,7 +255,8 @@ class App:
         SLUICE_KAFKA_BOOTSTRAP and SLUICE_KAFKA_PROPERTIES, as in containers. Raises CannotWrite, BadSettings, and NotGranted without a
         coordinator. The query fails with LeaseLost if another driver has taken over."""
         self._granted()
-        return self._writers().writer(rows, topic, options or {})
+        with self._making:
+            return self._writers().writer(rows, topic, options or {})
 
     def _granted(self) -> _Grant:
         """Raises NotGranted."""
@@ -264,6 +267,7 @@ class App:
         return self._grant
 
     def _writers(self) -> KafkaWriters:
+        """Call it with the lock `_making`."""
         if self._kafka is None:
             try:
                 found: Any = import_module("containers.attached.kafka_writer")
@@ -288,11 +292,13 @@ class App:
         other machines and do not share the directory, and DrainUnfinished if a drain has failed while it flushed the query."""
         if self._grant is None:
             raise NotGranted(f"{self.job} runs without a coordinator, which knows where its checkpoints begin: use a directory of your own")
-        if self._directories is None:
-            home = Path(os.environ.get("SLUICE_HOME") or ".sluice")
-            state = Path(os.environ.get("SLUICE_STATE_DIR") or home / "state").absolute()
-            self._directories = ScriptDirectories(state, self.job, self, self._clock, self.drains.listen)
-        found = self._directories.checkpoint(session_of(self._spark), name, adopt)
+        with self._making:
+            if self._directories is None:
+                home = Path(os.environ.get("SLUICE_HOME") or ".sluice")
+                state = Path(os.environ.get("SLUICE_STATE_DIR") or home / "state").absolute()
+                self._directories = ScriptDirectories(state, self.job, self, self._clock, self.drains.listen)
+            directories = self._directories
+        found = directories.checkpoint(session_of(self._spark), name, adopt)
         if found.ready.lineage is not None:
             self._plans.add(found.ready.lineage, found.stage, found.ready.replay)
         self._checkpoints[found.stage] = found

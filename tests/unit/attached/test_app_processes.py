@@ -17,6 +17,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from datetime import timedelta
 from types import SimpleNamespace
@@ -27,12 +28,17 @@ from sluice.clock import SystemClock
 from sluice.core.ids import JobName
 
 looked = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+stopping, may_stop = threading.Event(), threading.Event()
+may_stop.set()
 
 
 class Queries:
-    # The list of the JVM's queries, which is empty. Each process that reads it is recorded.
+    # The list of the JVM's queries, which is empty. Each process that reads it is recorded. A stop waits until it may.
     def elements(self):
         os.write(looked, f"{os.getpid()}\\n".encode())
+        if threading.current_thread().name == "sluice-stop":
+            stopping.set()
+            may_stop.wait()
         return self
 
     def hasMoreElements(self):
@@ -40,12 +46,12 @@ class Queries:
 
 
 state = SimpleNamespace(activeStreamingQueries=Queries)
-spark = SimpleNamespace(_jsparkSession=SimpleNamespace(sharedState=lambda: state))
+spark = SimpleNamespace(_jsparkSession=SimpleNamespace(sharedState=lambda: state), sparkContext=SimpleNamespace(_jsc=None))
 ours, theirs = socket.socketpair()
 
 
-def attach(*, ends_script=False):
-    app = App(spark, JobName("orders"), (), SystemClock(), timedelta(seconds=60))
+def attach(*, ends_script=False, stop_timeout=60):
+    app = App(spark, JobName("orders"), (), SystemClock(), timedelta(seconds=stop_timeout))
     ours.sendall(messages.encode("granted", job="orders", run="run-1", generation=1))
     app.start(theirs, ends_script=ends_script)
     app.handle_end()
@@ -58,6 +64,15 @@ def received():
     while select.select([ours], [], [], 0.2)[0] and (read := ours.recv(65536)):
         data += read
     return [messages.decode(line)["kind"] for line in data.splitlines()]
+
+
+def later(event, work):
+    # Do this on another thread when the event is set.
+    threading.Thread(target=lambda: (event.wait(), work()), daemon=True).start()
+
+
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
@@ -139,3 +154,61 @@ print("it goes on", flush=True)
     assert "this script is not protected any more" in observed.stderr
     protected, _ = run(script.replace("ENDS", "True").replace('"lost"', '"unknown"'), tmp_path)
     assert (protected.returncode, protected.stdout) == (EXIT_LEASE_LOST, "")
+
+
+def test_two_threads_that_first_ask_for_a_kafka_writer_share_its_producers(tmp_path: Path) -> None:
+    """Otherwise those of the first would not be closed, and its marker not renewed. The import of pyarrow takes long."""
+    done, _ = run(
+        """
+import gc
+
+importing, may_import = threading.Event(), threading.Event()
+
+
+class SlowImport:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "containers.attached.kafka_writer":
+            importing.set()
+            may_import.wait()
+
+
+class Rows:
+    isStreaming, dtypes = True, [("value", "string")]
+
+    def selectExpr(self, *columns):
+        return SimpleNamespace(writeStream=SimpleNamespace(foreachBatch=lambda function: function))
+
+
+def write(topic):
+    written.append(app.kafka_writer(Rows(), topic, {"kafka.bootstrap.servers": "127.0.0.1:1"}))
+
+
+def functions(thread):
+    # The functions that a thread runs now.
+    frame, found = sys._current_frames().get(thread.ident), []
+    while frame is not None:
+        found.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return found
+
+
+sys.meta_path.insert(0, SlowImport)
+app, written = attach(), []
+threads = [threading.Thread(target=write, args=(topic,)) for topic in ("counts", "totals")]
+threads[0].start()
+importing.wait()
+threads[1].start()
+for _ in range(100):  # at most a second
+    if "import_module" in functions(threads[1]):
+        break  # it makes another one
+    threading.Event().wait(0.01)
+may_import.set()
+for each in threads:
+    each.join()
+print(len(written), sum(type(each).__name__ == "KafkaWriters" for each in gc.get_objects()))
+app.close()
+""",
+        tmp_path,
+    )
+    assert done.stdout == "2 1\n", done.stderr
