@@ -205,6 +205,8 @@ class App:
         self._directories: ScriptDirectories | None = None
         self._making = threading.Lock()
         """Held while something is made that is made once."""
+        self._preparing: dict[str, threading.Lock] = {}
+        """By the name of a checkpoint. A question to the supervisor names the checkpoint, so that its answer belongs to one thread."""
         self._reported: set[str] = set()
         """The starts of queries that were listed."""
         self._refused_starts: set[str] = set()
@@ -298,10 +300,12 @@ class App:
                 state = Path(os.environ.get("SLUICE_STATE_DIR") or home / "state").absolute()
                 self._directories = ScriptDirectories(state, self.job, self, self._clock, self.drains.listen)
             directories = self._directories
-        found = directories.checkpoint(session_of(self._spark), name, adopt)
-        if found.ready.lineage is not None:
-            self._plans.add(found.ready.lineage, found.stage, found.ready.replay)
-        self._checkpoints[found.stage] = found
+            one_thread = self._preparing.setdefault(name, threading.Lock())
+        with one_thread:
+            found = directories.checkpoint(session_of(self._spark), name, adopt)
+            if found.ready.lineage is not None:
+                self._plans.add(found.ready.lineage, found.stage, found.ready.replay)
+            self._checkpoints[found.stage] = found
         return found.url
 
     def where(self, stage: StageName) -> Beginning:
@@ -505,7 +509,7 @@ class App:
 
     def _check_sink(self, query: ActiveQuery) -> bool:
         """Refuse a query on a checkpoint of ours whose sink would skip batches. Returns whether it is refused."""
-        stage = next((each.stage for each in self._checkpoints.values() if each.ready.lineage == query.id), None)
+        stage = next((each.stage for each in list(self._checkpoints.values()) if each.ready.lineage == query.id), None)
         why = "" if stage is None else skipped_batches(session_of(self._spark), query)
         if stage is not None and why:
             self._report.refuse(stage, why, query.run_id)
@@ -537,7 +541,7 @@ class App:
             if self._directories is not None:
                 self._directories.check_new_executors()
         except PathNotShared as error:
-            for stage in self._checkpoints:
+            for stage in list(self._checkpoints):
                 self._report.refuse(stage, str(error))
 
     def stop(self, within: timedelta | None = None) -> Sequence[str]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import _thread
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
+from queue import Empty, SimpleQueue
 from threading import Timer
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -15,6 +19,7 @@ import sluice
 from containers.attached import messages
 from containers.attached.app import MAX_REASONS, App, NotGranted, with_unlisted
 from containers.attached.attachable import CannotAttach, check_deploy_mode, check_session, is_observed
+from containers.attached.checkpoints.directories import DrainUnfinished
 from sluice.core.errors import BadName, BadSettings
 from sluice.core.ids import JobName
 from sluice.script import checked_timeout
@@ -153,3 +158,41 @@ def test_a_script_with_more_queries_than_are_reported_cannot_be_drained() -> Non
     ]
     QueryBody.model_validate({**first, "checkpoint": "s3a://states/q0", "queryId": "1"})
     assert with_unlisted(running[:1], MAX_QUERIES + 1) == running[:1]
+
+
+def test_two_threads_that_ask_for_the_same_checkpoint_both_get_an_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Here the answer is that a drain has failed."""
+    monkeypatch.setenv("SLUICE_STATE_DIR", str(tmp_path))
+    app, ours, theirs = waiting(messages.encode("granted", job="orders", run="run-1", generation=3))
+    app.start(ours, ends_script=False)
+    asked: SimpleQueue[messages.Message] = SimpleQueue()
+
+    def ask() -> str:
+        with pytest.raises(DrainUnfinished) as refused:
+            app.checkpoint("counts")
+        return str(refused.value)
+
+    def read(lines: BinaryIO) -> None:
+        for line in lines:
+            if (found := messages.decode(line))["kind"] == "where":
+                asked.put(found)
+
+    def answer() -> None:
+        theirs.sendall(messages.encode("begins", stage="counts", seq=2, suffix="", offsets={}, failed="the disk is full"))
+
+    with ThreadPoolExecutor() as threads, theirs, theirs.makefile("rb") as lines:
+        threads.submit(read, lines)
+        asking = [threads.submit(ask) for _ in range(2)]
+        try:
+            asked.get(timeout=60)
+            with suppress(Empty):  # the second one asks when the first has its answer
+                asked.get(timeout=0.5)
+                asked.put({})
+            answer()
+            asked.get(timeout=60)
+            answer()
+            for each in asking:
+                assert "the disk is full" in each.result(20)
+        finally:
+            app.close()
+            ours.shutdown(socket.SHUT_RDWR)  # ends the threads
