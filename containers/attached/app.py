@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -37,6 +38,7 @@ from containers.attached.confirmation import Confirmations
 from containers.attached.driver_drains import DriverDrains
 from containers.attached.kafka_columns import CannotWrite
 from containers.attached.script_report import ScriptReport
+from containers.attached.stops import Stops
 from containers.errors import PathNotShared
 from containers.settings import read_container_settings
 from containers.spark.scripts.active_queries import (
@@ -199,6 +201,7 @@ class App:
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._forced = threading.Event()
+        self._stops: Stops[ActiveQuery] = Stops(lambda queries, within, forced: stop_all(queries, within, forced, self._plans.pause))
         self._disconnected = threading.Event()
         self._beginnings: dict[StageName, queue.SimpleQueue[Beginning]] = {}
         self._ready: dict[StageName, queue.SimpleQueue[Ready]] = {}
@@ -494,7 +497,7 @@ class App:
             self._check_sink(query)
             self._name_function(query)
         if self._stopped.is_set():
-            self._stop_all([each for each in active if not self.drains.holds(each)], self._stop_timeout)
+            self._stops.run_if_none_runs(self._find_free, self._stop_timeout)
 
     def _on_start(self, query: ActiveQuery) -> None:
         """Called on the thread of a query that starts, before it reads its checkpoint. Batches that were planned before run again also if
@@ -546,25 +549,44 @@ class App:
 
     def stop(self, within: timedelta | None = None) -> Sequence[str]:
         """Pause all queries between two batches before any of them ends, then end them, so that `awaitTermination` returns. Queries that
-        are started later are stopped, too. Blocks. Returns the checkpoints of the queries whose batch took longer than `within` (default:
-        the `stop_timeout` of `attach`) and was interrupted."""
-        deadline = self._stop_timeout if within is None else within
+        are started later are stopped, too. Blocks; during another stop, until that one has ended, too. Returns the checkpoints of the
+        queries whose batch took longer than `within` (default: the `stop_timeout` of `attach`) and was interrupted."""
+        return self._begin_stop(self._stop_timeout if within is None else within).result()
+
+    def _begin_stop(self, within: timedelta) -> futures.Future[Sequence[str]]:
+        """Begin a stop on a thread of its own. A signal may interrupt the main thread at any time, and its handler may wait for a stop."""
+        stopping: futures.Future[Sequence[str]] = futures.Future()
         self._stopping.set()
+
+        def run() -> None:
+            try:
+                stopping.set_result(self._stop(within))
+            except BaseException as error:
+                stopping.set_exception(error)
+
         try:
-            self.drains.abandon(deadline)
-            return self._stop_all(self._queries.find(), deadline)
+            threading.Thread(target=run, name="sluice-stop", daemon=True).start()
+        except RuntimeError:  # Python ends, and starts no threads any more
+            run()
+        return stopping
+
+    def _stop(self, within: timedelta) -> Sequence[str]:
+        try:
+            with self.drains.abandoned(within):
+                return [each.checkpoint for each in self._stops.run(self._queries.find, within)]
         except SPARK_ERRORS as error:
             log.debug("there are no queries to stop: %s", error)
             return ()
         finally:
             self._stopped.set()
 
-    def _stop_all(self, active: Sequence[ActiveQuery], within: timedelta) -> Sequence[str]:
-        return [each.checkpoint for each in stop_all(active, within, self._forced, self._plans.pause)]
+    def _find_free(self) -> Sequence[ActiveQuery]:
+        """The active queries that no drain ends."""
+        return [each for each in self._queries.find() if not self.drains.holds(each)]
 
     def _stop_and_say(self, within: timedelta) -> None:
         log.info("stopping the queries between two batches")
-        self._send("stopped", interrupted=list(self.stop(within)))
+        self._send("stopped", interrupted=list(self._stop(within)))
 
     # --- the end of the script -------------------------------------------------------------------------------------
 
@@ -602,16 +624,15 @@ class App:
             os.kill(os.getpid(), number)
             return
         was_stopped = self._stopped.is_set()
-        stopping = threading.Thread(target=self.stop, name="sluice-stop", daemon=True)  # the main thread may be within a call to the JVM
-        stopping.start()
+        stopping = [self._begin_stop(self._stop_timeout)]
         if callable(former):
-            stopping.join()
+            futures.wait(stopping)
             signal.signal(signal.SIGTERM, former)
             former(number, frame)
             return
 
         def end() -> None:
-            stopping.join()
+            futures.wait(stopping)
             if not was_stopped:
                 threading.Event().wait(AFTER_QUERIES.total_seconds())
             os.kill(os.getpid(), number)

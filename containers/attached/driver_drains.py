@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -132,6 +133,9 @@ class DriverDrains:
     _unlocked: dict[str, _Unlocked] = field(default_factory=dict)
     """By location."""
     _locking: threading.Lock = field(default_factory=threading.Lock)
+    _beginning: threading.Lock = field(default_factory=threading.Lock)
+    _stops: int = 0
+    """How many stops of the queries run now."""
 
     def __post_init__(self) -> None:
         self._starts = QueryStarts(self.spark, self._on_start)
@@ -148,13 +152,16 @@ class DriverDrains:
             return
         if drain is not None:
             drain.move(Phase.CANCELLED)  # a run has one drain at a time
+        new = ScriptDrain(uuid, phase, self, lambda step: self._report(uuid, step), lambda: self._ended(uuid), self.stop_timeout, needed)
+        with self._beginning:
+            if self._stops:
+                log.info("drain %s: the queries are being stopped; it continues when the script is started again", uuid)
+                return
+            self._drain = new
         log.info("drain %s: pausing the queries between two batches", uuid)
-        self._drain = ScriptDrain(
-            uuid, phase, self, lambda step: self._report(uuid, step), lambda: self._ended(uuid), self.stop_timeout, needed
-        )
         self.listen()
         former = self._thread
-        self._thread = threading.Thread(target=self._run_after, args=(former, self._drain), name="sluice-drain", daemon=True)
+        self._thread = threading.Thread(target=self._run_after, args=(former, new), name="sluice-drain", daemon=True)
         self._thread.start()
 
     def listen(self) -> None:
@@ -165,8 +172,20 @@ class DriverDrains:
         """Queries that start from now on are not prepared."""
         self._starts.close()
 
+    @contextmanager
+    def abandoned(self, within: timedelta) -> Iterator[None]:
+        """The script is stopped. No drain begins meanwhile: it would hold queries that the stop waits for."""
+        with self._beginning:
+            self._stops += 1
+        try:
+            self.abandon(within)
+            yield
+        finally:
+            with self._beginning:
+                self._stops -= 1
+
     def abandon(self, within: timedelta) -> None:
-        """The script is stopped; see `ScriptDrain.abandon`."""
+        """The script is stopped, or has lost its supervisor; see `ScriptDrain.abandon`."""
         if self._drain is not None:
             self._drain.abandon(within)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
@@ -19,11 +19,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from containers.attached import messages
 from containers.attached.app import App, NotGranted
+from containers.spark.jvm import java
 from containers.spark.scripts.checkpoint import LOCK_AFTER, ScriptCheckpoint
 from sluice.clock import SystemClock
 from sluice.core.ids import JobName
 from tests.attached.test_active_queries import Script, nothing, script
-from tests.support.processes import wait_for
+from tests.support.processes import TooSlow, wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -171,6 +172,92 @@ def test_a_script_that_may_not_run_gets_the_reason(supervisor: Supervisor, answe
         expected = "as job invoices"
     with pytest.raises(NotGranted, match=expected):
         supervisor.app.start(supervisor.theirs, ends_script=False)
+
+
+# --- stops that meet others ------------------------------------------------------------------------------------------
+
+
+LONG = timedelta(days=1)
+"""A stop timeout that does not end a stop."""
+
+
+class Slow:
+    """A function of foreachBatch that waits in its first batch."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = Event(), Event()
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        rows.collect()
+        self.begun.set()
+        assert self.may_end.wait(120)
+
+
+@pytest.fixture
+def slow(orders: Script) -> Iterator[Slow]:
+    """The batch that the query `slow` runs. The query `quick` waits for input."""
+    made = Slow()
+    orders.feed("one")
+    orders.start("quick", nothing).processAllAvailable()
+    orders.start("slow", made)
+    assert made.begun.wait(60)
+    yield made
+    made.may_end.set()
+
+
+def await_held(query: StreamingQuery) -> None:
+    sources = query._jsq.streamingQuery()
+    wait_for("the query to be held", lambda: "gate" in str(sources.uniqueSources().toString()))
+
+
+@contextmanager
+def time_to_hold_again(query: StreamingQuery) -> Iterator[None]:
+    """Wait until what is done in this block has put another gate in place, at most two seconds."""
+
+    def gate() -> int:
+        spark = SparkSession.active()
+        return int(java(spark, "java.lang.System").identityHashCode(query._jsq.streamingQuery().uniqueSources()))
+
+    before = gate()
+    yield
+    with suppress(TooSlow):
+        wait_for("another gate", lambda: gate() != before, 2)
+
+
+def test_a_stop_during_another_one_waits_for_the_same_batch(supervisor: Supervisor, orders: Script, slow: Slow) -> None:
+    """Each would hold the queries in a gate of its own, and wait for one that waits in the gate of the other one."""
+    supervisor.grant()
+    supervisor.say("stop", seconds=LONG.total_seconds())
+    await_held(orders.started[0])
+    interrupted = list[str]()
+    second = Thread(target=lambda: interrupted.extend(supervisor.app.stop(LONG)), daemon=True)
+    with time_to_hold_again(orders.started[0]):
+        second.start()
+    slow.may_end.set()
+    assert supervisor.next("stopped")["interrupted"] == []
+    second.join(60)
+    assert interrupted == []
+    assert not any(query.isActive for query in orders.started)
+    assert orders.batches("slow", "offsets") == orders.batches("slow", "commits") == ["0"]
+
+
+def test_a_drain_that_is_requested_during_a_stop_does_not_hold_the_queries(
+    supervisor: Supervisor, orders: Script, slow: Slow, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    supervisor.grant()
+    supervisor.say("stop", seconds=LONG.total_seconds())
+    await_held(orders.started[0])
+    with time_to_hold_again(orders.started[0]):
+        supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["quick", "slow"])
+        wait_for("the message", lambda: "drain d-1" in caplog.text)
+    slow.may_end.set()
+    try:
+        assert supervisor.next("stopped")["interrupted"] == []
+        assert orders.batches("slow", "offsets") == orders.batches("slow", "commits") == ["0"]
+    finally:
+        supervisor.app.drains.abandon(timedelta(seconds=60))
+        supervisor.app.drains.close()
 
 
 # --- checkpoints that a drain has flushed ----------------------------------------------------------------------------

@@ -156,6 +156,28 @@ print("it goes on", flush=True)
     assert (protected.returncode, protected.stdout) == (EXIT_LEASE_LOST, "")
 
 
+def test_a_sigterm_during_a_stop_of_the_script_itself_waits_for_this_stop(tmp_path: Path) -> None:
+    """The handler interrupts the thread that waits for the stop."""
+    done, _ = run(
+        """
+def end():
+    terminate()
+    print("batches end", flush=True)
+    may_stop.set()
+
+
+signal.signal(signal.SIGTERM, lambda number, frame: (print("the script ends", app.stop(), flush=True), os._exit(7)))
+app = attach()
+may_stop.clear()
+later(stopping, end)
+app.stop()
+os._exit(0)
+""",
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout) == (7, "batches end\nthe script ends []\n"), done.stderr
+
+
 def test_two_threads_that_first_ask_for_a_kafka_writer_share_its_producers(tmp_path: Path) -> None:
     """Otherwise those of the first would not be closed, and its marker not renewed. The import of pyarrow takes long."""
     done, _ = run(
