@@ -30,7 +30,7 @@ from containers.agent.lifecycle import EXIT_LEASE_LOST
 from containers.attached import messages, processes
 from containers.attached.attachable import check_deploy_mode, is_observed
 from containers.attached.attendant import Driver, command
-from containers.attached.batch_context import BatchContext, running_batch
+from containers.attached.batch_context import BatchContext, running_batch, runs_batch
 from containers.attached.checkpoints.directories import Beginning, Checkpoint, Ready, ScriptDirectories
 from containers.attached.checkpoints.plans import Plans
 from containers.attached.claim import Request
@@ -82,6 +82,9 @@ SEEN_WITHIN = timedelta(seconds=10)
 
 AFTER_QUERIES = timedelta(seconds=10)
 """How long after a SIGTERM the script may continue when its queries have ended."""
+
+INTERRUPTED = timedelta(seconds=5)
+"""How long after the stop timeout a SIGTERM waits for batches that were interrupted. A function of `foreachBatch` need not end then."""
 
 LAST_STEP = timedelta(seconds=10)
 """How long a script that ends waits for the last steps of its drain to be sent."""
@@ -202,6 +205,9 @@ class App:
         self._stopped = threading.Event()
         self._forced = threading.Event()
         self._stops: Stops[ActiveQuery] = Stops(lambda queries, within, forced: stop_all(queries, within, forced, self._plans.pause))
+        self._stop_of_batch: futures.Future[Sequence[str]] | None = None
+        """The last stop that a batch has begun."""
+        self._stop_of_batch_lock = threading.Lock()
         self._disconnected = threading.Event()
         self._beginnings: dict[StageName, queue.SimpleQueue[Beginning]] = {}
         self._ready: dict[StageName, queue.SimpleQueue[Ready]] = {}
@@ -550,8 +556,25 @@ class App:
     def stop(self, within: timedelta | None = None) -> Sequence[str]:
         """Pause all queries between two batches before any of them ends, then end them, so that `awaitTermination` returns. Queries that
         are started later are stopped, too. Blocks; during another stop, until that one has ended, too. Returns the checkpoints of the
-        queries whose batch took longer than `within` (default: the `stop_timeout` of `attach`) and was interrupted."""
-        return self._begin_stop(self._stop_timeout if within is None else within).result()
+        queries whose batch took longer than `within` (default: the `stop_timeout` of `attach`) and was interrupted.
+
+        In the function of `foreachBatch` it begins the stop and returns nothing at once, because the stop waits for the batch. Call it in
+        the thread in which Spark calls the function: a function that waits for another thread in this call would wait for ever."""
+        deadline = self._stop_timeout if within is None else within
+        if not self._in_batch():
+            return self._begin_stop(deadline).result()
+        with self._stop_of_batch_lock:
+            if self._stop_of_batch is None or self._stop_of_batch.done():
+                log.info("a batch stops the queries between two batches")
+                self._stop_of_batch = self._begin_stop(deadline)
+        return ()
+
+    def _in_batch(self) -> bool:
+        try:
+            return runs_batch(session_of(self._spark))
+        except SPARK_ERRORS as error:
+            log.debug("there is no batch: %s", error)
+            return False
 
     def _begin_stop(self, within: timedelta) -> futures.Future[Sequence[str]]:
         """Begin a stop on a thread of its own. A signal may interrupt the main thread at any time, and its handler may wait for a stop."""
@@ -625,15 +648,16 @@ class App:
             return
         was_stopped = self._stopped.is_set()
         stopping = [self._begin_stop(self._stop_timeout)]
+        within = min(self._stop_timeout.total_seconds() + INTERRUPTED.total_seconds(), threading.TIMEOUT_MAX)
         if callable(former):
-            futures.wait(stopping)
+            futures.wait(stopping, within)
             signal.signal(signal.SIGTERM, former)
             former(number, frame)
             return
 
         def end() -> None:
-            futures.wait(stopping)
-            if not was_stopped:
+            in_time = futures.wait(stopping, within).done
+            if in_time and not was_stopped:
                 threading.Event().wait(AFTER_QUERIES.total_seconds())
             os.kill(os.getpid(), number)
 

@@ -47,3 +47,9 @@ def running_batch(spark: SparkSession, generation: int) -> BatchContext:
     if not lineage or not batch:
         raise NoBatch("batch_context() was called outside of a batch: call it in the function of foreachBatch, and in no thread of its own")
     return BatchContext(str(lineage), int(batch), generation)
+
+
+def runs_batch(spark: SparkSession) -> bool:
+    """Whether this thread runs a function of `foreachBatch` now."""
+    context = spark.sparkContext
+    return context._jsc is not None and bool(context.getLocalProperty(QUERY))  # None: the script has stopped its session

@@ -260,6 +260,25 @@ def test_a_drain_that_is_requested_during_a_stop_does_not_hold_the_queries(
         supervisor.app.drains.close()
 
 
+def test_a_batch_that_stops_its_script_ends_before_the_queries_do(supervisor: Supervisor, orders: Script) -> None:
+    """The stop waits for this batch, so that it cannot wait for the stop."""
+    supervisor.grant()
+    returned = list[object]()
+
+    def poisoned(rows: DataFrame, batch: int) -> None:
+        returned.extend([supervisor.app.stop(), supervisor.app.stop()])
+
+    orders.feed("one")
+    orders.start("quick", nothing)
+    query = orders.start("counts", poisoned)
+    assert query.awaitTermination(60)
+    assert returned[:2] == [(), ()]
+    assert query.exception() is None
+    wait_for("the end of the other query", lambda: not orders.started[0].isActive)
+    for name in ("quick", "counts"):
+        assert orders.batches(name, "offsets") == orders.batches(name, "commits")
+
+
 # --- checkpoints that a drain has flushed ----------------------------------------------------------------------------
 
 

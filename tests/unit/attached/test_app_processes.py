@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -176,6 +177,20 @@ os._exit(0)
         tmp_path,
     )
     assert (done.returncode, done.stdout) == (7, "batches end\nthe script ends []\n"), done.stderr
+
+
+def test_a_script_whose_queries_do_not_stop_is_ended_after_the_stop_timeout(tmp_path: Path) -> None:
+    done, _ = run(
+        """
+attach(stop_timeout=0.1)
+may_stop.clear()
+terminate()
+threading.Event().wait(60)
+os._exit(0)
+""",
+        tmp_path,
+    )
+    assert done.returncode == -signal.SIGTERM, done.stderr
 
 
 def test_two_threads_that_first_ask_for_a_kafka_writer_share_its_producers(tmp_path: Path) -> None:
