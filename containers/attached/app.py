@@ -208,6 +208,8 @@ class App:
         self._stop_of_batch: futures.Future[Sequence[str]] | None = None
         """The last stop that a batch has begun."""
         self._stop_of_batch_lock = threading.Lock()
+        self._terminated = False
+        """Whether a SIGTERM has stopped the queries, or stops them."""
         self._disconnected = threading.Event()
         self._beginnings: dict[StageName, queue.SimpleQueue[Beginning]] = {}
         self._ready: dict[StageName, queue.SimpleQueue[Ready]] = {}
@@ -394,7 +396,8 @@ class App:
                 self._answered.set()
             case {"kind": "lease", "ends": float(ends) | int(ends)}:
                 self._lease_ends = ends
-            case {"kind": "stop", "seconds": float(seconds) | int(seconds)}:
+            case {"kind": "stop", "seconds": float(seconds) | int(seconds), **more}:
+                self._terminated |= bool(more.get("sigterm", False))
                 within = timedelta(seconds=seconds)
                 threading.Thread(target=self._stop_and_say, args=(within,), name="sluice-stop", daemon=True).start()
             case {"kind": "refuse", "stage": str(stage), "why": str(why)}:
@@ -579,7 +582,6 @@ class App:
     def _begin_stop(self, within: timedelta) -> futures.Future[Sequence[str]]:
         """Begin a stop on a thread of its own. A signal may interrupt the main thread at any time, and its handler may wait for a stop."""
         stopping: futures.Future[Sequence[str]] = futures.Future()
-        self._stopping.set()
 
         def run() -> None:
             try:
@@ -594,6 +596,7 @@ class App:
         return stopping
 
     def _stop(self, within: timedelta) -> Sequence[str]:
+        self._stopping.set()
         try:
             with self.drains.abandoned(within):
                 return [each.checkpoint for each in self._stops.run(self._queries.find, within)]
@@ -639,19 +642,20 @@ class App:
 
     def _terminate(self, number: int, frame: FrameType | None, former: Callable[[int, FrameType | None], Any] | int | None) -> None:
         """Stop the queries between batches, then call the script's own handler. A script without a handler ends as it does when its queries
-        are stopped; if it does not, it is ended after AFTER_QUERIES. A second SIGTERM ends it as if it were not attached.
+        are stopped; if it does not, it is ended after AFTER_QUERIES. A second SIGTERM ends it as if it were not attached. The first one
+        may have been that of `sluice exec`, which has made it a request to stop.
 
         A child of `fork` inherits this handler, but not the queries: a worker of `multiprocessing` that is ended must not stop them."""
-        if os.getpid() != self._pid:
-            signal.signal(number, signal.SIG_DFL if former is None else former)
+        signal.signal(number, signal.SIG_DFL if former is None else former)  # first: a second SIGTERM may arrive at any time
+        if self._terminated or os.getpid() != self._pid:
             os.kill(os.getpid(), number)
             return
+        self._terminated = True
         was_stopped = self._stopped.is_set()
         stopping = [self._begin_stop(self._stop_timeout)]
         within = min(self._stop_timeout.total_seconds() + INTERRUPTED.total_seconds(), threading.TIMEOUT_MAX)
         if callable(former):
             futures.wait(stopping, within)
-            signal.signal(signal.SIGTERM, former)
             former(number, frame)
             return
 
@@ -661,7 +665,6 @@ class App:
                 threading.Event().wait(AFTER_QUERIES.total_seconds())
             os.kill(os.getpid(), number)
 
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         threading.Thread(target=end, name="sluice-end", daemon=True).start()
 
 

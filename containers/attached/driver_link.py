@@ -228,12 +228,12 @@ class DriverLink:
         if self._outgoing is not None:
             self._outgoing.send(messages.encode(kind, **fields))
 
-    async def stop(self, within: timedelta) -> bool:
+    async def stop(self, within: timedelta, *, sigterm: bool = False) -> bool:
         """Let the driver stop all its queries between batches. Returns True when they have ended, or the driver has; False if no driver is
-        attached, or the queries have not ended in time."""
+        attached, or the queries have not ended in time. `sigterm`: this is in place of a SIGTERM to the driver."""
         if not self.connected:
             return False
-        self._send("stop", seconds=within.total_seconds())
+        self._send("stop", seconds=within.total_seconds(), sigterm=sigterm)
         waits = [asyncio.create_task(each.wait()) for each in (self._stopped, self._ended)]
         done, pending = await asyncio.wait(
             waits, timeout=within.total_seconds() + GRACE.total_seconds(), return_when=asyncio.FIRST_COMPLETED

@@ -7,9 +7,9 @@ after `stop`; `step` for each step of a drain, and `drained` when all queries ar
 checkpoint begins; `checkpoint` to have a checkpoint made ready; `plan` to keep what a batch reads before it writes; `confirm` to ask
 whether it owns the job; `ending` when the script ends, with its error.
 
-The supervisor first sends `granted`, or `refused` with the reason. Later it sends `lease` at each renewal, `stop`, `drain` for each phase
-of a drain, `begins` in answer to `where`, `ready` in answer to `checkpoint`, `kept` in answer to `plan`, `owner` in answer to `confirm`,
-`refuse` for a query that must not run, and `lost` to a driver that is only observed.
+The supervisor first sends `granted`, or `refused` with the reason. Later it sends `lease` at each renewal, `stop` also in place of a first
+SIGTERM, `drain` for each phase of a drain, `begins` in answer to `where`, `ready` in answer to `checkpoint`, `kept` in answer to `plan`,
+`owner` in answer to `confirm`, `refuse` for a query that must not run, and `lost` to a driver that is only observed.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ class Supervisor:
         self._process: asyncio.subprocess.Process | None = None
         self._guardian = GuardianProcess(request.container, url)
         self._link: DriverLink | None = None
-        self._stopping = False
+        self._terminated = False
+        """Whether a SIGTERM has made the driver stop its queries."""
         self._token = ""
         self._signalled = asyncio.Event()
         self._signal: signal.Signals | None = None
@@ -259,9 +260,9 @@ class Supervisor:
         self._signalled.set()
         if from_kernel:
             return
-        if number is signal.SIGTERM and not self._stopping and self._link is not None and self._link.connected:
-            self._stopping = True
-            self._in_background(self._stop_queries(self._link, AFTER_QUERIES))
+        if number is signal.SIGTERM and not self._terminated and self._link is not None and self._link.connected:
+            self._terminated = True
+            self._in_background(self._stop_queries(self._link, AFTER_QUERIES, sigterm=True))
         else:
             self._send(number)
 
@@ -279,7 +280,6 @@ class Supervisor:
         link = self._link
         assert link is not None
         await stop_requested(coordinator, run, link.drain, link.adopt_stores, link.repair)
-        self._stopping = True
         if self._link is not None and self._link.connected:
             log.info("the job is being stopped: the queries end between two batches")
             await self._stop_queries(self._link, self._stop_timeout)
@@ -290,10 +290,10 @@ class Supervisor:
         log.warning("the command did not stop within %g s and is killed", self._stop_timeout.total_seconds())
         await asyncio.to_thread(processes.end_all, self._descendants)
 
-    async def _stop_queries(self, link: DriverLink, script: timedelta) -> None:
+    async def _stop_queries(self, link: DriverLink, script: timedelta, *, sigterm: bool = False) -> None:
         """Let the driver stop its queries between batches. The script then ends as it does when its queries are stopped. If it does not
-        within the time `script`, it gets SIGTERM."""
-        await link.stop(self._stop_timeout)
+        within the time `script`, it gets SIGTERM. `sigterm`: a SIGTERM is the reason, so that the next one ends the script immediately."""
+        await link.stop(self._stop_timeout, sigterm=sigterm)
         await asyncio.sleep(script.total_seconds())
         log.warning("the queries have ended, and the command has not: sending SIGTERM to it")
         self._send(signal.SIGTERM)

@@ -317,6 +317,37 @@ def test_after_a_drain_the_jvm_has_time_to_end_after_its_python(short_executions
     assert "were killed" not in log.read_text()
 
 
+STOPPED = """
+import json
+import os
+import signal
+import socket
+
+signal.signal(signal.SIGTERM, lambda *_: os._exit(5))
+connection = socket.socket(socket.AF_UNIX)
+connection.connect("\\0" + os.environ["SLUICE_EXEC_SOCKET"])
+for line in connection.makefile():
+    message = json.loads(line)
+    if message["kind"] in ("granted", "stop"):
+        print(message["kind"], message.get("sigterm"), flush=True)
+"""
+
+
+@pytest.mark.parametrize("requested", [False, True])
+def test_the_first_sigterm_makes_the_driver_stop_its_queries_and_a_second_one_reaches_it(executions: Executions, requested: bool) -> None:
+    """`requested`: `sluice stop` has made the driver stop its queries before, and they have not ended yet."""
+    (executions.directory / "driver.py").write_text(STOPPED)
+    process, log = executions.start(f'exec "{sys.executable}" "{executions.directory}/driver.py"')
+    await_line(process, log, r"^(granted)")
+    if requested:
+        assert executions.coordinator.http.post(f"/runs/{executions.current()['runId']}/stop").status_code == 202
+        await_line(process, log, r"^(stop False)")
+    process.send_signal(signal.SIGTERM)
+    await_line(process, log, r"^(stop True)")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 5
+
+
 def test_after_a_stop_nothing_starts_until_it_is_started_again(executions: Executions) -> None:
     process, driver = executions.driver()
     executions.sluice("stop", executions.job)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from containers.agent.lifecycle import EXIT_LEASE_LOST
 from tests.support.processes import ROOT
 
@@ -155,6 +157,60 @@ print("it goes on", flush=True)
     assert "this script is not protected any more" in observed.stderr
     protected, _ = run(script.replace("ENDS", "True").replace('"lost"', '"unknown"'), tmp_path)
     assert (protected.returncode, protected.stdout) == (EXIT_LEASE_LOST, "")
+
+
+def test_a_second_sigterm_calls_the_handler_of_the_script_while_the_queries_are_stopped(tmp_path: Path) -> None:
+    done, _ = run(
+        """
+signal.signal(signal.SIGTERM, lambda number, frame: os._exit(7))
+attach()
+may_stop.clear()
+later(stopping, terminate)
+terminate()
+""",
+        tmp_path,
+    )
+    assert done.returncode == 7, done.stderr
+
+
+@pytest.mark.parametrize(("handler", "code"), [("signal.SIG_DFL", -signal.SIGTERM), ("lambda number, frame: os._exit(7)", 7)])
+def test_the_first_sigterm_that_python_gets_ends_it_if_its_supervisor_has_had_one(tmp_path: Path, handler: str, code: int) -> None:
+    """`sluice exec` makes the first one a request to stop."""
+    done, _ = run(
+        f"""
+signal.signal(signal.SIGTERM, {handler})
+attach()
+may_stop.clear()
+ours.sendall(messages.encode("stop", seconds=60, sigterm=True))
+stopping.wait()
+terminate()
+threading.Event().wait(10)
+os._exit(0)
+""",
+        tmp_path,
+    )
+    assert done.returncode == code, done.stderr
+
+
+def test_the_first_sigterm_after_a_request_to_stop_waits_for_the_queries(tmp_path: Path) -> None:
+    done, _ = run(
+        """
+def end():
+    terminate()
+    print("batches end", flush=True)
+    may_stop.set()
+
+
+signal.signal(signal.SIGTERM, lambda number, frame: (print("the script ends", flush=True), os._exit(7)))
+attach()
+may_stop.clear()
+later(stopping, end)
+ours.sendall(messages.encode("stop", seconds=60, sigterm=False))
+threading.Event().wait(60)
+""",
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout) == (7, "batches end\nthe script ends\n"), done.stderr
 
 
 def test_a_sigterm_during_a_stop_of_the_script_itself_waits_for_this_stop(tmp_path: Path) -> None:
