@@ -284,7 +284,7 @@ def build(
     )
     operations = Operations(clock, lambda: new_uuid().hex)
     drains = Drains(store, systems, blob_stores, stage_metrics, notices, clock, models.decoded, new_drain_id, reports)
-    drain_watch = DrainDeadlines(store, drains, clock, lambda: leases.bounds.longest)
+    drain_watch = DrainDeadlines(store, drains, clock, lambda: leases.bounds.longest, lambda: strangers.held)
     groupers, crash_loop = Groupers(settings.groupers), CrashLoopPolicy(timedelta(seconds=settings.crash_loop_backoff_seconds))
     deployments = Deployments(store, systems, models, notices, clock, new_run_id, groupers, blob_stores, stage_metrics, strangers)
     runs = Runs(store, models, notices, clock, crash_loop)

@@ -29,8 +29,8 @@ after its lease, and the wall clock may have jumped."""
 
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
-    """A drain in progress at the last run of the chore, with the number of stages at each step. `waited`: time since the first container
-    began to stop; zero before that. `in_phase`: time since the current phase began."""
+    """A drain in progress at the last run of the chore, with the number of stages at each step. `waited`: time since STOPPING
+    began; zero before that. `in_phase`: time since the current phase began."""
 
     drain: DrainRow
     waited: timedelta
@@ -41,13 +41,16 @@ class DrainProgress:
 
 @dataclass(slots=True)
 class DrainDeadlines:
-    """`longest_lease`: after this long every lease that was granted before the start has ended, with its grace period. `active` and
-    `outcomes` are for the metrics. Blockers are computed only when they are reported, because that is slow for a large job."""
+    """`longest_lease`: after this long every lease that was granted before the start has ended, with its grace period. While
+    `catalog_incomplete` is true no drain fails: its stages would return to their pinned snapshots, and some of them then to newer ones that
+    are being added. `active` and `outcomes` are for the metrics. Blockers are computed only when they are reported, because that is slow
+    for a large job."""
 
     store: Store
     drains: Drains
     clock: Clock
     longest_lease: Callable[[], timedelta]
+    catalog_incomplete: Callable[[], bool] = lambda: False
     every: timedelta = timedelta(seconds=1)
     name: str = "watch_drains"
     active: Sequence[DrainProgress] = ()
@@ -70,7 +73,7 @@ class DrainDeadlines:
         done: Counter[str] = Counter()
         for each in progress:
             drain = each.drain
-            if drain.stopping_at is not None and each.waited >= drain.hard:
+            if drain.stopping_at is not None and each.waited >= drain.hard and not self.catalog_incomplete():
                 await self.drains.expire(drain, f"its hard deadline has passed; {await self._blockers(drain)}")
                 done["failed"] += 1
             elif each.late and (drain.drain_id, drain.phase) not in self._reported:
@@ -89,7 +92,7 @@ class DrainDeadlines:
         """Measured with the monotonic clock: a jump of the wall clock must not fail a drain whose state is half flushed."""
         at_most = max(timedelta(0), drain.hard - AFTER_RESTART - self.longest_lease())
         began, waited = drain.stopping_at, timedelta(0)
-        if began is not None:  # a wait that is looked at before would begin at the request
+        if began is not None:  # `waits` keeps the begin of a wait that it was first asked for, so it is not asked before
             waited = self._waits.waited((drain.drain_id, None), began, at_most)
         in_phase = self._waits.waited((drain.drain_id, drain.phase), drain.entered_at, at_most if began is None else waited)
         now = self.clock.now()

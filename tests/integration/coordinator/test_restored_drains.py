@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.snapshots.merge import complete
-from tests.support.api import Caller, Drained, checkpoint_id, report, report_body, run_body, turn
+from tests.support.api import Caller, Drained, checkpoint_id, report, report_body, run_body, running, turn
 from tests.support.fakes import FakeClock
 
 
@@ -33,3 +33,17 @@ async def test_tasks_can_be_acquired_after_a_drain_of_a_restored_database_fails_
     epoch = (await caller.registered(again, "d1"))["epoch"]
     answer = await caller.acquire(again, "d1", epoch)
     assert answer.status_code < 500, answer.text
+
+
+async def test_no_drain_fails_while_the_catalog_of_a_restored_database_is_completed(caller: Caller, clock: FakeClock) -> None:
+    run, held = await running(caller), [True]
+    await run.requested(hardDeadlineSeconds=600)
+    (watch,) = (each for each in caller.coordinator.api.state.parts.health.maintenance._chores if isinstance(each, DrainDeadlines))
+    deadlines = DrainDeadlines(watch.store, watch.drains, clock, watch.longest_lease, lambda: held[0])
+    await deadlines.run_once()
+    clock.advance(601)
+    await deadlines.run_once()
+    assert (await run.drain_status())["phase"] == "STOPPING"
+    held[0] = False
+    await deadlines.run_once()
+    assert (await run.drain_status())["phase"] == "FAILED"
