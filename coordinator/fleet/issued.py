@@ -268,9 +268,9 @@ class IssuedNumbers:
             except SluiceError as error:
                 self._incomplete_because = str(error)
                 raise
-            self._catalog_complete, self._incomplete_because = True, ""
             if self.changed is not None:
-                await self.changed()
+                await self.changed()  # if it fails, the next round completes nothing more and calls it again
+            self._catalog_complete, self._incomplete_because = True, ""
             log.warning("the catalog of the restored database is complete: %d snapshots were added", done.get("snapshots", 0))
         ended = not self._strangers.left
         async with self._store.begin() as tx:

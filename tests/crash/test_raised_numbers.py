@@ -243,6 +243,26 @@ async def test_a_database_counts_as_restored_until_no_unknown_container_may_act(
     assert world.numbers.sentences() == []
 
 
+async def test_nothing_is_granted_until_memory_was_read_again_after_the_catalog_was_completed() -> None:
+    world, read = await behind(), list[bool]()
+    world.new_process()
+    await world.numbers.start()
+
+    async def read_again() -> None:
+        read.append(len(read) > 0)
+        if not read[-1]:
+            raise StoreUnavailable("the database does not answer")
+
+    world.numbers.changed = read_again
+    with pytest.raises(StoreUnavailable):
+        await world.numbers.run_once()
+    with pytest.raises(CatalogIncomplete):
+        await world.issue()
+    await world.numbers.run_once()
+    assert read == [False, True]
+    assert await world.issue() > BLOCK
+
+
 async def issued_at_last(world: World) -> int:
     """Run the chore until a number is issued: on a busy machine the blob store may appear to hang a little longer."""
     while True:
