@@ -93,7 +93,8 @@ def is_full(code: str) -> bool:
 
 
 def error_for(code: str, denied: bool, what: str, text: str) -> SluiceError:
-    """The port's error for an answer of S3. `denied`: the client recognized it as a denial of access."""
-    if denied or code in _PERMANENT:
+    """The port's error for an answer of S3. `denied`: the client recognized it as a denial of access, as which Ceph answers when a quota is
+    used up."""
+    if code not in _FULL and (denied or code in _PERMANENT):
         return BlobStoreUnusable(f"{what}: {text}")
     return BlobUnavailable(f"{what}: {text}")

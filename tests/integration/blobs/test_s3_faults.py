@@ -108,6 +108,15 @@ async def test_blobs_are_deleted_from_a_server_that_is_full(bare: BlobStore, pro
         await bytes_of(bare, "a")
 
 
+@pytest.mark.parametrize("answer", FULL, ids=str)
+async def test_a_blob_is_put_again_when_a_server_that_was_full_has_room(bare: BlobStore, proxy: FaultyS3, answer: Answer) -> None:
+    proxy.plan = lambda request: answer if request.method == "PUT" else None
+    with pytest.raises(BlobUnavailable):
+        await put(bare, "a")
+    proxy.plan = lambda request: None
+    await put(bare, "a")
+
+
 async def test_an_interrupted_body_continues_where_it_was_interrupted(store: BlobStore, proxy: FaultyS3, requests: Requests) -> None:
     await put(store, "a", BODY)
     proxy.first(Cut(1_500_000), Cut(1_200_000))
