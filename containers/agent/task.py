@@ -219,7 +219,7 @@ class AssignedTask:
 
     async def release(self) -> None:
         """Stop its queries between two batches, commit, report the last progress, and release the task if this container owns it. Raises
-        StillActing, and LeaseLost for a report."""
+        StillActing, and LeaseLost if its last report is refused."""
         context = self._context
         with about(task=self.task):
             self._releasing.set()

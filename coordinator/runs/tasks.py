@@ -72,7 +72,7 @@ class StageStart:
 @dataclass(frozen=True, slots=True)
 class _Assignment:
     """The assignment of a job at a run and a version of its model. `owned`: the same by task. `starts`: the run's start offsets, which a
-    version may add to."""
+    version may add to or replace."""
 
     of: tuple[RunId, int]
     whole: PreviousAssignment

@@ -240,7 +240,7 @@ async def _queue_offsets(tx: WriteTransaction, key: StageKey, lineage: Lineage, 
 
 @dataclass(frozen=True, slots=True)
 class _AssignedTasks:
-    """`of`: the run and the version of its job model."""
+    """The tasks in a job's assignment. `of`: the run and the version of its job model."""
 
     of: tuple[RunId, int]
     tasks: Collection[TaskName]

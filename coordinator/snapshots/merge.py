@@ -31,7 +31,8 @@ from sluice.core.leases.ownership import TaskOwner
 log = logging.getLogger(__name__)
 
 STAGES_PER_TRANSACTION = 100
-"""On PostgreSQL a transaction has a time limit, and a job may have 100,000 tasks. Each stage is completed on its own."""
+"""On PostgreSQL a transaction has a time limit, and a job may have 100,000 tasks. Stages do not depend on one another, so a
+crash between two transactions is repaired by the repetition. A job that the database does not know is written in one transaction."""
 
 
 async def complete(store: Store, blob_stores: BlobStores, clock: Clock) -> Mapping[str, int]:

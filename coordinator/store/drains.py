@@ -155,7 +155,7 @@ class DrainReads(Reads):
     async def snapshots(
         self, drain_id: DrainId, job: JobName, of: Literal["pinned", "committed"]
     ) -> Mapping[tuple[TaskName, StageName], SnapshotRow]:
-        """The snapshots that the stages of a drain of the job pinned or committed, as far as they are still retained."""
+        """For each stage of a drain of the job, the snapshot that it pinned or committed; only those that are still retained."""
         stage, found = tables.drain_stages, tables.snapshots
         same = (found.c.task == stage.c.task, found.c.stage == stage.c.stage, found.c.checkpoint == stage.c[of])
         query = select(found).join(stage, and_(*same)).where(stage.c.drain_id == drain_id, found.c.job == job)
