@@ -89,7 +89,10 @@ class ContainerSettings(BaseSettings):
         20, ge=0, description="how late a backup may be, while a blob store does not take it, before `sluice status` shows that"
     )
     commit_timeout_seconds: float = Field(
-        1800, gt=0, description="how long batches wait for a backup before the container exits; see also the coordinator's gc_grace_seconds"
+        1800,
+        gt=0,
+        description="how long batches wait for a backup of which no file is uploaded any more, before the container exits; see also the "
+        "coordinator's gc_grace_seconds",
     )
     standby_seconds: float = Field(5, gt=0, description="with standby.replicas: how often the copies of other tasks' state are updated")
     backup_packing: bool = Field(True, description="pack small files into one blob; if off, Samza's own code can restore the snapshots")
@@ -242,7 +245,7 @@ def _problem(error: ErrorDetails) -> str:
 class CommitPolicy:
     """When to commit: after `interval`, or after `max_replay` batches if that is sooner. With an interval of zero: after every batch, and,
     if the sink can wait, before the next one starts. A failing commit that is late by `late` is reported. Batches wait for a commit that is
-    late by `max_delay`. The container exits when the commit is late by another `timeout`."""
+    late by `max_delay`. The container exits when the commit is late by another `timeout`, and no file was uploaded in that time."""
 
     interval: timedelta
     max_replay: int
@@ -252,8 +255,8 @@ class CommitPolicy:
 
     @property
     def longest(self) -> timedelta:
-        """The longest time from the first blob of a snapshot to its report: a commit whose report fails, a pause, and the next commit,
-        which starts with that report."""
+        """The longest time from the beginning of the upload of a snapshot to its report: a commit whose report fails, a pause, and the next
+        commit, which starts with that report."""
         return 2 * (self.max_delay + self.timeout) + RETRY_DELAY
 
     def check(self, grace: timedelta) -> None:

@@ -3,8 +3,8 @@
     schedule        a commit is due after `interval`, or after `max_replay` batches; with an interval of 0, after every batch
     back-pressure   a batch waits before it computes while a commit is overdue by `max_delay`; with an interval of 0, until the batch before
                     is durable
-    fatal           a commit that is overdue by another `timeout` ends the container, unless its last attempt has put files that the next
-                    one need not put again
+    fatal           a commit that is overdue by another `timeout` ends the container, unless an attempt has put files in that time, which
+                    the next one need not put again
 
 While the run has no blob store for backups, no commit is due, and no batch waits. The blob stores may change at any time.
 
@@ -55,6 +55,8 @@ class Backup:
         self._last_batch = -1
         self._behind_since: Instant = state.clock.elapsed()
         self._warned_of_sink = False
+        self._gained_at: Instant | None = None
+        """When an upload that failed had put files which the next one need not put again."""
         self._failed_with: str | None = None
         """The error of the last commit; None if it succeeded."""
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -172,6 +174,9 @@ class Backup:
         since = self._behind_since if last is None else max(self._behind_since, last.frozen_at)
         return self._state.clock.elapsed() - since > (self._state.policy.interval + delay).total_seconds()
 
+    def _has_gained_within(self, time: timedelta) -> bool:
+        return self._gained_at is not None and self._state.clock.elapsed() - self._gained_at <= time.total_seconds()
+
     async def run(self) -> None:
         """Commit when it is due, until cancelled. Raises LeaseLost, CommitOverdue, and every error that an operator must act on."""
         if self._fatal.done():
@@ -251,7 +256,7 @@ class Backup:
         """Commit. A temporary failure is logged, and the caller repeats the commit. A failure that lasts too long without any progress, and
         any other error, is raised and also ends `run`."""
         limit = self._state.policy.max_delay + self._state.policy.timeout
-        before = self._commits.unreported_bytes
+        before = self._commits.gained_bytes
         try:
             try:
                 async with asyncio.timeout(limit.total_seconds()):
@@ -261,7 +266,9 @@ class Backup:
             except (Unavailable, TimeoutError) as error:
                 self._state.meter(self._start).backup.failed += 1
                 self._failed_with = str(error) or "it took too long"
-                if self._overdue(limit) and self._commits.unreported_bytes <= before:
+                if self._commits.gained_bytes > before:
+                    self._gained_at = self._state.clock.elapsed()
+                if self._overdue(limit) and not self._has_gained_within(limit):
                     raise CommitOverdue(f"{self._start.query} was not backed up for {limit}: {error}") from error
                 log.warning("%s was not backed up; retrying: %s", self._start.query, error or "it took too long")
                 await asyncio.sleep(RETRY_DELAY.total_seconds())

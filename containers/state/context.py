@@ -27,6 +27,7 @@ from sluice.client.agents import AgentClient
 from sluice.clock import Clock
 from sluice.core.ids import JobName, RunId, StageKey, StageName, StreamId, TaskName
 from sluice.core.snapshots.snapshot import BlobStoreName, CommitId
+from sluice.core.waits import TOLERANCE
 from sluice.randomness import below, new_uuid
 from sluice.wire import runs as wire_runs
 
@@ -118,6 +119,8 @@ class StateContext:
         self._settings = settings
         self._streams: Mapping[str, StreamId] = {}
         self._usable_for = timedelta(0)
+        """See `Uploader`. Garbage must not have been collected, by a clock that may differ, when a snapshot refers to it; and the
+        coordinator may remove its time to live as late as a third of that after the report."""
         self._threads = ThreadPoolExecutor(max_workers=DISK_THREADS, thread_name_prefix="sluice-disk")
         self.copies = Copies(self.checkpoints, settings.processor_id, self.in_thread)
 
@@ -140,7 +143,7 @@ class StateContext:
         if run.backup_to and run.garbage_grace_seconds is not None:
             grace = timedelta(seconds=run.garbage_grace_seconds)
             self.policy.check(grace)
-            self._usable_for = grace - self.policy.longest
+            self._usable_for = min(grace, timedelta(days=self._settings.blob_ttl_days) * 2 / 3) - self.policy.longest - TOLERANCE
         self._streams = {stream.name: StreamId(stream.system, stream.stream) for stream in run.streams}
         await self.destinations.adopt(run)
 

@@ -91,9 +91,9 @@ class CommitState:
         return not self.indexes.keys() - self.damaged - self.to_repair >= state.destinations.to.keys()
 
     @property
-    def unreported_bytes(self) -> int:
-        """See `Uploader.unreported_bytes`: of all blob stores."""
-        return sum(each.unreported_bytes for each in self.uploaders.values())
+    def gained_bytes(self) -> int:
+        """See `Uploader.gained_bytes`: of all blob stores."""
+        return sum(each.gained_bytes for each in self.uploaders.values())
 
     async def wait_for_cleanup(self) -> None:
         """Wait until the frozen copy of the last commit is removed."""
@@ -191,7 +191,9 @@ async def _repair(stage: CommitState, state: StateContext, frozen: FrozenCheckpo
             stage.to_repair.discard(name)
             continue
         repaired = await repair(state, stage.start, name, blobs, frozen)
-        stage.uploaders.pop(name, None)
+        as_before = name in stage.damaged and not repaired.whole and repaired.newest == stage.indexes.get(name)
+        if not as_before:  # otherwise the upload of everything continues: a store is found to lack blobs every hour until it has ended
+            stage.uploaders.pop(name, None)
         stage.damaged.discard(name)
         if repaired.newest is not None:
             stage.indexes = {**stage.indexes, name: repaired.newest}

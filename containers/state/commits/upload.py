@@ -13,7 +13,7 @@ the files that a failed one has put, as long as they cannot have been collected 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -115,8 +115,8 @@ class Uploader:
         new_id: Callable[[], str],
         usable_for: Callable[[], timedelta] = timedelta,
     ) -> None:
-        """`new_id` returns at least 16 random hex digits. `usable_for`: how long after its put a later upload may use a blob to which no
-        snapshot refers."""
+        """`new_id` returns at least 16 random hex digits. `usable_for`: the longest time between the beginnings of two uploads of which the
+        second may use what the first has put, although no snapshot refers to it."""
         self._context = context
         self._usable_for = usable_for
         self._settings = settings
@@ -126,11 +126,9 @@ class Uploader:
         self._follows: BlobId | None = None
         self._known: dict[Identity, Fingerprint] = {}
         self._put: dict[Identity, _PutFile] = {}
-
-    @property
-    def unreported_bytes(self) -> int:
-        """The size of the files that were put, and that the next upload need not put again."""
-        return sum(identity.size for identity in self._put)
+        self.gained_bytes = 0
+        """The size of the files that uploads have put to their ends, less that of those that became too old before a snapshot referred to
+        them. Uploads that it does not grow in come no nearer to a snapshot."""
 
     async def begin(self, previous: BlobId | None) -> None:
         """Continue after that snapshot; None if there is none. Raises what `read_index` raises."""
@@ -157,7 +155,8 @@ class Uploader:
         millis, began = self._millis(), self._clock.elapsed()
         before = self._previous[1].root if self._previous is not None else None
         local, unread = await self._context.run(lambda: self._list(frozen.directory, before))
-        self._put = self._usable(local, began)
+        if self._put:
+            self._put = await self._context.run(lambda: self._usable(local, began))
         known = self._known | await self._context.fingerprints(frozen.directory, unread)
         plan = await self._context.run(lambda: self._plan(local, before, known))
         self._context.progress.planned(plan.marker.uploaded_files, plan.marker.uploaded_bytes)
@@ -165,13 +164,12 @@ class Uploader:
         upload = _Upload(self._context, frozen.directory, plan.changed, partial(self._put_blob, Kind.DATA, millis))
         try:
             await in_parallel((partial(upload.put, put) for put in plan.puts), self._settings.concurrency)
-        finally:
-            self._put |= {
-                identity: _PutFile(entry, found, began)
-                for identity, entry, found in upload.complete()
-                if is_stable(identity, millis * 1_000_000)
-            }
-        root = await self._context.run(lambda: next_index(plan.found, {**plan.present, **dict(upload.indexes())}))
+        except BaseException:
+            self._keep(upload.complete(), began, millis)
+            raise
+        uploaded, complete = await self._context.run(lambda: (dict(upload.indexes()), list(upload.complete())))
+        self._keep(complete, began, millis)
+        root = await self._context.run(lambda: next_index(plan.found, {**plan.present, **uploaded}))
         index = replace(self._index(root, frozen, checkpoint, generation, millis), offsets=offsets, continuation=continuation)
         marker = replace(plan.marker, index=await self._put_index(index, millis))
         of_present = {identity: each.fingerprint for identity, each in self._put.items()}
@@ -179,11 +177,16 @@ class Uploader:
         return marker, index
 
     def _usable(self, local: LocalDir, now: Instant) -> dict[Identity, _PutFile]:
-        """What was put, of the files that are there."""
-        if not self._put:
-            return {}
+        """What was put, of the files that are there. What is too old may have been collected when a snapshot refers to it."""
         present, longest = {file.identity for _, file in walk(local)}, self._usable_for().total_seconds()
-        return {identity: each for identity, each in self._put.items() if identity in present and now - each.since < longest}
+        usable = {identity: each for identity, each in self._put.items() if now - each.since < longest}
+        self.gained_bytes -= sum(identity.size for identity in self._put.keys() - usable.keys())
+        return {identity: each for identity, each in usable.items() if identity in present}
+
+    def _keep(self, complete: Iterable[tuple[Identity, FileIndex, Fingerprint]], began: Instant, millis: int) -> None:
+        put = {identity: _PutFile(entry, found, began) for identity, entry, found in complete if is_stable(identity, millis * 1_000_000)}
+        self.gained_bytes += sum(identity.size for identity in put)
+        self._put |= put
 
     async def put_again(self, directory: Path, files: Mapping[str, LocalFile]) -> Mapping[str, FileIndex]:
         """Put files of the directory, by path, into new blobs. Returns their entries in an index. Raises what `upload` raises."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +17,15 @@ from coordinator.blobpool import BlobStores
 from coordinator.snapshots.audit import Audits
 from coordinator.snapshots.operations import Progress
 from sluice.blobs.locations import open_blob_store
+from sluice.blobs.port import Purpose
 from sluice.core.errors import BlobUnavailable
 from sluice.core.ids import JobName, RunId, StageKey, StageName, TaskName
+from sluice.core.snapshots.snapshot import BlobStoreName
 from sluice.status import overview
 from tests.contracts.rows import NOON
 from tests.support.agents import Place, place
 from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, one_stage, start, stopped
-from tests.support.engines import DiskEngine, FakeQuery
+from tests.support.engines import DiskEngine, FakeQuery, soon
 from tests.support.faults import Fault, FaultyBlobs, Operation
 from tests.support.s3servers import S3Server
 
@@ -295,6 +299,36 @@ async def test_a_container_uploads_lost_blobs_again_from_its_disk_for_all_snapsh
     await restores_from(there, run_id, "one")
     disk2, query2 = await began(start(there, run_id, "c2", "disk2", **NEVER))
     assert disk2.state(query2.start) == disk.state(query.start)
+
+
+async def test_an_upload_of_everything_continues_when_its_blob_store_is_found_again_to_lack_blobs(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    disk, query = await batches(there, run_id, 3, **EVERY_BATCH)
+    files = [each for each in disk.directory(query.start).rglob("*") if each.is_file()]
+    for file in files:
+        os.utime(file, (0, 0))  # as if the state were old
+    newest = (await there.snapshots())[0]["markers"]["one"]["index"]
+    lose(there, "one", newest)
+    places = there.parts.lost_blobs.blob_stores.places
+    blobs = {url: FaultyBlobs(open_blob_store(url)) for url in places.values()}
+    tried, failed = list[Operation](), asyncio.Event()
+
+    def fails_once(operation: Operation) -> Fault | None:
+        if operation.about is None or operation.about.purpose is not Purpose.DATA or operation.name != "put":
+            return None
+        tried.append(operation)
+        if len(tried) != 5:
+            return None
+        failed.set()
+        return Fault.FAIL
+
+    blobs[places[BlobStoreName("one")]].plan = fails_once
+    container = start(there, run_id, "c2", "disk1", open_blobs=blobs.__getitem__, backup_concurrency=1, backup_packing=False, **OFTEN)
+    await soon(failed.wait())
+    await there.parts.lost_blobs.run_once()
+    await container.wire.after("snapshots", 2)  # the list of them is a request, too
+    assert 4 < len(tried) <= len(files) + 1
+    await stopped(container)
 
 
 async def test_lost_blobs_that_are_on_no_disk_make_their_snapshots_unusable_but_not_newer_ones(there: Place) -> None:

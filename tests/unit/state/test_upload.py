@@ -279,7 +279,7 @@ async def failed(place: Place, blobs: FaultyBlobs) -> None:
     blobs.plan = at(12, Fault.FAIL)
     with pytest.raises(BlobUnavailable):
         await place.commit()
-    assert place.uploader.unreported_bytes == 450
+    assert place.uploader.gained_bytes == 450
     blobs.operations.clear()
     blobs.plan = healthy
 
@@ -289,7 +289,7 @@ async def test_an_upload_uses_the_files_that_a_failed_one_has_put(place: Place, 
     marker = await place.commit()
     assert [operation.about.purpose.value for operation in puts(blobs) if operation.about] == ["data", "data", "data", "index"]
     assert (marker.uploaded_files, marker.uploaded_bytes, marker.retained_bytes, marker.bytes) == (1, 150, 450, 600)
-    assert place.uploader.unreported_bytes == 0
+    assert place.uploader.gained_bytes == 600
     await place.restore(target=place.root / "other")
     assert read(place.root / "other") == with_parents(plain(LARGE))
 
@@ -318,6 +318,7 @@ async def test_what_a_failed_upload_has_put_is_used_only_while_it_cannot_have_be
     await failed(place, blobs)
     place.clock.advance(3600)
     assert (await place.commit()).uploaded_files == 4
+    assert place.uploader.gained_bytes == 600, "what was too old does not count"
 
 
 async def test_what_a_failed_upload_has_put_is_not_used_once_the_store_has_lost_blobs(place: Place, blobs: FaultyBlobs) -> None:
