@@ -573,6 +573,8 @@ class App:
         return ()
 
     def _in_batch(self) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            return False  # Spark calls no function there, and a signal may have interrupted a request of this thread to the JVM
         try:
             return runs_batch(session_of(self._spark))
         except SPARK_ERRORS as error:
@@ -580,13 +582,15 @@ class App:
             return False
 
     def _begin_stop(self, within: timedelta) -> futures.Future[Sequence[str]]:
-        """Begin a stop on a thread of its own. A signal may interrupt the main thread at any time, and its handler may wait for a stop."""
+        """Begin a stop on a thread of its own. A signal may interrupt the main thread at any time, and its handler may wait for a stop: on
+        that thread the stop would wait for a lock, or use a connection to the JVM, that the interrupted code has."""
         stopping: futures.Future[Sequence[str]] = futures.Future()
 
         def run() -> None:
             try:
                 stopping.set_result(self._stop(within))
             except BaseException as error:
+                log.exception("the queries cannot be stopped")
                 stopping.set_exception(error)
 
         try:
@@ -642,8 +646,8 @@ class App:
 
     def _terminate(self, number: int, frame: FrameType | None, former: Callable[[int, FrameType | None], Any] | int | None) -> None:
         """Stop the queries between batches, then call the script's own handler. A script without a handler ends as it does when its queries
-        are stopped; if it does not, it is ended after AFTER_QUERIES. A second SIGTERM ends it as if it were not attached. The first one
-        may have been that of `sluice exec`, which has made it a request to stop.
+        are stopped; if it does not, it is ended after AFTER_QUERIES. A second SIGTERM ends it as if it were not attached. Under
+        `sluice exec` the first one arrives as the message `stop`.
 
         A child of `fork` inherits this handler, but not the queries: a worker of `multiprocessing` that is ended must not stop them."""
         signal.signal(number, signal.SIG_DFL if former is None else former)  # first: a second SIGTERM may arrive at any time

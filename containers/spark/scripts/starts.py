@@ -10,6 +10,7 @@ Only queries of the session and of those that share its listeners are seen. A qu
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -37,19 +38,23 @@ class QueryStarts:
         self._spark = spark
         self._on_start = on_start
         self._wrapper: Any = None
+        self._one = threading.Lock()
 
     def listen(self) -> None:
-        """Begin to listen. May be repeated."""
-        if self._wrapper is None:
-            ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call]
-            self._wrapper = java(self._spark, WRAPPER)(self)
-            self._spark._jsparkSession.streams().addListener(self._wrapper)
+        """Begin to listen. May be repeated, also by several threads: a second listener would hold each query a second time in a drain."""
+        with self._one:
+            if self._wrapper is None:
+                ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call]
+                wrapper = java(self._spark, WRAPPER)(self)
+                self._spark._jsparkSession.streams().addListener(wrapper)
+                self._wrapper = wrapper
 
     def close(self) -> None:
         """Stop listening."""
-        if self._wrapper is not None:
-            self._spark._jsparkSession.streams().removeListener(self._wrapper)
-            self._wrapper = None
+        with self._one:
+            if self._wrapper is not None:
+                self._spark._jsparkSession.streams().removeListener(self._wrapper)
+                self._wrapper = None
 
     def onQueryStarted(self, event: Any) -> None:
         run_id = str(event.runId().toString())

@@ -49,7 +49,14 @@ class Queries:
 
 
 state = SimpleNamespace(activeStreamingQueries=Queries)
-spark = SimpleNamespace(_jsparkSession=SimpleNamespace(sharedState=lambda: state), sparkContext=SimpleNamespace(_jsc=None))
+
+
+def local_property(name):
+    assert threading.current_thread() is not threading.main_thread(), "a signal may have interrupted a request of this thread to the JVM"
+
+
+context = SimpleNamespace(_jsc=object(), getLocalProperty=local_property)
+spark = SimpleNamespace(_jsparkSession=SimpleNamespace(sharedState=lambda: state), sparkContext=context)
 ours, theirs = socket.socketpair()
 
 
@@ -270,7 +277,8 @@ class Rows:
     isStreaming, dtypes = True, [("value", "string")]
 
     def selectExpr(self, *columns):
-        return SimpleNamespace(writeStream=SimpleNamespace(foreachBatch=lambda function: function))
+        writer = SimpleNamespace(option=lambda name, value: writer, foreachBatch=lambda function: function)
+        return SimpleNamespace(writeStream=writer)
 
 
 def write(topic):
