@@ -214,7 +214,8 @@ class ScriptBackups:
         made = await state.in_thread(lambda: _finish(directory, prepared, local))
         made = replace(made, new_lineage=prepared.start.lineage != start.lineage)
         await self._begin(state, wanted, prepared)
-        await state.in_thread(lambda: delete_former(wanted.state / self._job, wanted.folder, wanted.stage))
+        backed_up = bool(state.destinations.to)
+        await state.in_thread(lambda: delete_former(wanted.state / self._job, wanted.folder, wanted.stage, backed_up=backed_up))
         if made.restored is not None:
             log.info("checkpoint %s was restored from its snapshot of batch %d", wanted.stage, made.restored)
         return made

@@ -1,11 +1,13 @@
 """The former directories of a script's checkpoint: what is deleted of them when the query continues in another one.
 
-Each drain moves a checkpoint to another directory (`containers.attached.checkpoints.directories`), and no query returns to a former one. Of
-one that a drain has flushed, the state is deleted, and the record of the drain and the lock remain. If the coordinator's database goes back
-to a time before the drain, the query is given that directory again: without the lock it would silently begin with empty state.
+Each drain moves a checkpoint to another directory (`containers.attached.checkpoints.directories`). A query returns to a former one only if
+the coordinator's database goes back to a time before the drain. So of a checkpoint that a drain has flushed only the state is deleted: the
+record of the drain and its lock remain, without which the query would silently begin with empty state.
 
-A directory that no drain has flushed has no lock: it is of a version that was rolled back, or the script has moved to another machine
-before the drain. It is deleted when there is a newer former one.
+A checkpoint without state needs no flush and has no lock. A few kilobytes of its log remain, at which the query could continue.
+
+State that no drain has flushed is of a version that was rolled back, or the script has moved to another machine before the drain. Such a
+checkpoint is deleted when there is a newer former one, if the run is backed up: then the query would begin with its newest snapshot.
 """
 
 from __future__ import annotations
@@ -32,6 +34,14 @@ _LAST = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Former:
+    """A checkpoint in a former directory: whether a drain has flushed it there, and whether it has state."""
+
+    flushed: bool
+    has_state: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Deletion:
     """The folders of which everything of a checkpoint is deleted, and those of which its state is."""
 
@@ -39,16 +49,15 @@ class Deletion:
     state: frozenset[str] = frozenset()
 
 
-def plan_deletion(present: str, flushed: Mapping[str, bool]) -> Deletion:
-    """What to delete of a checkpoint that continues in the folder `present`. `flushed`: the folders that have anything of it, and whether
-    a drain has flushed it there."""
+def plan_deletion(present: str, found: Mapping[str, Former], *, backed_up: bool) -> Deletion:
+    """What to delete of a checkpoint that continues in the folder `present`. `found`: what folders have of it."""
     now = _number(present)
-    former = {folder: _number(folder) for folder in flushed if folder != present and 0 <= _number(folder) <= now}
+    former = {folder: _number(folder) for folder in found if folder != present and 0 <= _number(folder) <= now}
     newest = max((number for number in former.values() if number < now), default=now)
-    return Deletion(
-        frozenset(folder for folder, number in former.items() if not flushed[folder] and number < newest),
-        frozenset(folder for folder in former if flushed[folder]),
-    )
+    locked = frozenset(folder for folder in former if found[folder].flushed)
+    stateless = frozenset(folder for folder in former if not found[folder].has_state)
+    old = frozenset(folder for folder, number in former.items() if number < newest)
+    return Deletion(old - locked - stateless if backed_up else frozenset(), locked | (stateless & old))
 
 
 def _number(folder: str) -> int:
@@ -57,17 +66,18 @@ def _number(folder: str) -> int:
     return -1 if found is None else int(found[1])
 
 
-def delete_former(job: Path, present: str, stage: StageName) -> None:
-    """Delete what is not needed of the former directories of a checkpoint. `job`: the directory of the job. Call it when the checkpoint is
-    ready in the folder `present`. May be interrupted anywhere and repeated. An error is logged. Blocks."""
+def delete_former(job: Path, present: str, stage: StageName, *, backed_up: bool) -> None:
+    """Delete what is not needed of the former directories of a checkpoint. `job`: the directory of the job; `backed_up`: the run has a blob
+    store. Call it when the checkpoint is ready in the folder `present`. May be interrupted anywhere and repeated. An error is logged.
+    Blocks."""
     try:
         folders = {each.name: each for each in job.iterdir() if _number(each.name) >= 0 and each.is_dir() and not each.is_symlink()}
         found = {
-            name: (folder / stage / DRAIN_MARKER).exists()
+            name: Former((folder / stage / DRAIN_MARKER).exists(), (folder / stage / "state").exists())
             for name, folder in folders.items()
             if any(_parts(folder, stage)) and not (folder / stage).is_symlink()
         }
-        plan = plan_deletion(present, found)
+        plan = plan_deletion(present, found, backed_up=backed_up)
         for name in sorted(plan.state):
             _delete_state(folders[name], stage)
         for name in sorted(plan.whole):
