@@ -4,7 +4,7 @@ the generation."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -89,10 +89,9 @@ class Snapshots:
         """The time since the newest snapshot of the stage was reported."""
         return timedelta(seconds=self._clock.elapsed() - self._reported[key])
 
-    def _note(self, row: SnapshotRow) -> None:
-        key, at = row.key, row.reported_at
+    def _note(self, key: StageKey, at: datetime, stores: Collection[BlobStoreName]) -> None:
         self.newest[key] = at
-        self.stores[key] = frozenset(row.markers)
+        self.stores[key] = frozenset(stores)
         self._reported[key] = self._clock.elapsed() - age(at, self._clock.now()).total_seconds()
 
     async def reload(self) -> None:
@@ -114,10 +113,10 @@ class Snapshots:
                 await self._read(tx, job)
 
     async def _read(self, tx: ReadTransaction, job: JobName) -> None:
-        for store in await tx.fleet.stage_states(job):
-            found = None if store.head is None or store.key in self.stores else await tx.snapshots.get(store.key, store.head)
-            if found is not None:
-                self._note(found)
+        for head in await tx.snapshots.heads(job):
+            key = StageKey(job, head.task, head.stage)
+            if key not in self.stores:
+                self._note(key, head.reported_at, head.blob_stores)
 
     async def report(self, run_id: RunId, task: TaskName, stage: StageName, report: SnapshotReport) -> SnapshotRow:
         """Make an uploaded snapshot the newest of its stage. Idempotent: a repeated report returns the same row and changes nothing.
@@ -146,7 +145,7 @@ class Snapshots:
             await tx.origin.note()
             await tx.fleet.put_stage_states([_with_head(row, made)])
             await _queue(tx, made)
-        self._note(made)
+        self._note(made.key, made.reported_at, made.markers)
         return made
 
     async def replace_index(self, run_id: RunId, task: TaskName, stage: StageName, replacement: Replacement) -> SnapshotRow:

@@ -63,6 +63,8 @@ class HeadRow:
     batch_id: int | None
     same_lineage: bool
     chosen: bool
+    reported_at: datetime
+    blob_stores: frozenset[BlobStoreName]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,8 @@ class SnapshotReads(Reads):
                 found.c.batch_id,
                 (found.c.lineage == state.c.lineage).label("same_lineage"),
                 state.c.chosen,
+                found.c.reported_at,
+                found.c.markers,
             )
             .join(state, and_(*same, state.c.head == found.c.checkpoint))
             .where(state.c.job == job, found.c.job == job)
@@ -133,7 +137,7 @@ class SnapshotReads(Reads):
         )
         if task is not None:
             query = query.where(state.c.task == task)
-        return [HeadRow(**each._asdict()) for each in await self._connection.execute(query)]
+        return await self._all(query, _head_row)
 
     async def jobs(self) -> Sequence[JobName]:
         """The jobs that have snapshots."""
@@ -204,6 +208,11 @@ def pin_row(found: Row[Any]) -> PinRow:
 def snapshot_columns(row: SnapshotRow) -> Columns:
     columns = {name: getattr(row, name) for name in row.__slots__}
     return columns | {"offsets": offset_list(row.offsets), "markers": {name: asdict(marker) for name, marker in row.markers.items()}}
+
+
+def _head_row(found: Row[Any]) -> HeadRow:
+    columns = found._asdict()
+    return HeadRow(blob_stores=frozenset(columns.pop("markers")), **columns)
 
 
 def snapshot_row(found: Row[Any]) -> SnapshotRow:

@@ -82,15 +82,16 @@ class SnapshotsContract:
             for seq in range(1, 7):
                 await tx.snapshots.put_all([snapshot_row(seq, "a" if seq % 2 else "b", "s", batch_id=seq * 10)])
             await tx.snapshots.put_all([snapshot_row(5, "a", "s", OTHER)])
-            lineage = snapshot_row(1).lineage
+            five, two = snapshot_row(5, "a", "s"), snapshot_row(2, "b", "s")
+            lineage = five.lineage
             await tx.fleet.put_stage_states([replace(stage_state_row("a", "s"), head=checkpoint_of(5), lineage=lineage)])
             moved = replace(stage_state_row("b", "s"), head=checkpoint_of(2), chosen=True, lineage=Lineage("another"))
             await tx.fleet.put_stage_states([moved])
             await tx.fleet.put_stage_states([stage_state_row("c", "s")])
         async with store.read() as tx:
             assert list(await tx.snapshots.heads(JOB)) == [
-                HeadRow(TaskName("a"), StageName("s"), checkpoint_of(5), 50, same_lineage=True, chosen=False),
-                HeadRow(TaskName("b"), StageName("s"), checkpoint_of(2), 20, same_lineage=False, chosen=True),
+                HeadRow(five.task, five.stage, five.checkpoint, 50, True, False, five.reported_at, frozenset(five.markers)),
+                HeadRow(two.task, two.stage, two.checkpoint, 20, False, True, two.reported_at, frozenset(two.markers)),
             ]
             assert [row.task for row in await tx.snapshots.heads(JOB, TaskName("b"))] == ["b"]
             assert list(await tx.snapshots.heads(OTHER)) == []

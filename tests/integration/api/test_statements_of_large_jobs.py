@@ -171,6 +171,18 @@ async def pin_of_all_heads(large: Large) -> Request:
     return pin
 
 
+async def memory_that_is_read_again(large: Large) -> Request:
+    """As at the start of a coordinator."""
+    await large.saved(await large.running(run_body(**SAVED)), 1)
+    snapshots = large.caller.coordinator.api.state.parts.snapshots
+
+    async def read() -> None:
+        await snapshots.reload()
+        assert len(snapshots.newest) == large.tasks
+
+    return read
+
+
 async def end_of_a_pin(large: Large) -> Request:
     await (await pin_of_all_heads(large))()
 
@@ -211,6 +223,7 @@ SCENARIOS = [
     drain_that_is_undone,
     return_to_kept_state,
     pin_of_all_heads,
+    memory_that_is_read_again,
     end_of_a_pin,
     regrouped_into_many_tasks,
     regrouped_into_one_task,
