@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import inf
 from pathlib import Path
 from random import Random
@@ -1052,16 +1053,24 @@ class World:
         else:
             self._check_verified(await operator.completed(begun, lambda _: None))
         if self.pinned:
-            found = await self.until_answered(lambda: operator.snapshots(self.job_name, None, None, None, 200))
-            present = {(each.task, each.stage, each.checkpoint_id) for each in found.snapshots}
+            present = {(each.task, each.stage, each.checkpoint_id) for each in await self._snapshots()}
             for pin, snapshots in self.pinned.items():
                 self.broken += [f"the snapshot {each} of pin {pin} was deleted" for each in sorted(snapshots - present)]
+
+    async def _snapshots(self) -> Sequence[wire_snapshots.SnapshotReply]:
+        """All pages of the list. There are hundreds if nothing could be deleted, as after a jump of the clock."""
+        found, before = list[wire_snapshots.SnapshotReply](), None
+        while True:
+            page = await self.until_answered(partial(self.operator().snapshots, self.job_name, None, None, before, 200))
+            found += page.snapshots
+            before = page.next
+            if before is None:
+                return found
 
     async def check_restores(self) -> None:
         """Restore some of the retained snapshots as `sluice snapshots restore --into` does, and compare each with the state that the stage
         had after its batch."""
-        reply = await self.until_answered(lambda: self.operator().snapshots(self.job_name, None, None, None, 200))
-        found = [each for each in reply.snapshots if each.retained_by]
+        found = [each for each in await self._snapshots() if each.retained_by]
         for each in self.dice.sample(found, min(len(found), RESTORED)):
             state = self.ledger.states.get((Lineage(each.lineage), -1 if each.batch_id is None else each.batch_id))
             stores = sorted(name for name, marker in each.markers.items() if marker.index.rpartition("/")[2] not in self.lost)
