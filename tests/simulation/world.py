@@ -474,7 +474,7 @@ class World:
             versions = (await self.until_answered(lambda: self.operator().versions(self.job_name, None, 20))).models
             current = next((each.version for each in versions if each.current and each.run_id == self.run_id), None)
             if current is not None:
-                self._use_slots(await self._slots_of(current))
+                self._use_slots(await self._slots_of_run())
 
     async def start_ended_slots(self) -> None:
         """Start the containers of the run again where they have ended with it, if a restored database has it as active."""
@@ -744,8 +744,8 @@ class World:
         gone = {name for name, slot in self.slots.items() if slot.container is not None and self._is_given_up(slot.container)}
         self.acts += 1
         try:
-            reply = await self.operator().change(self.run_id, ChangeRequest(containers=containers), None)
-            names = await self._slots_of(reply.version)
+            await self.operator().change(self.run_id, ChangeRequest(containers=containers), None)
+            names = await self._slots_of_run()
         except CoordinatorUnreachable as error:
             self.say(f"scaled perhaps: {error}")
             await self.use_slots_of_model()
@@ -777,10 +777,11 @@ class World:
         assert former.container is not None
         return former.container
 
-    async def _slots_of(self, version: int) -> Sequence[str]:
-        """Repeat the request until it is answered, because the model has already changed. Raises Refused."""
-        detail = await self.until_answered(lambda: self.operator().version(self.job_name, version))
-        return sorted(detail.model["containers"], key=int)
+    async def _slots_of_run(self) -> Sequence[str]:
+        """Also those whose tasks another slot has after a fail-over, which the job model does not have. Repeat the request until it is
+        answered, because the run has already changed. Raises Refused."""
+        run = await self.until_answered(lambda: self.operator().basic_run(self.run_id))
+        return sorted(run.processors, key=int)
 
     def _answers(self, slot: Slot, for_seconds: float) -> bool:
         """Whether its container runs, and has reached the coordinator for this time."""
@@ -888,7 +889,7 @@ class World:
             if not earlier:
                 return
             reply = await self.operator().roll_back(self.job_name, self.dice.choice(earlier), RollbackRequest(), None)
-            names = await self._slots_of(reply.version)
+            names = await self._slots_of_run()
         except CoordinatorUnreachable as error:
             self.say(f"rolled back perhaps: {error}")
             await self.use_slots_of_model()
