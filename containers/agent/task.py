@@ -232,7 +232,7 @@ class AssignedTask:
                 await context.lifecycle.until_answered(context.reporter.flush)
                 try:
                     await context.lifecycle.until_answered(lambda: context.coordinator.release(context.run_id, self.task, generation))
-                except LeaseLost as lost:  # an answer was lost, and the next owner has the task; a lost lease ends the heartbeats, too
+                except LeaseLost as lost:  # an answer was lost, and the next owner has the task; heartbeats notice a lost lease
                     log.info("task %s has another owner already: %s", self.task, lost)
                 if not context.lifecycle.exiting:  # otherwise it may have to be repeated at the exit
                     self.generation = None

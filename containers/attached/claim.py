@@ -250,7 +250,8 @@ async def stop_requested(
     on_lost: Callable[[object], None],
 ) -> None:
     """Wait until the run is asked to stop, or has ended. `on_drain` is called with the id of a drain whose phase has changed, `on_stores`
-    when the run has other blob stores, `on_lost` with the stages of whose snapshots blob stores have lost blobs."""
+    when the run has other blob stores, `on_lost` with the stages and blob stores that have lost blobs of
+    snapshots."""
     seq = 0
     while True:
         try:

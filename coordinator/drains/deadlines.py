@@ -92,7 +92,7 @@ class DrainDeadlines:
         """Measured with the monotonic clock: a jump of the wall clock must not fail a drain whose state is half flushed."""
         at_most = max(timedelta(0), drain.hard - AFTER_RESTART - self.longest_lease())
         began, waited = drain.stopping_at, timedelta(0)
-        if began is not None:  # `waits` keeps the begin of a wait that it was first asked for, so it is not asked before
+        if began is not None:  # `Waits` keeps the begin that it was first given, which would be the request
             waited = self._waits.waited((drain.drain_id, None), began, at_most)
         in_phase = self._waits.waited((drain.drain_id, drain.phase), drain.entered_at, at_most if began is None else waited)
         now = self.clock.now()

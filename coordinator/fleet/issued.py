@@ -269,7 +269,7 @@ class IssuedNumbers:
                 self._incomplete_because = str(error)
                 raise
             if self.changed is not None:
-                await self.changed()  # if it fails, the next round completes nothing more and calls it again
+                await self.changed()  # if it fails, the next round calls it again
             self._catalog_complete, self._incomplete_because = True, ""
             log.warning("the catalog of the restored database is complete: %d snapshots were added", done.get("snapshots", 0))
         ended = not self._strangers.left

@@ -281,7 +281,7 @@ async def restore_older_database(world: World) -> bool:
     world.restore_database(copy)
     await world.start_coordinator()
     absence.end = world.loop.time()
-    await world.use_slots_of_model()
+    await world.use_slots_of_run()
     await world.start_ended_slots()
     return True
 

@@ -468,8 +468,9 @@ class World:
         self.say(f"{self.coordinator.name} is killed")
         self.loop.kill(self.coordinator)
 
-    async def use_slots_of_model(self) -> None:
-        """Adopt the slots of the job model in force, after a request without an answer or a restore of the database."""
+    async def use_slots_of_run(self) -> None:
+        """Adopt the slots that the run has, if it is the job's current one, after a request without an answer or a restore of the
+        database."""
         with suppress(Refused):
             versions = (await self.until_answered(lambda: self.operator().versions(self.job_name, None, 20))).models
             current = next((each.version for each in versions if each.current and each.run_id == self.run_id), None)
@@ -748,7 +749,7 @@ class World:
             names = await self._slots_of_run()
         except CoordinatorUnreachable as error:
             self.say(f"scaled perhaps: {error}")
-            await self.use_slots_of_model()
+            await self.use_slots_of_run()
             return
         except Refused as error:
             self.say(f"not scaled: {error}")
@@ -892,7 +893,7 @@ class World:
             names = await self._slots_of_run()
         except CoordinatorUnreachable as error:
             self.say(f"rolled back perhaps: {error}")
-            await self.use_slots_of_model()
+            await self.use_slots_of_run()
             return
         except SluiceError as error:
             self.say(f"not rolled back: {error}")

@@ -331,13 +331,13 @@ async def wholly_verified(there: Place) -> None:
 
 
 @asynccontextmanager
-async def following_notices(machine: Machine, told: ScriptBackups | DriverLink) -> AsyncIterator[None]:
+async def following_notices(machine: Machine, backups: ScriptBackups | DriverLink) -> AsyncIterator[None]:
     """Pass the notices of the run on, as a supervisor does."""
 
     async def no_drain(uuid: str) -> None:
         raise AssertionError(uuid)
 
-    following = asyncio.create_task(stop_requested(machine.client, machine.claim.run, no_drain, told.adopt_stores, told.repair))
+    following = asyncio.create_task(stop_requested(machine.client, machine.claim.run, no_drain, backups.adopt_stores, backups.repair))
     try:
         yield
     finally:
