@@ -4,11 +4,11 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import settings
@@ -21,11 +21,13 @@ from tests.support.fakes import FakeClock
 from tests.support.preloaded import Preloaded
 from tests.support.processes import starting_with
 from tests.support.reports import SUMMARY
-from tests.support.s3servers import S3_CREDENTIALS, S3Server, versitygw
-from tests.support.servers import NotInstalled, Postgres, kafka_with_users, postgres
+from tests.support.s3servers import S3_CREDENTIALS, S3Server
+from tests.support.servers import NotInstalled, Postgres
+from tests.support.shared_servers import ServersOfController, SharedServers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.workermanage import WorkerController
 
 # No deadline, so that a busy machine fails no test. HYPOTHESIS_PROFILE=thorough tries more examples.
 settings.register_profile("quick", deadline=None, max_examples=40)
@@ -40,6 +42,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONGEST_FIRST = ("processes", "spark", "attached", "crash", "histories", "simulation", "integration", "unit")
+SERVERS = pytest.StashKey[SharedServers | ServersOfController]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        config.stash[SERVERS] = ServersOfController(config.workerinput["servers"])
+    else:
+        config.stash[SERVERS] = servers = SharedServers()
+        config.add_cleanup(servers.end)
+
+
+def pytest_configure_node(node: WorkerController) -> None:
+    servers = node.config.stash[SERVERS]
+    node.workerinput["servers"] = servers.listen()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -157,10 +173,18 @@ def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+def shared_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    """Servers of the whole run, by name. Tests of other workers use them at the same time."""
+    directory = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        directory = directory.parent
+    return lambda name: pytestconfig.stash[SERVERS].get(name, directory)
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(shared_server: Callable[[str], Any]) -> Process:
     """One Kafka broker for the whole run; each test chooses its own topic names."""
-    with kafka_with_users(tmp_path_factory.mktemp("kafka")) as broker:
-        yield broker
+    return cast(Process, shared_server("kafka"))
 
 
 @pytest.fixture(scope="session")
@@ -175,17 +199,15 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Postgres]:
+def postgres_server(shared_server: Callable[[str], Any]) -> Postgres:
     """One server for all tests that do not stop it; each test has its own database."""
-    with postgres() as server:
-        yield server
+    return cast(Postgres, shared_server("postgres"))
 
 
 @pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def s3_server(shared_server: Callable[[str], Any]) -> S3Server:
     """One S3 server for the whole run; each test has a bucket of its own."""
-    with versitygw(tmp_path_factory.mktemp("versitygw")) as server:
-        yield server
+    return cast(S3Server, shared_server("s3"))
 
 
 @pytest.fixture

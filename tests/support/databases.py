@@ -134,6 +134,10 @@ def _migrated() -> bytes:
         return file.read_bytes()
 
 
+_CLAIM = "locktype = 'advisory' AND objid = 7355609 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+"""Other tests use other databases of the server at the same time."""
+
+
 class Other:
     """A second client of the database, which can take the lock and terminate sessions."""
 
@@ -145,7 +149,7 @@ class Other:
 
     async def holder(self) -> int | None:
         """The PID of the server process whose session has the claim."""
-        found = await self.request("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = 7355609")
+        found = await self.request(f"SELECT pid FROM pg_locks WHERE granted AND {_CLAIM}")
         return None if found is None else int(found)
 
     async def end(self, pid: int | None) -> None:
@@ -158,7 +162,7 @@ class Other:
         """
         async with self._new() as ender:
             waiting = asyncio.create_task(self.request("SELECT pg_advisory_lock(7355609)"))
-            while not await ender.request("SELECT count(*) FROM pg_locks WHERE objid = 7355609 AND NOT granted"):
+            while not await ender.request(f"SELECT count(*) FROM pg_locks WHERE NOT granted AND {_CLAIM}"):
                 pass
             await ender.request("SELECT pg_terminate_backend(:pid)", pid=await ender.holder())
             await waiting

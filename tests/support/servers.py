@@ -40,7 +40,11 @@ class NotInstalled(ProcessFailed):
     """A program is not installed on this machine."""
 
     def __init__(self, what: str, source: str = "") -> None:
-        super().__init__(f"{what} is not installed" + (f": {source}" if source else ""))
+        super().__init__(what, source)
+
+    def __str__(self) -> str:
+        what, source = self.args
+        return f"{what} is not installed" + (f": {source}" if source else "")
 
 
 def program(name: str) -> str:
