@@ -13,18 +13,18 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/demo.stamp java
 	$(BIN)/python -m examples.flights.demo $(if $(KEEP),--stay)
 
-# Number of parallel test processes. Each has servers and a Spark session of its own; most of their time is waiting for processes.
+# Number of parallel test processes; most of their time is waiting for other processes. See OneSpark in tests/conftest.py.
 TESTERS ?= 3
 test: check $(VENV)/classes.stamp
-	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(TESTERS) --durations=10
 
 # Fast tests only: no Spark, no processes.
 unit: $(VENV)/test.stamp
-	$(BIN)/python -m pytest tests/unit -q -n $(TESTERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest tests/unit -q -n $(TESTERS)
 
 # Longer variants of other tests, which `make test` leaves out.
 test-long: $(VENV)/test.stamp $(VENV)/classes.stamp
-	$(BIN)/python -m pytest -m long -n $(TESTERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m long -n $(TESTERS)
 
 # Checkpoints of scripts on s3a://. Downloads jars of 660 MB, so CI does not run it.
 test-s3a: $(VENV)/test.stamp java

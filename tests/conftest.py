@@ -12,21 +12,24 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from containers.local.kafka import Process
 from sluice.core.errors import SluiceError
 from tests.support import script_archive
 from tests.support.api import Caller, calling
 from tests.support.fakes import FakeClock
+from tests.support.jvm_starts import JvmStarts
 from tests.support.preloaded import Preloaded
 from tests.support.processes import starting_with
-from tests.support.reports import SUMMARY
+from tests.support.reports import summaries, times_of_folders
 from tests.support.s3servers import S3_CREDENTIALS, S3Server
 from tests.support.servers import NotInstalled, Postgres
 from tests.support.shared_servers import ServersOfController, SharedServers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
     from xdist.workermanage import WorkerController
 
 # No deadline, so that a busy machine fails no test. HYPOTHESIS_PROFILE=thorough tries more examples.
@@ -41,14 +44,16 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 {script_arc
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-LONGEST_FIRST = ("processes", "spark", "attached", "crash", "histories", "simulation", "integration", "unit")
+LONGEST_FIRST = ("spark", "attached", "processes", "crash", "histories", "simulation", "integration", "unit")
 SERVERS = pytest.StashKey[SharedServers | ServersOfController]()
+JVMS = pytest.StashKey[JvmStarts]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         config.stash[SERVERS] = ServersOfController(config.workerinput["servers"])
     else:
+        config.stash[JVMS] = JvmStarts()
         config.stash[SERVERS] = servers = SharedServers()
         config.add_cleanup(servers.end)
 
@@ -56,6 +61,23 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node: WorkerController) -> None:
     servers = node.config.stash[SERVERS]
     node.workerinput["servers"] = servers.listen()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneSpark:
+    return OneSpark(config, log)
+
+
+class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
+    """A worker runs all tests of a file, and one worker those of all files that use the session of Spark. They are started in the order in
+    which they are collected."""
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        config.option.loadscopereorder = False
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "spark" if file.startswith(("tests/spark/", "tests/attached/")) else file
 
 
 @pytest.hookimpl(wrapper=True)
@@ -69,11 +91,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for each in (*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")):
-        for name, value in each.user_properties:
-            if name == SUMMARY:
-                terminalreporter.write_line(str(value))
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    reports = [each for every in terminalreporter.stats.values() for each in every if isinstance(each, pytest.TestReport)]
+    for line in (*summaries(reports), *times_of_folders(reports)):
+        terminalreporter.write_line(line)
+    if starts := config.stash[JVMS].end():
+        terminalreporter.write_line(starts)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,4 +1,34 @@
 """What tests add to the end of the output of pytest."""
 
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+import pytest
+
 SUMMARY = "summary"
 """The property of a test whose value is a line at the end of the output, also when the test ran in another process."""
+
+
+def summaries(reports: Iterable[pytest.TestReport]) -> Iterator[str]:
+    for each in reports:
+        if each.when == "call":
+            yield from (str(value) for name, value in each.user_properties if name == SUMMARY)
+
+
+def times_of_folders(reports: Sequence[pytest.TestReport]) -> Iterator[str]:
+    """The seconds of the tests of each folder, summed over all workers, if there are several folders."""
+    tests, seconds = Counter[str](), defaultdict[str, float](float)
+    for each in reports:
+        folder = _folder(each.nodeid)
+        tests[folder] += each.when == "setup"
+        seconds[folder] += each.duration
+    for folder in sorted(seconds) if len(seconds) > 1 else ():
+        yield f"{seconds[folder]:7.0f} s {tests[folder]:6} tests  {folder}"
+
+
+def _folder(nodeid: str) -> str:
+    """The folder of `tests`; of its largest one, `integration`, the folder in it."""
+    parts = nodeid.partition("::")[0].split("/")[:-1]
+    return "/".join(parts[: 3 if parts[1:2] == ["integration"] else 2])
