@@ -17,9 +17,7 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 @pytest.fixture(scope="package", autouse=True)
 def drivers_start_quickly() -> Iterator[None]:
     """The class archive is in the user's cache, as in an installation."""
-    with suppress(
-        ClassArchiveUnavailable
-    ):  # tests/spark/test_class_archive_on_spark.py reports a missing archive; here tests are only slower
+    with suppress(ClassArchiveUnavailable):  # tests/spark/test_own_session.py reports a missing archive; here tests are only slower
         ensure_archive(os.environ)
     before = os.environ.get("SLUICE_SPARK_CONF")
     os.environ["SLUICE_SPARK_CONF"] = json.dumps({"spark.driver.extraJavaOptions": SHORT_LIVED})

@@ -1,13 +1,8 @@
-"""Python processes of a real session that the fork server forks."""
+"""Python processes of a real session that the fork server forks. test_own_session.py has its end."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
@@ -17,7 +12,6 @@ from containers.spark.query import await_initialised
 from containers.spark.start import fork_client, fork_server
 from tests.spark.conftest import SOON, Bench
 from tests.spark.drainworld import Drained, windowed
-from tests.support.processes import ROOT
 
 pytestmark = [pytest.mark.spark]
 
@@ -57,58 +51,3 @@ def test_the_process_of_a_source_of_the_log_is_forked(bench: Bench) -> None:
             return
         found.append(started)
     pytest.fail(f"no process of a source was forked: {found}")
-
-
-SESSION = """
-import sys
-from pathlib import Path
-
-import psutil
-
-from containers.errors import SparkNotStarted
-from containers.spark.session import Session, start_session
-
-home, sockets = map(Path, sys.argv[1:])
-
-def servers():
-    forking = [each for each in psutil.Process().children() if "containers.spark.start.fork_server" in each.cmdline()]
-    return len(forking), len([*sockets.glob("fork-*")])
-
-try:
-    session = Session(start_session("closed", "local[1]", home, {}, sockets))
-except SparkNotStarted:
-    print("not started")
-else:
-    print(*servers())
-    session.close()
-print(*servers())
-"""
-
-
-def printed(tmp_path: Path, **environment: str) -> str:
-    with TemporaryDirectory() as sockets:
-        done = subprocess.run(
-            [sys.executable, "-c", SESSION, str(tmp_path / "spark"), sockets],
-            cwd=ROOT,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_the_server_and_its_socket_are_gone_when_the_session_is_closed(tmp_path: Path) -> None:
-    assert printed(tmp_path) == "1 1\n0 0\n"
-
-
-@pytest.mark.slow
-def test_the_server_and_its_socket_are_gone_when_spark_has_not_started(tmp_path: Path) -> None:
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text("#!/bin/sh\nexit 1\n")
-    java.chmod(0o755)
-    assert printed(tmp_path, JAVA_HOME=str(tmp_path)) == "not started\n0 0\n"
