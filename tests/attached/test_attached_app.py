@@ -362,7 +362,12 @@ class Checkpoints:
 
 @pytest.mark.parametrize(
     ("drain", "new_lineage", "begins"),
-    [(0, False, ""), (0, True, "under a new id"), (3, False, "after a drain"), (3, True, "under a new id")],
+    [
+        (0, False, ""),
+        (0, True, "under a new id"),
+        (3, False, "after a drain"),
+        pytest.param(3, True, "under a new id", marks=pytest.mark.long),
+    ],
 )
 def test_a_function_of_foreach_batch_whose_batches_get_numbers_again_is_named(
     supervisor: Supervisor,

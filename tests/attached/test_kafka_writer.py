@@ -289,6 +289,7 @@ def test_a_batch_that_an_earlier_version_of_the_script_may_have_written_stops_th
     assert orders.values() == []
 
 
+@pytest.mark.long  # as tests/spark/test_kafka_on_spark.py
 def test_a_batch_whose_marker_kafka_has_deleted_is_found_in_the_topic(orders: Orders) -> None:
     orders.script.feed("one", rows=2)
     query = orders.run(orders.attach(), orders.rows())

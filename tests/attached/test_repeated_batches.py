@@ -189,7 +189,8 @@ def test_a_drain_of_a_script_whose_disk_was_lost_repeats_the_planned_batches_fir
     drained(counts, *counts.restart(min(counts.plans) - 1, drain))
 
 
-@pytest.mark.parametrize("last", [False, True])
+# The test before and the one after it have a drain that begins earlier.
+@pytest.mark.parametrize("last", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_drain_that_begins_while_planned_batches_are_repeated_waits_for_them(counts: Counts, last: bool) -> None:
     """`last`: it begins in the last one of them."""
     counts.hold = max(counts.plans) if last else min(counts.plans) + 1
@@ -201,7 +202,8 @@ def test_a_drain_that_begins_while_planned_batches_are_repeated_waits_for_them(c
     drained(counts, supervisor, query)
 
 
-@pytest.mark.parametrize("at_start", [False, True])
+# The first test has a drain at the start.
+@pytest.mark.parametrize("at_start", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_query_repeats_the_planned_batches_and_continues_if_the_drain_is_cancelled(counts: Counts, at_start: bool) -> None:
     """`at_start`: the script starts under the drain. Otherwise the drain begins while batches are repeated."""
     drain = {"uuid": "d-1", "phase": "STOPPING", "needed": ["counts"]}

@@ -236,7 +236,8 @@ def test_a_query_reads_what_its_feeder_has_flushed_behind_a_transaction_of_anoth
     assert (chain.output("tens"), chain.output("minutes")) == ([5, 10, 10], [25])
 
 
-@pytest.mark.parametrize("continued", [False, True])
+# test_an_interrupted_flush_continues_when_the_script_starts_again has another start in the drain.
+@pytest.mark.parametrize("continued", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_query_reads_what_its_feeder_flushes_with_a_kafka_writer_that_has_written_nothing_since_the_start(
     confirming: Callable[[], Confirming], chain: Chain, continued: bool
 ) -> None:

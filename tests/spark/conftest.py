@@ -134,7 +134,7 @@ def either(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) 
 
 @pytest.fixture(params=["log", pytest.param("kafka", marks=pytest.mark.long)])
 def log_first(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
-    """Runs a test on the log, and with `make test-long` on Kafka."""
+    """Runs a test on the log, and with `make test-long` on Kafka. Both of a drain's ways on Kafka are in test_kafka_on_spark.py."""
     with on_system(request, spark, tmp_path) as made:
         yield made
 

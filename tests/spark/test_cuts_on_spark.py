@@ -106,7 +106,11 @@ def copies_of_a_running_query(bench: Bench, into: Path) -> list[FrozenCheckpoint
     query.processAllAvailable()
     assert bench.stop(query)
     assert totals.seen == counted(BATCHES * 10)
-    return [cut for cut in cuts if cut.batch is not None]
+    found = [cut for cut in cuts if cut.batch is not None]
+    assert len(found) > BATCHES / 2
+    zips = [cut for cut in found if list(cut.directory.glob("state/**/*.zip"))]
+    assert zips, "the cuts are of all kinds"
+    return found
 
 
 def some(cuts: list[FrozenCheckpoint]) -> list[FrozenCheckpoint]:
@@ -128,19 +132,21 @@ def continues_from(bench: Bench, directory: Path, name: str) -> Totals:
     return totals
 
 
+def check_the_rest(totals: Totals, cut: FrozenCheckpoint) -> None:
+    """The totals of a query that has read the rest of the input from a frozen copy."""
+    assert cut.batch is not None
+    if read_until(cut) < BATCHES * 10:
+        assert totals.batches[0] == cut.batch + 1
+    assert counted(BATCHES * 10).items() >= totals.seen.items(), f"cut at batch {cut.batch}"
+    assert len(totals.seen) == KEYS or read_until(cut) == BATCHES * 10
+
+
+@pytest.mark.long  # as the next one, from more copies
 def test_a_query_continues_exactly_from_every_frozen_copy_of_a_running_query(bench: Bench, tmp_path: Path, small: object) -> None:
     (tmp_path / "cuts").mkdir()
     cuts = copies_of_a_running_query(bench, tmp_path / "cuts")
-    assert len(cuts) > BATCHES / 2
-    zips = [cut for cut in cuts if list(cut.directory.glob("state/**/*.zip"))]
-    assert zips, "the cuts are of all kinds"
     for cut in some(cuts):
-        assert cut.batch is not None
-        totals = continues_from(bench, cut.directory, f"cut-{cut.batch}")
-        if read_until(cut) < BATCHES * 10:
-            assert totals.batches[0] == cut.batch + 1
-        assert counted(BATCHES * 10).items() >= totals.seen.items(), f"cut at batch {cut.batch}"
-        assert len(totals.seen) == KEYS or read_until(cut) == BATCHES * 10
+        check_the_rest(continues_from(bench, cut.directory, f"cut-{cut.batch}"), cut)
 
 
 async def test_a_query_continues_exactly_from_a_frozen_copy_that_was_backed_up_and_restored(
@@ -157,9 +163,7 @@ async def test_a_query_continues_exactly_from_a_frozen_copy_that_was_backed_up_a
         markers.append((marker, cut))
     for marker, cut in markers[::-2]:
         await place.restore(marker.index)
-        totals = continues_from(bench, place.store, f"restored-{cut.batch}")
-        assert counted(BATCHES * 10).items() >= totals.seen.items()
-        assert len(totals.seen) == KEYS or read_until(cut) == BATCHES * 10
+        check_the_rest(continues_from(bench, place.store, f"restored-{cut.batch}"), cut)
 
 
 def test_the_changelogs_of_spark_name_the_versions_they_build_upon(bench: Bench) -> None:

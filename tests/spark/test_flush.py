@@ -22,29 +22,29 @@ def some_events(count: int, first: int = 1000) -> list[object]:
     return [{"t": first + second, "k": "ab"[second % 2]} for second in range(count)]
 
 
-def test_a_flush_closes_every_window_and_reads_nothing(either: Bench) -> None:
-    either.feed(some_events(25), batch=0)
-    drained = Drained(either, windowed).runs()
+def test_a_flush_closes_every_window_and_reads_nothing(log_first: Bench) -> None:
+    log_first.feed(some_events(25), batch=0)
+    drained = Drained(log_first, windowed).runs()
     before = drained.committed
     assert drained.counted() == 10
-    either.feed(some_events(5, first=5000), batch=1)
+    log_first.feed(some_events(5, first=5000), batch=1)
     assert drained.flusher().flush() == Flushed(before + 1, rounds=1)
     assert drained.counted() == 25
     assert drained.plan(before + 1).watermark == END_OF_TIME
     assert drained.plan(before + 1).sources == drained.plan(before).sources
 
 
-def test_a_flush_may_be_run_again(either: Bench) -> None:
-    either.feed(some_events(25), batch=0)
-    drained = Drained(either, windowed).runs()
+def test_a_flush_may_be_run_again(log_first: Bench) -> None:
+    log_first.feed(some_events(25), batch=0)
+    drained = Drained(log_first, windowed).runs()
     drained.flusher().flush()
     assert drained.flusher().flush().rows_left == 0
     assert drained.counted() == 25
 
 
-def test_a_flush_that_was_planned_and_not_run_is_finished_as_an_interrupted_batch(either: Bench) -> None:
-    either.feed(some_events(25), batch=0)
-    drained = Drained(either, windowed).runs()
+def test_a_flush_that_was_planned_and_not_run_is_finished_as_an_interrupted_batch(log_first: Bench) -> None:
+    log_first.feed(some_events(25), batch=0)
+    drained = Drained(log_first, windowed).runs()
     batch = drained.committed
     write_offset_log(drained.directory, batch + 1, drained.plan(batch).at(END_OF_TIME, END_OF_TIME).text)
     flusher = drained.flusher()
@@ -55,14 +55,14 @@ def test_a_flush_that_was_planned_and_not_run_is_finished_as_an_interrupted_batc
     assert drained.writers == 1
 
 
-def test_the_rest_of_the_input_is_read_in_bounded_batches_with_the_watermark_of_the_last_batch(either: Bench) -> None:
-    either.feed(some_events(4), batch=0)
-    drained = Drained(either, windowed, max_rows=10).runs()
+def test_the_rest_of_the_input_is_read_in_bounded_batches_with_the_watermark_of_the_last_batch(log_first: Bench) -> None:
+    log_first.feed(some_events(4), batch=0)
+    drained = Drained(log_first, windowed, max_rows=10).runs()
     before = drained.committed
     ahead, behind = some_events(20, first=9000), some_events(20, first=1004)
-    either.feed([*ahead, *behind], batch=1)
+    log_first.feed([*ahead, *behind], batch=1)
     ends = drained.ends()
-    either.feed(some_events(7, first=1004), batch=2)
+    log_first.feed(some_events(7, first=1004), batch=2)
     flusher = drained.flusher()
     assert flusher.advance(ends) == 4
     plans = [drained.plan(batch) for batch in range(before, before + 5)]
@@ -73,10 +73,10 @@ def test_the_rest_of_the_input_is_read_in_bounded_batches_with_the_watermark_of_
     assert drained.counted() == 44
 
 
-def test_a_stage_that_never_ran_a_batch_reads_the_rest_of_the_input_too(either: Bench) -> None:
-    drained = Drained(either, windowed)
-    either.stores.prepare(drained.grant.task, drained.grant.stage, drained.grant.lineage, None)
-    either.feed(some_events(25), batch=0)
+def test_a_stage_that_never_ran_a_batch_reads_the_rest_of_the_input_too(log_first: Bench) -> None:
+    drained = Drained(log_first, windowed)
+    log_first.stores.prepare(drained.grant.task, drained.grant.stage, drained.grant.lineage, None)
+    log_first.feed(some_events(25), batch=0)
     flusher = drained.flusher()
     assert not flusher.finish_interrupted()
     assert flusher.flush() == Flushed(-1)
@@ -85,12 +85,12 @@ def test_a_stage_that_never_ran_a_batch_reads_the_rest_of_the_input_too(either: 
     assert drained.counted() == 25
 
 
-def test_a_stage_without_state_has_nothing_to_flush(either: Bench) -> None:
+def test_a_stage_without_state_has_nothing_to_flush(log_first: Bench) -> None:
     def stateless(task: StageTask) -> DataStreamWriter:
         return task.write(events(task, watermark=None), OUT)
 
-    either.feed(some_events(3), batch=0)
-    drained = Drained(either, stateless).runs()
+    log_first.feed(some_events(3), batch=0)
+    drained = Drained(log_first, stateless).runs()
     before = drained.committed
     assert drained.flusher().flush() == Flushed(before)
     assert drained.committed == before

@@ -94,8 +94,12 @@ CASES = {
     ),
 }
 
+REPEATED = ("sliding", "inner join", "dropDuplicates", "no timeouts", "update without a watermark")
+"""Only in `make test-long`. The others show as much: windows that close, rows of a join that have no pair, keys that are forgotten, and
+state that a flush leaves. test_keep.py has what is predicted for them."""
 
-@pytest.mark.parametrize("name", CASES)
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=pytest.mark.long if each in REPEATED else ()) for each in CASES])
 def test_a_flush_of_a_kind_of_operator(log_first: Bench, name: str) -> None:
     case = CASES[name]
     log_first.feed(EVENTS, batch=0)
@@ -125,7 +129,6 @@ def test_timeouts_of_processing_time_fire_without_waiting_for_them(log_first: Be
 
 
 TIMERS = {
-    "processing time": (Counting(every=600), "ProcessingTime", 2),
     "state that expires after its timer": (Counting(every=600, to_live=3600), "ProcessingTime", 2),
     "timers that set others": (Counting(every=600, again=2), "ProcessingTime", 4),
     "event time": (Counting(every=600), "EventTime", 1),

@@ -118,6 +118,12 @@ def gated(bench: Bench) -> Iterator[Gated]:
 
 
 @pytest.fixture
+def log_first_gated(log_first: Bench) -> Iterator[Gated]:
+    with gating(log_first) as made:
+        yield made
+
+
+@pytest.fixture
 def either_gated(either: Bench) -> Iterator[Gated]:
     with gating(either) as made:
         yield made
@@ -150,8 +156,8 @@ def test_a_waiting_query_can_be_stopped_by_spark(gated: Gated) -> None:
     assert query.exception() is None
 
 
-def test_a_waiting_query_can_be_paused_resumed_and_drained(either_gated: Gated) -> None:
-    gated = either_gated
+def test_a_waiting_query_can_be_paused_resumed_and_drained(log_first_gated: Gated) -> None:
+    gated = log_first_gated
     drained = Drained(gated.bench, windowed)
     query = gated.start(drained, Waits(timedelta(0), longest=NEVER))
     gated.await_waiting(query)

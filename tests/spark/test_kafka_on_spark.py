@@ -185,15 +185,6 @@ def test_an_interrupted_batch_that_first_read_new_partitions_is_run_again(bench:
     assert bench.numbers("out") == sorted([*range(0, 100, 2), *range(21, 100, 2)])
 
 
-def test_no_batch_reads_more_than_max_rows(bench: KafkaBench) -> None:
-    bench.max_rows = 100
-    bench.feed(range(450))
-    query = bench.run_until_read(bench.grant("in"), copy)
-    sizes = [progress.numInputRows for progress in query.recentProgress]
-    assert sum(sizes) == 450
-    assert max(sizes) <= 100
-
-
 def test_the_columns_are_the_same_in_every_system(bench: KafkaBench) -> None:
     rows = bench.task(bench.grant("in")).read(IN)
     assert rows.columns == ["key", "value", "stream", "partition", "offset", "timestamp", "headers"]
@@ -234,16 +225,6 @@ def test_progress_has_the_ends_of_the_input_at_each_batch_as_with_the_log(bench:
     reported = [each.sources[0] for each in query.recentProgress if each.numInputRows]
     assert [positions_of([str(each.latestOffset)], [stream]) for each in reported] == [ends] * 3
     assert [sum(positions_of([str(each.endOffset)], [stream]).values()) for each in reported] == [100, 200, 250]
-
-
-def test_progress_has_offsets_as_with_the_log(bench: KafkaBench) -> None:
-    bench.feed(range(30))
-    query = bench.run_until_read(bench.grant("in"), copy)
-    progress = query.lastProgress
-    assert progress is not None
-    spelled = [str(source.endOffset) for source in progress.sources]
-    stream = StreamId("kafka", bench.topic("in"))
-    assert positions_of(spelled, [stream]) == {Ssp("kafka", stream.stream, 0): 15, Ssp("kafka", stream.stream, 1): 15}
 
 
 def test_deleted_records_fail_the_query_and_are_not_skipped(bench: KafkaBench) -> None:
@@ -524,6 +505,7 @@ def test_a_stage_does_not_become_exactly_once_with_a_batch_that_may_have_been_wr
     assert bench.numbers("out") == list(range(50))
 
 
+@pytest.mark.long  # as the third start of the test of changed deliveries
 def test_a_stage_that_wrote_at_least_once_in_a_former_release_becomes_exactly_once_between_batches(bench: KafkaBench) -> None:
     grant = bench.grant("in")
     bench.feed(range(50))
@@ -540,6 +522,7 @@ def test_a_stage_that_wrote_at_least_once_in_a_former_release_becomes_exactly_on
     assert bench.numbers("out") == list(range(80))
 
 
+@pytest.mark.long  # as test_log_on_spark.py and, for the writer, test_kafka_transactions.py
 def test_an_intermediate_stream_that_has_grown_is_written_only_in_the_partitions_that_tasks_read(bench: KafkaBench) -> None:
     bench.topics.grow(bench.topic("mid"), 4)
     bench.feed(range(70))
@@ -582,6 +565,7 @@ def test_a_batch_reaches_the_driver_completely_in_pieces(bench: KafkaBench) -> N
     assert (sum(pieces), max(pieces) <= 10_000) == (100_000, True)
 
 
+@pytest.mark.long  # test_a_batch_reaches_the_driver_completely_in_pieces shows that no piece is large
 def test_the_rows_of_a_large_batch_are_not_held_by_the_python_of_the_driver(spark: SparkSession) -> None:
     """200 MB of rows: the memory of this process grows by less than half of that. `make bench NAME=kafka-memory` measures ten million."""
     rows = spark.range(0, 2_000_000, 1, 2).select(

@@ -130,7 +130,9 @@ def feed(bench: Bench) -> None:
     )
 
 
-@pytest.mark.parametrize("stream", [TIMED, UNTIMED, BY_EXPRESSION], ids=["event_time", "no event_time", "an expression"])
+@pytest.mark.parametrize(
+    "stream", [TIMED, UNTIMED, pytest.param(BY_EXPRESSION, marks=pytest.mark.long)], ids=["event_time", "no event_time", "an expression"]
+)
 def test_the_watermark_of_a_query_waits_for_the_slowest_of_its_partitions(bench: Bench, starts: GatedStarts, stream: Input) -> None:
     feed(bench)
     running = Running(bench, starts, windowed(stream)).run().flush()
