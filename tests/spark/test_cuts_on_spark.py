@@ -28,7 +28,7 @@ from tests.support.trees import Place
 pytestmark = pytest.mark.spark
 
 IN = Input("in")
-BATCHES = 16
+BATCHES = 12
 RESTARTS = 5
 KEYS = 5
 

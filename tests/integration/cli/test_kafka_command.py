@@ -94,30 +94,83 @@ async def partitions(bootstrap: str, topic: str, properties: Mapping[str, str] |
         await system.close()
 
 
-def test_a_broker_runs_until_it_is_stopped_although_the_command_that_started_it_has_ended(home: Home) -> None:
-    bootstrap, reported = home.call("up", "--port", "0")
-    process = home.process()
-    assert bootstrap == process.bootstrap
-    assert str(process.pid) in reported
-    assert asyncio.run(partitions(bootstrap, "flights", make=3)) == 3
+@pytest.fixture(scope="class")
+def lived_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    kafka_jars()
+    made = Home(tmp_path_factory.mktemp("broker"))
+    yield made
+    made.call("down")
 
-    again, reported = home.call("up")
-    assert again == bootstrap
-    assert "already running" in reported
-    assert home.process() == process
 
-    _, reported = home.call("up", "--port", str(process.port + 1), code=1)
-    assert bootstrap in reported
-    _, reported = home.call("up", "--tls", code=1)
-    assert "stop it first" in reported
+class TestLifeOfABroker:
+    """The tests share one broker, which starts as seldom as they allow, so they run in order."""
 
-    assert home.call("down")[0] == "Kafka is stopped"
-    assert not process.is_alive()
-    assert home.call("down")[0] == "Kafka was not running"
+    def test_data_that_was_not_formatted_completely_is_formatted_again(self, lived_in: Home) -> None:
+        data = lived_in.broker.directory / "data"
+        data.mkdir(parents=True)
+        (data / "meta.properties").write_text("version=1\ncluster.id=half\n")
+        bootstrap, reported = lived_in.call("up", "--port", "0")
+        assert bootstrap == lived_in.process().bootstrap
+        assert str(lived_in.process().pid) in reported
+        assert asyncio.run(partitions(bootstrap, "flights", make=3)) == 3
 
-    assert asyncio.run(partitions(home.call("up", "--port", "0")[0], "flights")) == 3
-    assert "deleted" in home.call("down", "--wipe")[0]
-    assert not home.broker.directory.exists()
+    def test_it_runs_until_it_is_stopped_although_the_command_that_started_it_has_ended(self, lived_in: Home) -> None:
+        process = lived_in.process()
+        again, reported = lived_in.call("up")
+        assert again == process.bootstrap
+        assert "already running" in reported
+        assert lived_in.process() == process
+
+        _, reported = lived_in.call("up", "--port", str(process.port + 1), code=1)
+        assert process.bootstrap in reported
+        _, reported = lived_in.call("up", "--tls", code=1)
+        assert "stop it first" in reported
+
+        assert lived_in.call("down")[0] == "Kafka is stopped"
+        assert not process.is_alive()
+        assert lived_in.call("down")[0] == "Kafka was not running"
+
+    async def test_a_secured_broker_accepts_clients_with_the_password_and_its_certificate(self, lived_in: Home) -> None:
+        broker = Broker(lived_in.directory / "kafka", sasl={"alice": 'se"cr\\et'}, tls=True)
+        process = await broker.up()
+        assert process.secured is not None
+        login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="{}";'
+        right = {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": login.format('se\\"cr\\\\et'),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(broker.certificate),
+        }
+        assert await partitions(process.secured, "flights", right) == 3
+        with pytest.raises(StreamUnavailable):
+            await partitions(process.secured, "flights", {**right, "sasl.jaas.config": login.format("guess")})
+        trusting_nobody = {name: value for name, value in right.items() if "truststore" not in name}
+        with pytest.raises(StreamUnavailable):
+            await partitions(process.secured, "flights", trusting_nobody)
+
+    def test_a_killed_broker_has_its_topics_and_its_certificate_when_it_is_started_again(self, lived_in: Home) -> None:
+        before = lived_in.broker.certificate.read_bytes()
+        killed = lived_in.process()
+        os.kill(killed.pid, signal.SIGKILL)
+        wait_for("the end of the broker", lambda: not killed.is_alive())
+        assert lived_in.broker.running() is None
+        bootstrap, _ = lived_in.call("up", "--port", str(killed.port), "--tls")
+        assert bootstrap == killed.bootstrap
+        assert asyncio.run(partitions(bootstrap, "flights")) == 3
+        assert lived_in.broker.certificate.read_bytes() == before, "clients that trust it must not have to be changed after a restart"
+
+    def test_the_error_about_a_broker_that_ends_has_the_reason(self, lived_in: Home) -> None:
+        lived_in.call("down")
+        (lived_in.broker.directory / "data" / "meta.properties").write_text("version=1\ncluster.id=another\nnode.id=7\n")
+        _, reported = lived_in.call("up", "--port", "0", code=1)
+        assert "the broker ended" in reported
+        assert "node" in reported.split("server.log")[1].lower()
+        assert lived_in.broker.running() is None
+
+    def test_its_topics_are_deleted_when_it_is_told_so(self, lived_in: Home) -> None:
+        assert "deleted" in lived_in.call("down", "--wipe")[0]
+        assert not lived_in.broker.directory.exists()
 
 
 def test_a_broker_is_found_in_the_home_of_the_settings_file(tmp_path: Path) -> None:
@@ -131,34 +184,6 @@ def test_a_broker_is_found_in_the_home_of_the_settings_file(tmp_path: Path) -> N
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=GENEROUS, check=False)
     assert (done.returncode, done.stdout) == (0, "Kafka was not running\ntopics deleted\n")
     assert not files.exists()
-
-
-def test_a_killed_broker_has_its_topics_when_it_is_started_again(home: Home) -> None:
-    bootstrap, _ = home.call("up", "--port", "0")
-    asyncio.run(partitions(bootstrap, "flights", make=3))
-    killed = home.process()
-    os.kill(killed.pid, signal.SIGKILL)
-    wait_for("the end of the broker", lambda: not killed.is_alive())
-    assert home.broker.running() is None
-    assert asyncio.run(partitions(home.call("up", "--port", str(killed.port))[0], "flights")) == 3
-
-
-def test_data_that_was_not_formatted_completely_is_formatted_again(home: Home) -> None:
-    data = home.broker.directory / "data"
-    data.mkdir(parents=True)
-    (data / "meta.properties").write_text("version=1\ncluster.id=half\n")
-    bootstrap, _ = home.call("up", "--port", "0")
-    assert asyncio.run(partitions(bootstrap, "flights", make=1)) == 1
-
-
-def test_the_error_about_a_broker_that_ends_has_the_reason(home: Home) -> None:
-    home.call("up", "--port", "0")
-    home.call("down")
-    (home.broker.directory / "data" / "meta.properties").write_text("version=1\ncluster.id=another\nnode.id=7\n")
-    _, reported = home.call("up", "--port", "0", code=1)
-    assert "the broker ended" in reported
-    assert "node" in reported.split("server.log")[1].lower()
-    assert home.broker.running() is None
 
 
 def test_a_port_that_another_program_uses_is_refused_with_a_remedy(home: Home) -> None:
@@ -217,31 +242,6 @@ async def test_a_broker_that_does_not_answer_is_not_left_running(silent: Home, m
     with pytest.raises(BrokerUnavailable, match="did not answer"):
         await broker.up()
     assert broker.running() is None
-
-
-async def test_a_secured_broker_accepts_clients_with_the_password_and_its_certificate(home: Home) -> None:
-    broker = Broker(home.directory / "kafka", sasl={"alice": 'se"cr\\et'}, tls=True)
-    process = await broker.up()
-    assert process.secured is not None
-    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="{}";'
-    right = {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "PLAIN",
-        "sasl.jaas.config": login.format('se\\"cr\\\\et'),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(broker.certificate),
-    }
-    assert await partitions(process.secured, "flights", right, make=2) == 2
-    with pytest.raises(StreamUnavailable):
-        await partitions(process.secured, "flights", {**right, "sasl.jaas.config": login.format("guess")})
-    trusting_nobody = {name: value for name, value in right.items() if "truststore" not in name}
-    with pytest.raises(StreamUnavailable):
-        await partitions(process.secured, "flights", trusting_nobody)
-
-    before = broker.certificate.read_bytes()
-    await broker.down()
-    await broker.up()
-    assert broker.certificate.read_bytes() == before, "clients that trust it must not have to be changed after a restart"
 
 
 async def test_a_user_whose_name_kafka_cannot_read_is_refused(home: Home) -> None:
