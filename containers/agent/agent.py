@@ -130,7 +130,8 @@ class Agent:
             registered = await (self._as_spare(run) if self._settings.spare else self._register(run))
             if registered is not None:
                 report_exit = True
-                await self._work(run, registered)
+                with self._lifecycle.under_lease():
+                    await self._work(run, registered)
             reason = await self._lifecycle.exit_reason
             report_exit = await self._shut_down() and registered is not None
         except LeaseLost as lost:
@@ -262,7 +263,7 @@ class Agent:
             timedelta(seconds=reply.heartbeat_seconds),
             self._clock,
             fraction,
-            self._on_renewed,
+            self._renewed,
             on_version=self._on_version,
             on_adopted=self._on_adopted,
         )
@@ -271,6 +272,10 @@ class Agent:
         self._lifecycle.in_background(self._follow_notices(), "notices")
         self._lifecycle.in_background(self._reporter.run(), "progress")
         return reply
+
+    def _renewed(self, ends_at: Instant) -> None:
+        self._lifecycle.renewed(ends_at)
+        self._on_renewed(ends_at)
 
     async def _keep_lease(self, lease: LeaseKeeper) -> None:
         match await lease.run():
@@ -370,6 +375,7 @@ class Agent:
             new_watermarks=self._new_watermarks(run),
             log_place=self._settings.log_place,
             disks=LocalDisks(self._settings.disks, self._settings.disk_thresholds),
+            check_lease=self._lifecycle.check_lease,
         )
         queries = self._queries = Queries(self._make_engine(run), context, self._lifecycle.lose_lease)
         self._watermarks = WatermarkReporter(

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from math import inf
 from typing import Any, TypeVar
 
 from containers.agent.failures import StageFailed
@@ -18,6 +20,7 @@ from containers.errors import EXIT_REPEATED_FAILURE, JavaMissing, OperatorsDiffe
 from sluice.client import Refused
 from sluice.clock import Clock
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, StaleRun, Unavailable
+from sluice.core.ids import Instant
 from sluice.installed_spark import PySparkMissing, SparkUnsupported
 
 log = logging.getLogger(__name__)
@@ -29,6 +32,7 @@ EXIT_OK, EXIT_FAILED, EXIT_LEASE_LOST = 0, 1, 3
 RETRY = timedelta(seconds=1)
 """The pause before a request to the coordinator is repeated."""
 
+EXPIRED = "the lease expired while the coordinator was unreachable, or while this process did not run"
 
 _RECURRING = (StateIncompatible, OperatorsDiffer, JavaMissing, PySparkMissing, SparkUnsupported)
 """Errors that would recur at every start of the same code on this machine."""
@@ -56,6 +60,7 @@ class ContainerLifecycle:
         self._connect_timeout = connect_timeout
         self._on_lease_lost = on_lease_lost
         self._background: set[asyncio.Task[None]] = set()
+        self._lease_ends = Instant(inf)
         self.exit_reason: asyncio.Future[ExitReason] = asyncio.get_running_loop().create_future()
 
     @property
@@ -64,22 +69,59 @@ class ContainerLifecycle:
         return self.exit_reason.done()
 
     def exit(self, reason: ExitReason) -> None:
-        """Exit in an orderly way. Only the first reason counts."""
+        """Exit in an orderly way, or immediately if the lease has expired. Only the first reason counts."""
+        if self.exiting:
+            return
+        if self._lease_expired:
+            self.lose_lease(EXPIRED)
+        else:
+            self._exit(reason)
+
+    def _exit(self, reason: ExitReason) -> None:
         if not self.exiting:
             log.info("exiting: %s", reason.reason)
             self.exit_reason.set_result(reason)
 
+    # --- the lease -------------------------------------------------------------------------------------------------
+
+    def renewed(self, ends_at: Instant) -> None:
+        """The lease lasts until then."""
+        self._lease_ends = ends_at
+
+    @property
+    def _lease_expired(self) -> bool:
+        return self._clock.elapsed() >= self._lease_ends
+
+    def check_lease(self, error: object) -> None:
+        """Raises LeaseLost if the lease has expired: the error then follows from that, since another container may act. When a process
+        continues after a suspension, an error may come before the heartbeats notice the end of the lease."""
+        if self._lease_expired:
+            log.info("after the end of the lease: %s", error)
+            raise LeaseLost(EXPIRED)
+
+    @contextmanager
+    def under_lease(self) -> Iterator[None]:
+        """`check_lease` for an error that the block raises."""
+        try:
+            yield
+        except Exception as error:
+            self.check_lease(error)
+            raise
+
     def lose_lease(self, reason: str) -> None:
         """End the process immediately, because it may not write any more."""
         self._on_lease_lost(reason)
-        self.exit(ExitReason(EXIT_LEASE_LOST, reason))
+        self._exit(ExitReason(EXIT_LEASE_LOST, reason))
+
+    # --- work and requests -----------------------------------------------------------------------------------------
 
     def in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run the work concurrently. Its error is a reason to exit."""
 
         async def guarded() -> None:
             try:
-                await work
+                with self.under_lease():
+                    await work
             except LeaseLost as lost:
                 self.lose_lease(str(lost))
             except StaleRun as stale:

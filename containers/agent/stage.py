@@ -46,7 +46,7 @@ class StageRunner:
     batch that fails again with the same error is tried only once more.
 
     `on_started` is called each time the query has started, `on_failure` each time it has failed. `disks`: the disks to check for a lack of
-    room after a failure."""
+    room after a failure. `check_lease` is called with the error first, and raises LeaseLost if the lease has expired."""
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class StageRunner:
         on_started: Callable[[], None] = lambda: None,
         on_failure: Callable[[StageFailure], None] = lambda failure: None,
         disks: LocalDisks = NO_DISKS,
+        check_lease: Callable[[object], None] = lambda error: None,
     ) -> None:
         self.start = start
         self.restarts = 0
@@ -67,6 +68,7 @@ class StageRunner:
         self._on_started = on_started
         self._on_failure = on_failure
         self._disks = disks
+        self._check_lease = check_lease
         self._query: Any = None
         self._token = ""
         self._starting: asyncio.Future[tuple[str, Any]] | None = None
@@ -114,6 +116,7 @@ class StageRunner:
             except (LeaseLost, StateNotLocal, OperatorsDiffer, BadJobFile, CorruptData):
                 raise
             except Exception as error:
+                self._check_lease(error)
                 log.warning("%s does not start", self.start.query, exc_info=error)
                 return "".join(format_exception(error))
         log.info("%s is running under generation %d", self.start.query, self.start.generation)
@@ -148,8 +151,9 @@ class StageRunner:
         return end.result() if end.done() else None
 
     def _after_failure(self, error: str) -> timedelta:
-        """The pause before the next attempt. Raises StageFailed and StateIncompatible."""
+        """The pause before the next attempt. Raises StageFailed, StateIncompatible and LeaseLost."""
         line = headline(error, job_directory())
+        self._check_lease(line)
         if self._disks.explain(error):
             return self._after_full_disk(line, error)
         try:
@@ -209,7 +213,7 @@ class StageRunner:
 class StageContext:
     """What the stages of a container share. `new_aligner`: None for a stage that is not aligned; `new_backup`: None in a run without
     backups; `new_watermarks`: None for a stage that neither writes nor reads an intermediate stream; `trigger`: the shortest time from one
-    batch to the next; `log_place`: where the container's log is, "" if that is not known; `disks`: see `StageRunner`."""
+    batch to the next; `log_place`: where the container's log is, "" if that is not known; `disks` and `check_lease`: see `StageRunner`."""
 
     policy: RestartPolicy
     trigger: timedelta
@@ -220,6 +224,7 @@ class StageContext:
     new_watermarks: Callable[[StageStart], StageWatermarks | None] = lambda start: None
     log_place: str = ""
     disks: LocalDisks = NO_DISKS
+    check_lease: Callable[[object], None] = lambda error: None
 
 
 class Stage:
@@ -308,8 +313,9 @@ class Stage:
             if not await self.prepare() or self._interruptions != interruptions:
                 return
             start = self.start if self.aligner is None else replace(self.start, batch_hooks=(self.aligner, *self.start.batch_hooks))
+            context = self._context
             self.runner = StageRunner(
-                self._engine, start, self._context.policy, self._context.clock, self._on_started, self.failed, self._context.disks
+                self._engine, start, context.policy, context.clock, self._on_started, self.failed, context.disks, context.check_lease
             )
         if self.aligner is not None:
             self.aligner.close()

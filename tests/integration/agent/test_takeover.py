@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from containers.agent.lifecycle import EXIT_LEASE_LOST, EXIT_OK
+from containers.agent.lifecycle import EXIT_LEASE_LOST, EXIT_OK, EXPIRED
 from containers.engine import StageStart
+from containers.errors import OffsetsTrimmed
 from sluice.core.ids import ExecutionContainerId, RunId, TaskName
 from tests.support.agents import Incarnation, Place, place
 from tests.support.engines import FakeEngine, FakeQuery, soon
+from tests.support.fakes import FakeClock
 
 
 @pytest.fixture
@@ -111,6 +113,23 @@ async def test_progress_under_a_former_generation_ends_its_container(there: Plac
     await query.commits(1)
     assert (await container.ending()).exit_code == EXIT_LEASE_LOST
     assert "no longer owns it" in container.lost[0]
+
+
+async def test_a_container_that_continues_after_its_lease_and_finds_its_records_trimmed_ends_because_of_the_lease(there: Place) -> None:
+    run_id, clock, engine, wire, suspended = await there.deploy(), FakeClock(), FakeEngine(), there.new_wire(), threading.Event()
+
+    def resumes(start: StageStart) -> None:
+        suspended.wait()
+        clock.advance(300)
+        raise OffsetsTrimmed("records 3 to 34 are needed and were deleted")
+
+    engine.on_start = resumes
+    wire.hold("/containerHeartbeat")
+    container = there.start(run_id, "c1", engine=engine, wire=wire, clock=clock)
+    await soon(wire.held.wait())
+    suspended.set()
+    assert (await container.ending()).exit_code == EXIT_LEASE_LOST
+    assert container.lost == [EXPIRED]
 
 
 # --- a new deployment ------------------------------------------------------------------------------------------------

@@ -44,12 +44,14 @@ START = StageStart(
 class Bench:
     """A stage runner with a fake engine and a fake clock."""
 
-    def __init__(self, policy: RestartPolicy, engine: FakeEngine | None = None) -> None:
+    def __init__(
+        self, policy: RestartPolicy, engine: FakeEngine | None = None, check_lease: Callable[[object], None] = lambda error: None
+    ) -> None:
         self.clock = FakeClock()
         self.engine = engine or FakeEngine()
         self.on_loop = AsyncEngine(self.engine)
         self.failures: list[StageFailure] = []
-        self.runner = StageRunner(self.on_loop, START, policy, self.clock, on_failure=self.failures.append)
+        self.runner = StageRunner(self.on_loop, START, policy, self.clock, on_failure=self.failures.append, check_lease=check_lease)
         self.forced = threading.Event()
 
     def runs(self) -> asyncio.Task[None]:
@@ -209,6 +211,21 @@ async def test_an_error_that_no_restart_can_fix_is_raised_immediately(error: typ
     with pytest.raises(error, match="a reason"):
         await soon(bench.runs())
     assert len(bench.engine.tries) == 1
+
+
+async def test_a_failure_after_the_end_of_the_lease_is_neither_counted_nor_reported_nor_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def expired(error: object) -> None:
+        raise LeaseLost("the lease expired")
+
+    bench = Bench(RestartPolicy(5, TINY), check_lease=expired)
+    run = bench.runs()
+    query = await bench.engine.started()
+    with caplog.at_level(logging.WARNING):
+        await query.ends("OffsetsTrimmed: records 3 to 34 are needed and were deleted")
+        with pytest.raises(LeaseLost):
+            await soon(run)
+    assert bench.failures == []
+    assert not caplog.records
 
 
 async def test_an_end_that_is_reported_before_the_start_has_returned_is_not_lost() -> None:
