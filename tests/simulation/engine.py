@@ -139,6 +139,8 @@ class SimulatedEngine(CountingEngine):
     on_kill: Callable[[], None] = lambda: None
     on_works: Callable[[StageStart], None] = lambda start: None
     """A query starts, or a batch of it."""
+    lease_expired: Callable[[], bool] = lambda: False
+    """Whether the lease has ended on true time, and no thread of the process can have seen that."""
     steps: int = 0
     interrupted: float = INTERRUPTED
     interruptions: Sequence[float] = INTERRUPTIONS
@@ -190,6 +192,9 @@ class SimulatedEngine(CountingEngine):
                 if not query.stopped:
                     query.stopped = True
                     query.callbacks.on_end(query.token, f"{type(error).__name__}: {error}")
+
+    def _lease_expired(self) -> bool:
+        return self.lease_expired()
 
     def _run(self, start: StageStart, batch: int, text: str | None) -> None:
         self.on_works(start)

@@ -536,6 +536,7 @@ class World:
                 event_times=self.event_times,
                 on_kill=lambda: self.kill(made[0], "between two steps"),
                 on_works=lambda start: self._check_only_holder(made[0], start),
+                lease_expired=lambda: self._unaware(made[0]),
                 records=self.records,
             )
             made[0].engines.append(engine)
@@ -634,10 +635,14 @@ class World:
         if lasted <= SURVIVED:
             self.broken.append(f"{container.name} has lost its lease after {lasted:.1f} s of disturbance")
 
+    def _unaware(self, container: Container) -> bool:
+        """Whether the lease of a container has ended on true time, and it does not know that yet. A thread that was frozen may take a step
+        at the moment of the thaw, before any other can see that the lease has ended; sinks refuse what it writes."""
+        return self.now >= container.lease_ends and self.loop.time() - container.thawed_at < A_STEP
+
     def _check_only_holder(self, container: Container, start: StageStart) -> None:
-        """Check that no other container whose lease has not ended runs the same stage of the same task. A thread that was frozen may take a
-        step at the moment of the thaw, before any other can see that the lease has ended; sinks refuse what it writes."""
-        if self.loop.time() - container.thawed_at < A_STEP:
+        """Check that no other container whose lease has not ended runs the same stage of the same task."""
+        if self._unaware(container):
             return
         for other in self.containers:
             if other is container or not other.running or self.now >= other.lease_ends:

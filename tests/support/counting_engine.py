@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 
 from containers.engine import Batch, Emptied, Kept, StageStart
-from containers.errors import StateNotLocal
+from containers.errors import OffsetsTrimmed, StateNotLocal
 from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect, mark_emptied, read_offset_log, write_offset_log
 from containers.state.offsets.offsetlog import advance
 from sluice.core.errors import LeaseLost
@@ -321,7 +321,8 @@ class CountingEngine(DiskEngine):
             each.before_write(batch)
         self.ledger.reads(start.lineage, batch, begin, end)
         self.ledger.ends |= {(stream, partition): offset for partition, offset in end.items()}
-        self.ledger.meets(start, added)
+        if not self._lease_expired():
+            self.ledger.meets(start, added)
         self._step()
         self._append(start, batch, out)
         self._step()
@@ -336,13 +337,18 @@ class CountingEngine(DiskEngine):
         assert self._callbacks is not None
         self._callbacks.on_batch(self._report(start, batch, end))
 
+    def _lease_expired(self) -> bool:
+        """Whether what a batch reads does not count, because the container may not act any more, and sinks refuse what it writes."""
+        return False
+
     def _check_present(self, start: StageStart, batch: int, begin: Ends, end: Ends) -> None:
         """Fail if records of the batch were deleted, as Spark's sources do."""
         (stream,) = start.declared.stage.reads
         earliest = self.ledger.log.earliest(stream) if isinstance(self.ledger.log, Log) else {}
         trimmed = {each: (begin[each], first) for each, first in earliest.items() if begin.get(each, first) < min(first, end.get(each, 0))}
         if trimmed:
-            raise self.ledger.fault(f"batch {batch} of {start.query} needs records of {stream} that were trimmed: {trimmed}")
+            what = f"batch {batch} of {start.query} needs records of {stream} that were trimmed: {trimmed}"
+            raise OffsetsTrimmed(what) if self._lease_expired() else self.ledger.fault(what)
 
     def _append(self, start: StageStart, batch: int, out: Mapping[str, int]) -> None:
         (stream,) = start.declared.stage.writes
