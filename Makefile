@@ -30,23 +30,22 @@ test-long: $(VENV)/test.stamp $(VENV)/classes.stamp
 test-s3a: $(VENV)/test.stamp java
 	SLUICE_TEST_S3A=1 $(BIN)/python -m pytest -q tests/attached/test_s3a_checkpoints.py
 
-# The whole system in virtual time, with faults: make simulate SEEDS=1000 FROM=0, or one seed with what happened: make simulate SEED=7 TRACE=1
-# See docs/simulation.md for ONLY, NO_SHRINK, COVERAGE, YEAR and FAULTS.
+# The whole system in virtual time, with faults: new seeds with make simulate SEEDS=1000, or one with what happened: make simulate SEED=7 TRACE=1
+# See docs/simulation.md for FROM, ONLY, NO_SHRINK, COVERAGE, YEAR and FAULTS.
 SEEDS ?= 100
-FROM ?= 0
 VERBS := coordinator/drains,coordinator/fleet,coordinator/jobmodels,coordinator/runs,coordinator/snapshots,containers/agent,containers/state
 simulate: $(VENV)/test.stamp
 ifdef FAULTS
 	$(BIN)/python -m tests.simulation.removed_fixes $(filter-out 1,$(FAULTS))
 else ifdef COVERAGE
 	$(BIN)/python -m coverage run --data-file=$(VENV)/simulation.coverage --concurrency=greenlet --source=$(VERBS) \
-	    -m tests.simulation --workers 1 --seeds $(SEEDS) --from $(FROM)
+	    -m tests.simulation --workers 1 --seeds $(SEEDS) $(if $(FROM),--from $(FROM))
 	$(BIN)/python -m coverage report --show-missing --data-file=$(VENV)/simulation.coverage
 	$(BIN)/python -m tests.simulation.coverage_report $(VENV)/simulation.coverage
 else ifdef YEAR
 	$(BIN)/python -m tests.simulation.year $(if $(filter-out 1,$(YEAR)),--days $(YEAR))
 else
-	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --from $(FROM)) $(if $(ONLY),--only $(ONLY)) \
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) $(if $(FROM),--from $(FROM))) $(if $(ONLY),--only $(ONLY)) \
 	    $(if $(TRACE),--trace) $(if $(NO_SHRINK),--no-shrink)
 endif
 

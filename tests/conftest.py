@@ -22,7 +22,7 @@ from tests.support.fakes import FakeClock
 from tests.support.jvm_starts import JvmStarts
 from tests.support.preloaded import Preloaded
 from tests.support.processes import starting_with
-from tests.support.reports import summaries, times_of_folders
+from tests.support.reports import times_of_folders
 from tests.support.s3servers import S3_CREDENTIALS, S3Server
 from tests.support.servers import NotInstalled, Postgres
 from tests.support.shared_servers import ServersOfController, SharedServers
@@ -93,7 +93,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     reports = [each for every in terminalreporter.stats.values() for each in every if isinstance(each, pytest.TestReport)]
-    for line in (*summaries(reports), *times_of_folders(reports)):
+    for line in times_of_folders(reports):
         terminalreporter.write_line(line)
     if starts := config.stash[JVMS].end():
         terminalreporter.write_line(starts)

@@ -44,7 +44,7 @@ def show_fewest(seed: int, kinds: Sequence[str], count: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="simulate", description="Simulate the whole system with faults, once for each seed.")
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
-    parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed")
+    parser.add_argument("--from", dest="first", type=int, help="the first seed; new ones without it")
     parser.add_argument("--seed", type=int, help="only this seed")
     parser.add_argument("--only", help="of this seed only the faults with these numbers: 3,7,12")
     parser.add_argument("--kinds", default="", help="only faults of these kinds: kill_container,drain")
@@ -69,8 +69,10 @@ def main() -> int:
         if outcome.broken and not options.trace and not options.no_shrink:
             show_fewest(options.seed, kinds, options.faults)
         return 1 if outcome.broken else 0
+    first = int(time.time()) if options.first is None else options.first
+    print(f"seeds from {first}", file=sys.stderr, flush=True)
     faults: list[Counter[str]] = []
-    for outcome in outcomes(range(options.first, options.first + options.seeds), kinds, options.faults, options.workers, options.seconds):
+    for outcome in outcomes(range(first, first + options.seeds), kinds, options.faults, options.workers, options.seconds):
         run += 1
         faults.append(outcome.faults)
         if outcome.broken:
@@ -80,7 +82,7 @@ def main() -> int:
                 break
         if run % PROGRESS == 0:
             print(f"{run} seeds in {time.monotonic() - began:.0f} s, {len(failed)} failed", file=sys.stderr, flush=True)
-    print(f"{run} seeds from {options.first} in {time.monotonic() - began:.0f} s, {len(failed)} failed: {sorted(failed)}")
+    print(f"{run} seeds from {first} in {time.monotonic() - began:.0f} s, {len(failed)} failed: {sorted(failed)}")
     rare = show_shares(faults, set(kinds) - {EVENT_TIMES} or FAULTS.keys())
     if failed and not options.no_shrink:
         show_fewest(min(failed), kinds, options.faults)

@@ -58,16 +58,17 @@ def removed_fixes() -> Sequence[RemovedFix]:
     return [read_diff(file) for file in sorted(DIFFS.glob("*.diff"))]
 
 
-def found_by(removed: RemovedFix, most: int | None = None) -> str:
-    """The first seed that fails without the fix, and what breaks; empty if none fails. `most`: how many seeds are tried; by default all.
-    Raises RuntimeError if the seed fails with the fix, too."""
+def found_by(removed: RemovedFix, *, known: bool = False) -> str:
+    """The first seed that fails without the fix, and what breaks; empty if none fails. `known`: only the one in `Found` is tried. Raises
+    RuntimeError if the seed fails with the fix, too."""
     with tempfile.TemporaryDirectory(prefix="removed-fix-") as name:
         tree = Path(name)
         for part in COPIED:
             shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
         subprocess.run(["git", "apply", str(removed.file)], cwd=tree, check=True)
         found = "" if removed.found is None else _first_broken(tree, removed, removed.found, 1)
-        found = found or _first_broken(tree, removed, removed.first, removed.seeds if most is None else min(most, removed.seeds))
+        if not known:
+            found = found or _first_broken(tree, removed, removed.first, removed.seeds)
         if found and (broken := _first_broken(ROOT, removed, int(found.partition(":")[0].removeprefix("seed ")), 1)):
             raise RuntimeError(f"the seed also fails with the fix: {broken}")
         return found

@@ -1,21 +1,11 @@
-"""What tests add to the end of the output of pytest."""
+"""The times of the tests, at the end of the output of pytest."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
-
-SUMMARY = "summary"
-"""The property of a test whose value is a line at the end of the output, also when the test ran in another process."""
-
-
-def summaries(reports: Iterable[pytest.TestReport]) -> Iterator[str]:
-    for each in reports:
-        if each.when == "call":
-            yield from (str(value) for name, value in each.user_properties if name == SUMMARY)
-
 
 def times_of_folders(reports: Sequence[pytest.TestReport]) -> Iterator[str]:
     """The seconds of the tests of each folder, summed over all workers, if there are several folders."""
