@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.workermanage import WorkerController
 
-# No deadline, so that a busy machine fails no test. HYPOTHESIS_PROFILE=thorough tries more examples.
-settings.register_profile("quick", deadline=None, max_examples=40)
-settings.register_profile("thorough", deadline=None)
+# No deadline, so that a busy machine fails no test, and the same examples each time. HYPOTHESIS_PROFILE=thorough draws new ones, and more.
+settings.register_profile("quick", deadline=None, max_examples=40, derandomize=True)
+settings.register_profile("thorough", deadline=None, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # JVMs of tests live for seconds: the optimising compiler would take a quarter of their CPU time, and loading classes two fifths.
