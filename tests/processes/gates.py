@@ -53,10 +53,15 @@ class Gate:
         self._directory.mkdir(parents=True, exist_ok=True)
 
     def await_batch(self) -> None:
-        wait_for("a batch at the gate", (self._directory / "reached").exists, 180)
+        wait_for("a batch at the gate", (self._directory / "reached").exists, 600)
 
     def open(self) -> None:
         (self._directory / "open").touch()
+
+    def close(self) -> None:
+        """For the next batch, while none runs."""
+        for each in ("open", "reached"):
+            (self._directory / each).unlink(missing_ok=True)
 
 
 def tree(watchdog: subprocess.Popen[bytes], driver: psutil.Process) -> list[int]:

@@ -17,11 +17,11 @@ import yaml
 from tests.processes.stage import Stage, stage
 from tests.support.processes import ROOT, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SCRIPT = ROOT / "deploy" / "ci" / "upgrade.sh"
 WORKFLOW = ROOT / "deploy" / "ci" / "workflow.yml"
-GENEROUS = 300.0
+GENEROUS = 600.0
 
 COPIES = """
 from sluice import Job
@@ -73,7 +73,7 @@ class Pipeline:
             "SLUICE_COORDINATOR_URL": f"http://127.0.0.1:9,{scene.url}",  # the first one does not answer
             "SLUICE_TOKEN": token_of(scene, "deployer", "operator"),
             "DRAIN_UUID": uuid,
-            "WATCH_SECONDS": "280",
+            "WATCH_SECONDS": "580",
             "START_CONTAINERS": f'echo "$VERSION $SLUICE_RUN_ID" >>"{self.asks}"',
         }
         with self.log.open("wb") as out:

@@ -19,7 +19,7 @@ from tests.processes.stage import Stage
 from tests.support.former_release import TODAY, Release, release_0_1
 from tests.support.processes import await_answer, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.long]
 
 JOB = WINDOWS.replace("from sluice import", "from containers import")
 """A window stays open until the drain: a total is exact only if its state survived everything before."""
@@ -46,7 +46,7 @@ class MixedReleases(Stage):
         """Stop the coordinator and start one of that release on the same database and log."""
         assert self.coordinator is not None
         self.coordinator.send_signal(signal.SIGTERM)
-        assert self.coordinator.wait(30) == 0
+        assert self.coordinator.wait(600) == 0
         self.start_coordinator_of(release)
 
     def deploy_with(self, release: Release) -> None:
@@ -72,7 +72,7 @@ class MixedReleases(Stage):
         """Feed numbers, and wait until the container's first stage has written all that were fed, each once."""
         self.feed(count)
         fed = sum(self.log.latest("numbers").values())
-        wait_for(f"{fed} records in the middle", lambda: sum(self.log.latest("middle").values()) == fed, 180)
+        wait_for(f"{fed} records in the middle", lambda: sum(self.log.latest("middle").values()) == fed, 600)
 
     def grow(self, partitions: int) -> None:
         """Grow the input, and wait until the partition monitor has found it and the container has adopted it."""
@@ -82,7 +82,7 @@ class MixedReleases(Stage):
             run = self.get(f"/runs/{self.run_id}")
             return run["adoption"]["version"] == 2 and run["adoption"]["allOn"] == 2 and all(task["holder"] for task in run["tasks"])
 
-        wait_for("the adoption of the grown model", adopted, 120)
+        wait_for("the adoption of the grown model", adopted, 600)
 
     def kill_and_lose_disk(self, container: subprocess.Popen[bytes]) -> None:
         """Wait until the windows of all numbers are backed up; then kill the container and delete its disk."""
@@ -92,15 +92,15 @@ class MixedReleases(Stage):
             read = sum(each["offset"] for snapshot in snapshots if snapshot["head"] for each in snapshot["offsets"])
             return bool(read == sum(self.log.latest("middle").values()))
 
-        wait_for("a snapshot of all windows", backed_up, 120)
+        wait_for("a snapshot of all windows", backed_up, 600)
         self.driver_of(container).kill()
-        assert container.wait(60) == 1
+        assert container.wait(600) == 1
         self.lose_disk()
 
     def drain(self, container: subprocess.Popen[bytes]) -> None:
         answer = self.http.post("/drain", json={"runId": self.run_id, "drainMode": "DEFAULT"})
         assert answer.status_code == 202, answer.text
-        assert container.wait(180) == 0
+        assert container.wait(600) == 0
         assert self.get(f"/drain/{answer.json()['uuid']}")["phase"] == "DRAINED"
         assert self.get(f"/runs/{self.run_id}")["state"] == "DRAINED"
 

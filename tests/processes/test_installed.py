@@ -21,7 +21,7 @@ from tests.support.deployed import ROOT, entrypoint, health_command, image_envir
 from tests.support.processes import free_port, kill_whole, wait_for
 from tests.support.servers import NotInstalled
 
-GENEROUS = 120.0
+GENEROUS = 600.0
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,13 @@ def test_a_job_runs_from_the_installation_and_stops_cleanly(installed: Installed
     job.write_text(TOY)
     assert not installed.is_healthy()
     with installed.started("coordinator") as coordinator:
-        wait_for("a healthy coordinator", installed.is_healthy)
+        wait_for("a healthy coordinator", installed.is_healthy, GENEROUS)
         installed.environment["SLUICE_COORDINATOR_URL"] = f"http://127.0.0.1:{installed.environment['SLUICE_PORT']}"
         installed.run("log", "create", "numbers", "--partitions", "2")
         installed.run("log", "append", "numbers", typed="one\ntwo\nthree\n")
         run = installed.run("deploy", str(job)).strip()
         with installed.started("container", str(job), SLUICE_RUN_ID=run, SLUICE_SPARK_MASTER="local[1]") as container:
-            wait_for("the job's output", lambda: sum(Log(installed.home / "log").latest("out").values()) == 3, 200)
+            wait_for("the job's output", lambda: sum(Log(installed.home / "log").latest("out").values()) == 3, GENEROUS)
             container.send_signal(signal.SIGTERM)
             assert container.wait(GENEROUS) == 0
         assert sorted(installed.run("log", "cat", "out").split()) == ["one", "three", "two"]
@@ -113,20 +113,6 @@ def test_the_installation_contains_a_class_archive_for_its_java_and_its_spark(in
     before = there.stat()
     assert Path(installed.run("class-archive").strip()) == there
     assert there.stat() == before
-
-
-def test_a_job_file_in_an_empty_directory_runs_with_one_command(installed: Installed) -> None:
-    (installed.home / "job.py").write_text(TOY)
-    del installed.environment["SLUICE_HOME"]  # as for a new user: everything is in .sluice
-    log = Log(installed.home / ".sluice" / "log")
-    log.directory.mkdir(parents=True)
-    installed.run("log", "create", "numbers", "--partitions", "2")
-    installed.run("log", "append", "numbers", typed="one\ntwo\nthree\n")
-    with installed.started("run", "job.py", "--port", "0", SLUICE_SPARK_MASTER="local[1]") as run:
-        wait_for("the job's output", lambda: (log.directory / "out.db").exists() and sum(log.latest("out").values()) == 3, 200)
-        run.send_signal(signal.SIGINT)
-        assert run.wait(GENEROUS) == 0
-    assert sorted(installed.run("log", "cat", "out").split()) == ["one", "three", "two"]
 
 
 def test_the_installation_contains_only_the_three_packages_of_sluice(installed: Installed) -> None:

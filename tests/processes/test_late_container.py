@@ -17,7 +17,7 @@ from sluice.streams.log import Record, Writer
 from tests.processes.kafkastage import stage_on_kafka
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 PARTITIONS = 6
 ORDERS = 60_000
@@ -112,7 +112,7 @@ def test_a_container_that_starts_late_loses_no_order_whether_the_event_time_is_n
         assert expected.total() == ORDERS
         half = (ORDERS + CUSTOMERS * PARTITIONS) // 2
         scene.start_container(0)
-        wait_for("the first container's half", lambda: all(sum(topics.latest(stream).values()) >= half for stream in BETWEEN), 120)
+        wait_for("the first container's half", lambda: all(sum(topics.latest(stream).values()) >= half for stream in BETWEEN), 600)
         time.sleep(LATE_SECONDS)  # meanwhile the readers of the first container advance as far as they may
         scene.start_container(1)
         for output in OUTPUTS:

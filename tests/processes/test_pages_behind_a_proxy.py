@@ -138,4 +138,4 @@ def test_event_streams_end_when_the_coordinator_is_stopped(guarded: Running) -> 
     with watching(guarded, token(guarded, "viewer")[1]) as lines:
         guarded.process.send_signal(signal.SIGTERM)
         await_end(lines)
-    assert guarded.process.wait(60) == 0
+    assert guarded.process.wait(600) == 0

@@ -1,21 +1,26 @@
-"""The README's job and its commands, copied into an empty folder and run unchanged."""
+"""The README's job and its commands, copied into an empty folder and run unchanged, the last one on a terminal."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from sluice.streams.log import Log
 from tests.support.deployed import ROOT
-from tests.support.processes import kill_whole, wait_for
+from tests.support.processes import wait_for
+from tests.support.terminal import SHOW_CURSOR, at_terminal
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 README = (ROOT / "README.md").read_text()
-GENEROUS = 120.0
+GENEROUS = 600.0
+COLUMNS = 80
 
 
 def blocks(language: str) -> list[str]:
@@ -23,7 +28,7 @@ def blocks(language: str) -> list[str]:
     return [text for of, text in re.findall(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S) if of == language]
 
 
-def test_the_job_of_the_readme_runs_in_an_empty_folder(tmp_path: Path) -> None:
+def test_the_job_of_the_readme_runs_in_an_empty_folder_and_a_table_of_it_is_updated_in_place_until_ctrl_c(tmp_path: Path) -> None:
     job, _ = blocks("python")
     (commands,) = (block.splitlines() for block in blocks("") if "sluice run job.py" in block)
     *preparations, run = commands
@@ -35,16 +40,26 @@ def test_the_job_of_the_readme_runs_in_an_empty_folder(tmp_path: Path) -> None:
         subprocess.run(command, shell=True, cwd=tmp_path, env=environment, check=True, timeout=GENEROUS)
 
     log = Log(tmp_path / ".sluice" / "log")
-    with (tmp_path / "run.log").open("wb") as out:
-        running = subprocess.Popen(
-            [*shlex.split(run), "--port", "0"], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out
-        )
-    try:
-        wait_for("the counts", lambda: (log.directory / "counts.db").exists() and sum(log.latest("counts").values()) == 4, GENEROUS)
-        running.send_signal(signal.SIGINT)
-        assert running.wait(GENEROUS) == 0
-    finally:
-        kill_whole(running)
+    command = ["env", "--ignore-environment", f"--chdir={tmp_path}", *(f"{name}={value}" for name, value in environment.items())]
+    with at_terminal([*command, "TERM=xterm-256color", *shlex.split(run), "--port", "0"], columns=COLUMNS) as terminal:
+        terminal.until("container-0")
+        terminal.until("1/1")
+
+        def counted() -> bool:
+            terminal.read()
+            return (log.directory / "counts.db").exists() and sum(log.latest("counts").values()) == 4
+
+        wait_for("the counts", counted, GENEROUS)
+        terminal.press_ctrl_c()
+        assert "STOPPED" in terminal.until(SHOW_CURSOR)
+        assert terminal.process.wait(GENEROUS) == 0
+    lines = terminal.text.splitlines()
+    assert any(re.fullmatch(r"coordinator http://127\.0\.0\.1:\d+", line) for line in lines)
+    assert any(re.fullmatch(r"run word-count-\S+", line) for line in lines)
+    assert any(re.fullmatch(r"pages http://127\.0\.0\.1:\d+/ui/jobs/word-count", line) for line in lines)
+    assert any(line.split()[:2] == ["PROCESS", "STATE"] for line in lines)
+    assert not [line for line in lines if len(line.removesuffix("^C")) > COLUMNS]  # the terminal echoes it
+    assert "Traceback" not in terminal.text
 
     (cat,) = re.findall(r"`(sluice \w+ cat counts)`", README)
     printed = subprocess.run(shlex.split(cat), cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout

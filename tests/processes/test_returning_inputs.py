@@ -13,7 +13,7 @@ from sluice.streams.log import Record, Writer, partition_of
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 RB_ALONE = """
 from sluice import Job
@@ -61,9 +61,9 @@ class Versions:
         scene.deploy()
         _, watchdog = scene.start_container(SLUICE_TRIGGER_SECONDS="0.3")
         last = {key for stream, count in keys.items() for key in self._send(stream, count)}
-        wait_for("the last keys", lambda: last <= self.written().keys(), 300)
+        wait_for("the last keys", lambda: last <= self.written().keys(), 600)
         scene.http.post(f"/runs/{scene.run_id}/stop").raise_for_status()
-        assert watchdog.wait(120) == 0
+        assert watchdog.wait(600) == 0
 
     def _send(self, stream: str, count: int) -> set[str]:
         log = self._scene.log

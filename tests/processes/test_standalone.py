@@ -19,7 +19,9 @@ from tests.support.coordinators import running
 from tests.support.processes import tail, wait_for
 from tests.support.sparkservers import SHORT_LIVED, spark_master, spark_worker
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+GENEROUS = 600.0
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,43 +79,52 @@ def scene(root: Path, master: str) -> Iterator[Stage]:
         yield made
 
 
-class TestOnAStandaloneCluster:
-    """The steps share their processes, so they run in order."""
+def run_and_kill(scene: Stage, master: str) -> None:
+    """Every record goes through the executors, and they end when the driver is killed."""
+    _, watchdog = scene.start_container(SLUICE_SPARK_MASTER=master)
+    scene.feed(400)
+    scene.await_all_written(GENEROUS)
+    left = executors(master)
+    assert len(left) == 1
+    assert list((scene.root / "home" / "state").glob(".shared-*")) == []
+    driver = scene.driver_of(watchdog)
+    driver.kill()
+    assert watchdog.wait(GENEROUS) == 1
+    assert session_members(driver.pid) == []
+    _, alive = psutil.wait_procs(left, GENEROUS)
+    assert alive == []
 
-    first: tuple[str, subprocess.Popen[bytes]]
+
+def test_every_record_goes_through_the_executors_of_the_cluster_once_and_they_end_when_the_driver_is_killed(
+    scene: Stage, master: str, worker: None
+) -> None:
+    run_and_kill(scene, master)
+
+
+@pytest.mark.long
+class TestOnAStandaloneCluster:
+    """The steps share their processes, so they run in order. In `make test`, tests/unit/spark/test_executors.py has the shared directories,
+    and tests/spark/test_executors_elsewhere.py the reason of a session that does not start.
+    """
 
     def test_an_invalid_master_ends_the_container_with_the_reason_in_the_api(self, scene: Stage) -> None:
         execution_id, watchdog = scene.start_container(SLUICE_SPARK_MASTER="sprak://127.0.0.1:7077")
-        assert watchdog.wait(180) == 1
+        assert watchdog.wait(GENEROUS) == 1
         reason = scene.incarnation(execution_id).reason
         assert reason.startswith("Spark cannot be started in the container. there is no session under the master sprak://127.0.0.1:7077: ")
 
-    def test_every_record_goes_through_the_executors_of_the_cluster_once(self, scene: Stage, master: str, worker: None) -> None:
-        type(self).first = scene.start_container(SLUICE_SPARK_MASTER=master)
-        scene.feed(400)
-        scene.await_all_written(300)
-        assert len(executors(master)) == 1
-        assert list((scene.root / "home" / "state").glob(".shared-*")) == []
-
-    def test_when_the_driver_is_killed_its_executors_end_too(self, scene: Stage, master: str) -> None:
-        driver = scene.driver_of(self.first[1])
-        left = executors(master)
-        driver.kill()
-        assert self.first[1].wait(60) == 1
-        assert session_members(driver.pid) == []
-        _, alive = psutil.wait_procs(left, 60)
-        assert alive == []
-
-    def test_the_next_container_continues_without_the_disk_and_stops_cleanly(self, scene: Stage, master: str) -> None:
+    def test_the_next_container_continues_without_the_disk_and_stops_cleanly(self, scene: Stage, master: str, worker: None) -> None:
+        if scene.fed == 0:
+            run_and_kill(scene, master)
         scene.lose_disk()
         execution_id, watchdog = scene.start_container(SLUICE_SPARK_MASTER=master)
         scene.feed_again(0, 100)  # a stage that had lost its state would write these again
         scene.feed(200)
-        scene.await_all_written(300)
+        scene.await_all_written(GENEROUS)
         assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
-        assert watchdog.wait(120) == 0
+        assert watchdog.wait(GENEROUS) == 0
         assert scene.incarnation(execution_id).exit_code == 0
-        wait_for("the executors' end", lambda: not executors(master), 60)
+        wait_for("the executors' end", lambda: not executors(master), GENEROUS)
 
     def test_an_executor_without_the_state_directory_is_refused_when_it_joins_and_when_a_container_starts(
         self, scene: Stage, master: str
@@ -122,13 +133,13 @@ class TestOnAStandaloneCluster:
         state = scene.root / "home" / "state"
         blind = f"on 127.0.0.1: {state} (SLUICE_STATE_DIR): it does not see what the driver wrote there"
         execution_id, watchdog = scene.start_container(SLUICE_SPARK_MASTER=master)
-        wait_for("its tasks", lambda: scene.holds_all(execution_id))
+        wait_for("its tasks", lambda: scene.holds_all(execution_id), GENEROUS)
         with spark_worker(scene.root, master, hidden=state):
-            assert watchdog.wait(180) == 1
+            assert watchdog.wait(GENEROUS) == 1
             assert blind in scene.incarnation(execution_id).reason
 
             late, refused = scene.start_container(SLUICE_SPARK_MASTER=master)
-            assert refused.wait(180) == 1
+            assert refused.wait(GENEROUS) == 1
             reported = scene.incarnation(late).reason
             assert reported.startswith("A directory that the executors must share with the driver is not the same one for all of them.")
             assert blind in reported
@@ -155,7 +166,7 @@ def test_the_flights_job_gives_the_same_totals_on_a_standalone_cluster(tmp_path:
         env={**os.environ, "SLUICE_SPARK_MASTER": master, "SLUICE_SPARK_CONF": json.dumps({**EXECUTORS, "spark.cores.max": "1"})},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1500,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -195,10 +206,10 @@ def test_a_script_has_backed_up_checkpoints_if_all_its_executors_share_their_dir
             orders.feed("book", "pen")
             orders.await_counts()
             with spark_worker(tmp_path, master, hidden=orders.disk(0)):
-                assert process.wait(180) == 0, tail(log)  # the query is stopped when an executor joins that does not see the directory
+                assert process.wait(GENEROUS) == 0, tail(log)  # the query is stopped when an executor joins that does not see the directory
                 assert "it does not see what the driver wrote there" in log.read_text()
                 refused, log = orders.start(0)
-                assert refused.wait(180) == 1
+                assert refused.wait(GENEROUS) == 1
                 assert "executors must share these paths with the driver" in log.read_text()
         finally:
             orders.end()

@@ -17,7 +17,7 @@ from tests.processes.stage import Stage, stage
 from tests.support.coordinators import Container
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 HOUR = 3600
 OUTAGE_SECONDS = 20
@@ -86,7 +86,7 @@ class Hours:
 
     def feed_and_route(self, times: Mapping[int, int]) -> None:
         all_of_them = self.feed(times)
-        wait_for("all rows routed", lambda: sum(self._scene.log.latest("middle").values()) >= all_of_them, 180)
+        wait_for("all rows routed", lambda: sum(self._scene.log.latest("middle").values()) >= all_of_them, 600)
 
     @property
     def fed_until(self) -> int:
@@ -105,7 +105,7 @@ class Hours:
     def await_closed(self) -> None:
         """Wait until all windows are closed that records of the newest two hours do not keep open; these windows are complete."""
         closed = {each for each in self.fed if each[0] < (self._blocks * HOURS - 3) * HOUR}
-        wait_for("the windows to be closed", lambda: self.counted().keys() >= closed, 180)
+        wait_for("the windows to be closed", lambda: self.counted().keys() >= closed, 600)
         counted = self.counted()
         assert {window: counted[window] for window in closed} == {window: self.fed[window] for window in closed}
 
@@ -124,7 +124,7 @@ def started(scene: Stage, slot: int = 0, disk: str = "disk", **settings: str) ->
 
 def await_drained(scene: Stage, mode: str) -> None:
     uuid = drain(scene, mode)
-    wait_for("the end of the drain", lambda: phase(scene, uuid) in ("DRAINED", "FAILED"), 180)
+    wait_for("the end of the drain", lambda: phase(scene, uuid) in ("DRAINED", "FAILED"), 600)
     assert phase(scene, uuid) == "DRAINED"
 
 
@@ -156,22 +156,22 @@ def test_no_row_is_late_through_a_fail_over_growth_a_lost_disk_and_a_roll_back(s
     hours.await_closed()
 
     scene.driver_of(container.process).kill()
-    container.process.wait(60)
+    container.process.wait(600)
     container = started(scene, disk="empty")
     hours.feed_and_route({0: 1, 1: SLOW, 2: SLOW, 3: 1})
     await_drained(scene, "KEEP_STATE")
-    assert container.process.wait(60) == 0
+    assert container.process.wait(600) == 0
 
     scene.job_file.write_text(FAILING)
     scene.deploy()
     container = started(scene, SLUICE_MAX_RESTARTS="0", disk="empty")
     hours.feed({0: 1, 1: SLOW, 2: SLOW, 3: 1})
-    assert container.process.wait(120) == 1
+    assert container.process.wait(600) == 1
     assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
     scene.job_file.write_text(JOB)
     scene.deploy(start="drained")
     container = started(scene, disk="empty")
     hours.await_closed()
     await_drained(scene, "DEFAULT")
-    assert container.process.wait(60) == 0
+    assert container.process.wait(600) == 0
     assert hours.counted() == hours.fed

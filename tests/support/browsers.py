@@ -35,7 +35,7 @@ PAGES: Mapping[str, str] = {
 """Name -> URL below /ui/ of each kind of page of the jobs that `Staged` makes."""
 
 
-PATIENCE = 120_000
+PATIENCE = 600_000
 """Milliseconds until a page must show what a test expects, unless the test sets another time: the machine may be loaded."""
 
 
@@ -96,6 +96,9 @@ class Staged:
     def drain(self) -> str:
         """Begin a drain. Returns its id."""
         return str(self.post("/drain", {"runId": self.run_id})["uuid"])
+
+    def cancel(self, drain: str) -> None:
+        self.http.delete(f"/drain/{drain}").raise_for_status()
 
     def slots(self) -> Mapping[str, str]:
         tasks = self.http.get(f"/runs/{self.run_id}").raise_for_status().json()["tasks"]

@@ -12,10 +12,10 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 SHOW_CURSOR = "\x1b[?25h"
-SILENCE_SECONDS = 120
+SILENCE_SECONDS = 600
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -43,6 +43,12 @@ class Terminal:
             except OSError as error:  # the last writer has closed it
                 raise AssertionError(f"no {text!r} in {self.seen[start:]!r}") from error
         return self.seen[start:]
+
+    def read(self) -> None:
+        """Read what has arrived. A process whose output is not read waits at some time."""
+        with suppress(OSError):
+            while select.select([self._screen], [], [], 0)[0]:
+                self.seen += os.read(self._screen, 65536).decode(errors="replace")
 
     def press_ctrl_c(self) -> None:
         os.write(self._screen, b"\x03")
