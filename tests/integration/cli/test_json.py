@@ -41,7 +41,7 @@ def url(coordinator: Running) -> str:
 def called(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     if not stdin:
         return completed([*SLUICE, *words])
-    return subprocess.run([*SLUICE, *words], capture_output=True, text=True, timeout=60, check=False, input=stdin)
+    return subprocess.run([*SLUICE, *words], capture_output=True, text=True, timeout=600, check=False, input=stdin)
 
 
 def printed(command: str, *words: str, stdin: str = "", code: int = 0) -> Any:

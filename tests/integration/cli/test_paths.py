@@ -46,7 +46,7 @@ def test_commands_refuse_a_directory_that_is_not_utf8_in_one_line_and_write_noth
         'from sluice import Job\njob = Job("j")\n\n\n@job.stage(reads=job.input("a"), writes=job.output("b"))\ndef s(task): ...\n'
     )
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "sluice", *command, NOT_UTF8], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-P", "-m", "sluice", *command, NOT_UTF8], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode != 0
     assert "is not UTF-8: rename the directory, or choose another one" in done.stderr

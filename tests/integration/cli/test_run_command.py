@@ -91,4 +91,4 @@ def test_ctrl_c_is_acknowledged_at_once_and_needs_no_coordinator(tmp_path: Path)
         wait_for("the start of the coordinator", log.exists)
         process.send_signal(signal.SIGINT)
         wait_for("a line", lambda: "stopping between two batches; a second Ctrl-C interrupts them\n" in errors.read_text(), 10)
-        assert process.wait(10) == 0
+        assert process.wait(600) == 0

@@ -33,7 +33,7 @@ from tests.support.api import Json, run_body
 from tests.support.processes import SLUICE, free_port
 from tests.support.terminal import SHOW_CURSOR, at_terminal
 
-GENEROUS = 30.0
+GENEROUS = 600.0
 UP_A_LINE = "\x1b[1A"
 
 app = typer.Typer()
@@ -163,7 +163,7 @@ def test_deploy_plan_and_status_name_a_stage_without_event_time_and_what_to_do_a
     file = tmp_path / "job.py"
     file.write_text(WITHOUT_EVENT_TIME)
     done = subprocess.run(
-        [*SLUICE, "deploy", str(file), "--coordinator", coordinator.url], capture_output=True, text=True, timeout=120, check=True
+        [*SLUICE, "deploy", str(file), "--coordinator", coordinator.url], capture_output=True, text=True, timeout=600, check=True
     )
     assert sentence in done.stderr
     run_id = done.stdout.strip()

@@ -19,7 +19,7 @@ import yaml
 from tests.support.deployed import OPERATOR, ROOT, SECURE, filled_in, secured
 from tests.support.servers import NotInstalled
 
-GENEROUS = 60.0
+GENEROUS = 600.0
 SET_BY_USERS = {"POSTGRES_PASSWORD", "S3_SECRET_KEY", "GRAFANA_PASSWORD", "COMPOSE_FILE", "COMPOSE_PROFILES", *OPERATOR}
 
 

@@ -25,7 +25,7 @@ def identity(tmp_path: Path) -> Path:
 
 
 def made(script: str, *arguments: Path, **environment: str) -> None:
-    subprocess.run([COMPOSE / script, *arguments], env={**os.environ, **environment}, check=True, timeout=120)
+    subprocess.run([COMPOSE / script, *arguments], env={**os.environ, **environment}, check=True, timeout=600)
 
 
 def with_command(directory: Path) -> str:

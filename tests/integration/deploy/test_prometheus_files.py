@@ -41,7 +41,7 @@ def run_promtool(tmp_path: Path, what: list[str]) -> None:
     shutil.copytree(DEPLOY / "prometheus", tmp_path, dirs_exist_ok=True)
     shutil.copy(ALERTS, tmp_path)
     _replace_identity(tmp_path)
-    done = subprocess.run([promtool, *what], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run([promtool, *what], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

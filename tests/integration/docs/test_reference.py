@@ -43,8 +43,9 @@ def errors_of_the_source() -> set[str]:
 
 
 def test_every_error_has_a_remedy_and_no_remedy_is_of_no_error() -> None:
-    assert errors_of_the_source() >= defined_in(sluice.core.errors) | defined_in(containers.errors)
-    assert REMEDIES.keys() == errors_of_the_source()
+    errors = errors_of_the_source()
+    assert errors >= defined_in(sluice.core.errors) | defined_in(containers.errors)
+    assert REMEDIES.keys() == errors
 
 
 @pytest.mark.parametrize("page", ["settings", "command-line", "exit-codes", "errors", "metrics", "api", "job"])

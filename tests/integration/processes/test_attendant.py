@@ -104,12 +104,12 @@ class Attended:
         os.kill(self.child, signal.SIGKILL)
         for each in (self.jvm, self.driver):
             each.kill()
-            each.wait(60)
+            each.wait(600)
 
     def await_end(self) -> None:
         """Wait until all processes of the driver have been ended."""
-        self.driver.wait(60)
-        self.jvm.wait(60)
+        self.driver.wait(600)
+        self.jvm.wait(600)
         await_end(self.child)
 
     def end(self) -> None:
@@ -118,7 +118,7 @@ class Attended:
         for each in (self.driver, self.jvm, self.process):
             if each.poll() is None:
                 each.kill()
-                each.wait(60)
+                each.wait(600)
         if not ended(self.child):
             os.kill(self.child, signal.SIGKILL)
 
@@ -148,7 +148,7 @@ def test_an_attendant_that_cannot_be_configured_gives_the_script_the_reason() ->
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=600,
         )
         refused = messages.decode(ours.makefile("rb").readline())
     assert refused["kind"] == "refused"
@@ -161,7 +161,7 @@ def test_the_end_of_a_script_frees_the_job(coordinator: Running, tmp_path: Path)
         assert script.next("granted")["job"] == script.job
         script.ours.sendall(messages.encode("ending", error=""))
         script.die()
-        assert script.process.wait(60) == 0
+        assert script.process.wait(600) == 0
         assert (script.container()["state"], script.container()["exitCode"], script.container()["reason"]) == (
             "EXITED",
             0,
@@ -180,14 +180,14 @@ def test_the_end_of_a_script_is_read_behind_other_messages_after_the_driver_has_
         script.die()
         time.sleep(2 * TICK_SECONDS)
         script.process.send_signal(signal.SIGCONT)
-        assert script.process.wait(60) == 0
+        assert script.process.wait(600) == 0
 
 
 def test_a_driver_that_is_killed_has_failed(coordinator: Running, tmp_path: Path) -> None:
     with attended(coordinator, tmp_path) as script:
         script.next("granted")
         script.die()
-        assert script.process.wait(60) == 1
+        assert script.process.wait(600) == 1
         assert script.container()["reason"] == "the driver was killed, or ended by os._exit"
 
 
@@ -196,7 +196,7 @@ def test_a_second_script_waits_for_the_first(coordinator: Running, tmp_path: Pat
         first.next("granted")
         with attended(coordinator, tmp_path, job=first.job, wait=False) as refused:
             assert "is running" in str(refused.next("refused")["why"])
-            assert refused.process.wait(60) == 1
+            assert refused.process.wait(600) == 1
             assert not ended(refused.driver.pid)
         with attended(coordinator, tmp_path, job=first.job) as second:
             wait_for("the second to wait", lambda: "waiting: job" in second.log.read_text())
@@ -219,7 +219,7 @@ def test_a_stopped_driver_loses_the_lease_and_is_ended_with_descendants_that_hav
             parent.unlink()
             wait_for("the end of its parent", lambda: left not in below(script.driver.pid))
             os.kill(script.driver.pid, signal.SIGSTOP)
-            assert script.process.wait(120) == 3
+            assert script.process.wait(600) == 3
             script.await_end()
             await_end(left)
         finally:
@@ -232,7 +232,7 @@ def test_an_observed_driver_is_notified_that_the_lease_is_lost(short_leases: Run
         script.next("granted")
         os.kill(script.driver.pid, signal.SIGSTOP)
         assert "lease" in str(script.next("lost")["why"])
-        assert script.process.wait(60) == 3
+        assert script.process.wait(600) == 3
         assert not any(map(ended, (script.driver.pid, script.jvm.pid, script.child)))
 
 
@@ -241,11 +241,11 @@ def test_a_driver_is_ended_when_its_attendant_is_stopped(short_leases: Running, 
         script.next("granted")
         script.process.send_signal(signal.SIGSTOP)
         try:
-            script.driver.wait(120)
+            script.driver.wait(600)
             script.await_end()
         finally:
             script.process.send_signal(signal.SIGCONT)
-        assert script.process.wait(60) in (1, 3)
+        assert script.process.wait(600) in (1, 3)
 
 
 def test_a_stop_is_passed_to_the_script_which_is_ended_if_it_continues(coordinator: Running, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_stop_is_passed_to_the_script_which_is_ended_if_it_continues(coordinat
         assert coordinator.http.post(f"/runs/{run}/stop").status_code == 202
         assert script.next("stop")["seconds"] == 1
         script.ours.sendall(messages.encode("stopped", interrupted=[]))
-        assert script.driver.wait(60) == -signal.SIGTERM
+        assert script.driver.wait(600) == -signal.SIGTERM
 
 
 def test_after_a_drain_the_jvm_has_time_to_end_after_its_script(short_leases: Running, tmp_path: Path) -> None:
@@ -263,12 +263,12 @@ def test_after_a_drain_the_jvm_has_time_to_end_after_its_script(short_leases: Ru
         script.say("ending", error="")
         os.kill(script.child, signal.SIGKILL)
         script.driver.kill()
-        script.driver.wait(60)
+        script.driver.wait(600)
         time.sleep(2)
         assert script.jvm.poll() is None
         script.jvm.terminate()
-        script.jvm.wait(60)
-        assert script.process.wait(60) == 0
+        script.jvm.wait(600)
+        assert script.process.wait(600) == 0
         assert "were killed" not in script.log.read_text()
 
 
@@ -278,4 +278,4 @@ def test_a_script_that_is_replaced_is_ended_before_the_next_one_starts(coordinat
         with attended(coordinator, tmp_path, job=first.job, replace=True) as second:
             second.next("granted")
             assert all(map(ended, (first.driver.pid, first.jvm.pid, first.child)))
-            assert first.process.wait(60) == 3
+            assert first.process.wait(600) == 3

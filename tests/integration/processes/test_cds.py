@@ -120,7 +120,7 @@ ensure_archive(os.environ, train)
 def test_a_process_that_is_killed_leaves_a_jar_without_an_archive_and_the_next_one_begins_again(
     moment: str, environment: Mapping[str, str]
 ) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, moment], env={**os.environ, **environment}, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", KILLED, moment], env={**os.environ, **environment}, check=False, timeout=600)
     assert done.returncode == -9
     assert [Path(name).suffix for name in kept(environment)] == [".jar"]
     assert find_archive(environment) is None

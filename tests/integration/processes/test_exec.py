@@ -67,7 +67,7 @@ class Executions:
     def run(self, script: str, *options: str, **more: Any) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **self.environment}
         return subprocess.run(
-            self.command(script, *options), env=environment, capture_output=True, text=True, check=False, timeout=120, **more
+            self.command(script, *options), env=environment, capture_output=True, text=True, check=False, timeout=600, **more
         )
 
     def sluice(self, *arguments: str) -> str:
@@ -139,7 +139,7 @@ def test_the_exit_code_of_a_command_that_a_signal_ended_is_that_of_a_shell(execu
 @pytest.mark.parametrize(("script", "code"), [("/nowhere/orders", 127), ("/etc/hostname", 126)])
 def test_a_command_that_cannot_be_started_has_the_exit_code_of_a_shell(executions: Executions, script: str, code: int) -> None:
     command = [*SLUICE, "exec", "--job", executions.job, "--", script]
-    done = subprocess.run(command, env={**os.environ, **executions.environment}, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, env={**os.environ, **executions.environment}, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == code
     assert script in done.stderr
 
@@ -148,7 +148,7 @@ def test_a_signal_reaches_the_command(executions: Executions) -> None:
     process, log = executions.start("trap 'echo got it; exit 5' TERM; echo ready.; while true; do sleep 0.1; done")
     await_line(process, log, r"(ready)\.")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 5
+    assert process.wait(600) == 5
     assert "got it" in log.read_text()
 
 
@@ -169,7 +169,7 @@ def test_ctrl_c_reaches_the_command_once(executions: Executions) -> None:
         terminal.press_ctrl_c()
         terminal.until("interrupted.")
         os.killpg(os.getpgid(terminal.process.pid), signal.SIGQUIT)
-        assert terminal.process.wait(60) == 4
+        assert terminal.process.wait(600) == 4
         assert terminal.text.count("interrupted.") == 1
 
 
@@ -180,7 +180,7 @@ def test_a_second_start_waits_for_the_end_of_the_first(executions: Executions) -
     assert executions.run("echo started.", "--no-wait").returncode == 1
     assert not ended(driver)
     first.send_signal(signal.SIGTERM)
-    assert second.wait(120) == 0
+    assert second.wait(600) == 0
     assert "started." in log.read_text()
     assert "together." not in log.read_text()
 
@@ -188,7 +188,7 @@ def test_a_second_start_waits_for_the_end_of_the_first(executions: Executions) -
 def test_commands_that_are_started_at_the_same_time_run_one_at_a_time(executions: Executions) -> None:
     script = 'mkdir "$LIVES/running" || echo together.; sleep 0.3; rmdir "$LIVES/running"; echo done.'
     started = [executions.start(script) for _ in range(3)]
-    assert [process.wait(120) for process, _ in started] == [0, 0, 0]
+    assert [process.wait(600) for process, _ in started] == [0, 0, 0]
     assert [log.read_text().count("done.") for _, log in started] == [1, 1, 1]
     assert not any("together." in log.read_text() for _, log in started)
 
@@ -196,8 +196,8 @@ def test_commands_that_are_started_at_the_same_time_run_one_at_a_time(executions
 def test_a_start_that_replaces_another_ends_it_first(executions: Executions) -> None:
     first, driver = executions.driver()
     second, log = executions.start(f"test -e /proc/{driver} && echo together.; echo started.", "--replace")
-    assert second.wait(120) == 0
-    assert first.wait(60) == 3
+    assert second.wait(600) == 0
+    assert first.wait(600) == 3
     assert "together." not in log.read_text()
     assert "started." in log.read_text()
 
@@ -224,13 +224,13 @@ def test_all_processes_end_when_the_supervisor_is_stopped(short_executions: Exec
         assert short_executions.run("echo again").stdout == "again\n"
     finally:
         process.send_signal(signal.SIGCONT)
-    assert process.wait(60) == 3
+    assert process.wait(600) == 3
 
 
 def test_a_stopped_driver_loses_the_lease(short_executions: Executions) -> None:
     process, driver = short_executions.driver()
     os.kill(driver, signal.SIGSTOP)
-    assert process.wait(120) == 3
+    assert process.wait(600) == 3
     assert ended(driver)
     log = (short_executions.directory / "exec-0.log").read_text()
     assert f"process {driver} (sleep) of the command is stopped" in log
@@ -259,7 +259,7 @@ def test_everything_ends_when_the_coordinator_does_not_return(tmp_path: Path) ->
         process, driver = executions.driver(LEAVES_SESSION)
         child = int(await_line(process, tmp_path / "exec-0.log", r"child (\d+)\."))
         alone.process.kill()
-        assert process.wait(120) == 3
+        assert process.wait(600) == 3
         assert ended(driver)
         assert ended(child)
 
@@ -311,7 +311,7 @@ def test_after_a_drain_the_jvm_has_time_to_end_after_its_python(short_executions
     (container,) = short_executions.current()["incarnations"]
     name = container["executionContainerId"]
     assert http.post(f"/containers/{name}/invalidate", json={"reason": "its run has ended"}).status_code == 200  # as after a restart
-    assert process.wait(60) == 0
+    assert process.wait(600) == 0
     assert short_executions.current()["state"] == "DRAINED"
     assert "the JVM has ended." in log.read_text()
     assert "were killed" not in log.read_text()
@@ -345,13 +345,13 @@ def test_the_first_sigterm_makes_the_driver_stop_its_queries_and_a_second_one_re
     process.send_signal(signal.SIGTERM)
     await_line(process, log, r"^(stop True)")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 5
+    assert process.wait(600) == 5
 
 
 def test_after_a_stop_nothing_starts_until_it_is_started_again(executions: Executions) -> None:
     process, driver = executions.driver()
     executions.sluice("stop", executions.job)
-    assert process.wait(60) == 128 + signal.SIGTERM
+    assert process.wait(600) == 128 + signal.SIGTERM
     assert ended(driver)
     assert executions.current()["state"] == "STOPPED"
     refused = executions.run("echo started", "--no-wait")
@@ -359,7 +359,7 @@ def test_after_a_stop_nothing_starts_until_it_is_started_again(executions: Execu
     waiting, log = executions.start("echo started.")
     await_line(waiting, log, r"(sluice start)")
     executions.sluice("start", executions.job)
-    assert waiting.wait(120) == 0
+    assert waiting.wait(600) == 0
     assert "started." in log.read_text()
 
 
@@ -367,7 +367,7 @@ def test_a_command_that_does_not_stop_is_killed(executions: Executions) -> None:
     process, log = executions.start("trap '' TERM; echo ready.; while true; do sleep 0.1; done", "--stop-timeout", "1")
     await_line(process, log, r"(ready)\.")
     executions.sluice("stop", executions.job)
-    assert process.wait(60) == 128 + signal.SIGKILL
+    assert process.wait(600) == 128 + signal.SIGKILL
 
 
 def test_a_job_of_a_job_file_is_not_run_as_a_command(executions: Executions) -> None:
@@ -383,11 +383,11 @@ def test_a_job_of_a_job_file_is_not_run_as_a_command(executions: Executions) -> 
 def test_without_a_coordinator_the_command_runs_only_if_an_option_allows_it(tmp_path: Path) -> None:
     environment = {**os.environ, "SLUICE_COORDINATOR_URL": "http://127.0.0.1:9"}
     command = [*SLUICE, "exec", "--job", "orders", "--without-coordinator", "--", "echo", "started"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert (done.returncode, done.stdout) == (0, "started\n")
     assert "NO LEASE" in done.stderr
     command[command.index("--without-coordinator")] = "--no-wait"
-    refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert (refused.returncode, refused.stdout) == (1, "")
 
 
@@ -395,7 +395,7 @@ def test_without_a_coordinator_the_command_runs_only_if_an_option_allows_it(tmp_
 def test_a_command_that_cannot_be_started_has_the_exit_code_of_a_shell_also_without_a_coordinator(program: str, code: int) -> None:
     environment = {**os.environ, "SLUICE_COORDINATOR_URL": "http://127.0.0.1:9"}
     command = [*SLUICE, "exec", "--job", "orders", "--without-coordinator", "--", program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == code
     assert f"sluice: {program}: " in done.stderr
     assert "Traceback" not in done.stderr
@@ -428,7 +428,7 @@ asyncio.run(main())
 def test_a_command_whose_supervisor_is_cancelled_is_ended_before_its_end_is_reported(executions: Executions, tmp_path: Path) -> None:
     """As when `sluice upgrade` fails."""
     command = [sys.executable, "-c", CANCELLED, executions.job, executions.environment["SLUICE_COORDINATOR_URL"]]
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False, timeout=600)
     assert done.returncode == 0
     pid = int((tmp_path / "pid").read_text())
     try:

@@ -16,7 +16,7 @@ from coordinator.store.claim import lock_file
 from tests.support.processes import wait_for
 
 JARS = [f"{each.module}-{each.revision}.jar" for each in connectors_of(os.environ)[0].artefacts]
-GENEROUS = 60.0
+GENEROUS = 600.0
 
 JAVA = """\
 #!/bin/sh

@@ -33,15 +33,15 @@ def forked(starter: Preloaded, words: list[str], place: Path, **environment: str
 
 @pytest.mark.parametrize("words", [["--version"], ["status", "--help"], ["nonsense"], ["status", "--coordinator", "http://127.0.0.1:1"]])
 def test_a_fork_prints_and_exits_as_a_new_process(starter: Preloaded, words: list[str], tmp_path: Path) -> None:
-    new = subprocess.run([*SLUICE, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=60, cwd=ROOT)
+    new = subprocess.run([*SLUICE, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=600, cwd=ROOT)
     process, out, err = forked(starter, words, tmp_path)
-    assert (process.wait(60), out.read_text(), err.read_text()) == (new.returncode, new.stdout, new.stderr)
+    assert (process.wait(600), out.read_text(), err.read_text()) == (new.returncode, new.stdout, new.stderr)
 
 
 def test_a_fork_has_its_own_environment_directory_and_session(starter: Preloaded, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text("import os\nraise SystemError(os.environ['ONLY_HERE'], os.getcwd(), os.getsid(0) == os.getpid())")
     process, _, err = forked(starter, ["deploy", "job.py", "--coordinator", "http://127.0.0.1:1"], tmp_path, ONLY_HERE="here")
-    assert process.wait(60) == 1
+    assert process.wait(600) == 1
     assert f"('here', '{tmp_path}', True)" in err.read_text()
 
 
@@ -53,7 +53,7 @@ def test_a_fork_receives_signals(starter: Preloaded, sent: signal.Signals, code:
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.0)
     process.send_signal(sent)
-    assert process.wait(60) == code
+    assert process.wait(600) == code
     process.send_signal(sent)  # does nothing, as with Popen
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.processes import free_port
 
-GENEROUS = 30.0
+GENEROUS = 600.0
 SECRET = "hunter2"
 JOB = """
 from sluice import Job

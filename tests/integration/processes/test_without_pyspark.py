@@ -52,7 +52,7 @@ def job_file(tmp_path: Path) -> Path:
 
 def call(python: PlainPython, command: Sequence[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=cwd, env={**python.environment, **environment}, capture_output=True, text=True, check=False, timeout=120
+        command, cwd=cwd, env={**python.environment, **environment}, capture_output=True, text=True, check=False, timeout=600
     )
 
 

@@ -73,7 +73,7 @@ async def test_a_browser_logs_in_with_the_provider(caller: Caller) -> None:
     url = await begun(caller)
     query = parse_qs(urlsplit(url).query)
     assert query["code_challenge_method"] == ["S256"]
-    async with httpx.AsyncClient(timeout=60) as browser:
+    async with httpx.AsyncClient(timeout=600) as browser:
         back = await authorized(browser, url, "ann")
     assert back.startswith("http://c/ui/login/corp/callback?")
     answer = await caller.http.get(back, headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"})
@@ -94,7 +94,7 @@ async def test_a_browser_logs_in_with_the_provider(caller: Caller) -> None:
 
 async def test_a_login_survives_a_restart_and_ends_when_its_provider_is_removed(tmp_path: Path, clock: FakeClock, provider: str) -> None:
     async with trusting(tmp_path, clock, provider) as caller:
-        async with httpx.AsyncClient(timeout=60) as browser:
+        async with httpx.AsyncClient(timeout=600) as browser:
             await caller.http.get(await authorized(browser, await begun(caller), "ann"))
         session = caller.http.cookies["sluice_session"]
     async with trusting(tmp_path, clock, provider) as caller:
@@ -108,7 +108,7 @@ async def test_a_login_survives_a_restart_and_ends_when_its_provider_is_removed(
 async def test_an_administrator_ends_the_sessions_of_a_user(caller: Caller) -> None:
     made = await caller.coordinator.authentication.tokens.create("root", Grant(frozenset({Role.ADMIN})), None, "test")
     admin = {"Authorization": f"Bearer {made.token}"}
-    async with httpx.AsyncClient(timeout=60) as browser:
+    async with httpx.AsyncClient(timeout=600) as browser:
         await caller.http.get(await authorized(browser, await begun(caller), "ann"))
     assert (await caller.http.delete("/sessions/corp:ann")).status_code == 401, "a session is for the pages only"
     assert (await caller.http.delete("/sessions/corp:bob", headers=admin)).json() == {"ended": 0}
@@ -121,7 +121,7 @@ async def test_an_administrator_ends_the_sessions_of_a_user(caller: Caller) -> N
 
 
 async def test_a_user_in_no_group_of_the_table_gets_no_session(caller: Caller) -> None:
-    async with httpx.AsyncClient(timeout=60) as browser:
+    async with httpx.AsyncClient(timeout=600) as browser:
         answer = await caller.http.get(await authorized(browser, await begun(caller), "bob"))
     assert answer.status_code == 403
     assert "corp:bob has no role" in answer.text
@@ -129,7 +129,7 @@ async def test_a_user_in_no_group_of_the_table_gets_no_session(caller: Caller) -
 
 
 async def test_a_login_link_of_another_browser_is_refused(caller: Caller, clock: FakeClock) -> None:
-    async with httpx.AsyncClient(timeout=60) as browser:
+    async with httpx.AsyncClient(timeout=600) as browser:
         back = await authorized(browser, await begun(caller), "ann")
         attacker_s = caller.http.cookies["sluice_login"]
         caller.http.cookies.clear()
@@ -145,7 +145,7 @@ async def test_a_login_link_of_another_browser_is_refused(caller: Caller, clock:
 
 @pytest.mark.parametrize("change", ["code", "state", "iss", "error"])
 async def test_a_modified_answer_of_the_provider_is_refused(caller: Caller, change: str) -> None:
-    async with httpx.AsyncClient(timeout=60) as browser:
+    async with httpx.AsyncClient(timeout=600) as browser:
         back = httpx.URL(await authorized(browser, await begun(caller), "ann"))
     if change == "error":
         query = {"error": "access_denied", "state": back.params["state"]}
@@ -164,7 +164,7 @@ async def test_an_unknown_provider_has_no_login_page(caller: Caller) -> None:
 
 async def test_a_program_logs_in_with_its_client_secret(caller: Caller, provider: str) -> None:
     form = {"grant_type": "client_credentials", "resource": "urn:sluice", "scope": "api"}
-    async with httpx.AsyncClient(timeout=60) as program:
+    async with httpx.AsyncClient(timeout=600) as program:
         token = (await program.post(f"{provider}/token", data=form, auth=("ci", "a-secret-of-a-program"))).json()["access_token"]
         other = (
             await program.post(f"{provider}/token", data=form | {"resource": "urn:other"}, auth=("ci", "a-secret-of-a-program"))
