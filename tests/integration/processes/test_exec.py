@@ -64,11 +64,8 @@ class Executions:
         process, log = self.start(f"{script}\necho pid $$.; exec sleep 1000", *options)
         return process, int(await_line(process, log, r"^pid (\d+)\."))
 
-    def run(self, script: str, *options: str, **more: Any) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, **self.environment}
-        return subprocess.run(
-            self.command(script, *options), env=environment, capture_output=True, text=True, check=False, timeout=600, **more
-        )
+    def run(self, script: str, *options: str) -> subprocess.CompletedProcess[str]:
+        return completed(self.command(script, *options), environment={**os.environ, **self.environment})
 
     def sluice(self, *arguments: str) -> str:
         environment = {**os.environ, **self.environment}
@@ -124,7 +121,9 @@ def await_end(pid: int) -> None:
 
 
 def test_input_output_and_exit_code_are_those_of_the_command(executions: Executions) -> None:
-    done = executions.run("cat; echo ValueError: no such table >&2; exit 7", input="records")
+    command = executions.command("cat; echo ValueError: no such table >&2; exit 7")
+    environment = {**os.environ, **executions.environment}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600, input="records")
     assert (done.returncode, done.stdout) == (7, "records")
     assert "ValueError: no such table\n" in done.stderr
     (container,) = executions.current()["incarnations"]
@@ -139,7 +138,7 @@ def test_the_exit_code_of_a_command_that_a_signal_ended_is_that_of_a_shell(execu
 @pytest.mark.parametrize(("script", "code"), [("/nowhere/orders", 127), ("/etc/hostname", 126)])
 def test_a_command_that_cannot_be_started_has_the_exit_code_of_a_shell(executions: Executions, script: str, code: int) -> None:
     command = [*SLUICE, "exec", "--job", executions.job, "--", script]
-    done = subprocess.run(command, env={**os.environ, **executions.environment}, capture_output=True, text=True, check=False, timeout=600)
+    done = completed(command, environment={**os.environ, **executions.environment})
     assert done.returncode == code
     assert script in done.stderr
 
@@ -383,11 +382,11 @@ def test_a_job_of_a_job_file_is_not_run_as_a_command(executions: Executions) -> 
 def test_without_a_coordinator_the_command_runs_only_if_an_option_allows_it(tmp_path: Path) -> None:
     environment = {**os.environ, "SLUICE_COORDINATOR_URL": "http://127.0.0.1:9"}
     command = [*SLUICE, "exec", "--job", "orders", "--without-coordinator", "--", "echo", "started"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    done = completed(command, environment=environment)
     assert (done.returncode, done.stdout) == (0, "started\n")
     assert "NO LEASE" in done.stderr
     command[command.index("--without-coordinator")] = "--no-wait"
-    refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    refused = completed(command, environment=environment)
     assert (refused.returncode, refused.stdout) == (1, "")
 
 
@@ -395,7 +394,7 @@ def test_without_a_coordinator_the_command_runs_only_if_an_option_allows_it(tmp_
 def test_a_command_that_cannot_be_started_has_the_exit_code_of_a_shell_also_without_a_coordinator(program: str, code: int) -> None:
     environment = {**os.environ, "SLUICE_COORDINATOR_URL": "http://127.0.0.1:9"}
     command = [*SLUICE, "exec", "--job", "orders", "--without-coordinator", "--", program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    done = completed(command, environment=environment)
     assert done.returncode == code
     assert f"sluice: {program}: " in done.stderr
     assert "Traceback" not in done.stderr

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.processes import free_port
+from tests.support.processes import SLUICE, completed, free_port
 
-GENEROUS = 600.0
 SECRET = "hunter2"
 JOB = """
 from sluice import Job
@@ -40,20 +38,12 @@ raise ValueError("of two\\nlines")
 
 def records(*command: str, code: int, **variables: str) -> list[dict[str, Any]]:
     """What the process wrote to standard error, each line one record."""
-    done = subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        timeout=GENEROUS,
-        check=False,
-        env={**os.environ, "SLUICE_LOG_FORMAT": "json", **variables},
-        stdin=subprocess.DEVNULL,
-    )
+    done = completed([sys.executable, *command], environment={**os.environ, "SLUICE_LOG_FORMAT": "json", **variables})
     assert done.returncode == code, done.stderr
     return [json.loads(line) for line in done.stderr.splitlines()]
 
 
-def test_warnings_uncaught_exceptions_and_other_libraries_are_records_too() -> None:
+def test_warnings_uncaught_exceptions_and_other_libraries_are_records_too_without_debug_messages_of_libraries() -> None:
     found = records("-c", TALKS, code=1, SLUICE_LOG_LEVEL="debug")
     assert [(each["logger"], each["level"]) for each in found] == [
         ("sluice.own", "DEBUG"),
@@ -65,10 +55,7 @@ def test_warnings_uncaught_exceptions_and_other_libraries_are_records_too() -> N
     assert found[1]["message"] == "a server's\ntrouble"
     assert found[3]["exception"].endswith("ZeroDivisionError: division by zero")
     assert found[4]["exception"].endswith("ValueError: of two\nlines")
-
-
-def test_debug_messages_of_libraries_are_not_logged_at_any_level() -> None:
-    assert SECRET not in json.dumps(records("-c", TALKS, code=1, SLUICE_LOG_LEVEL="debug"))
+    assert SECRET not in json.dumps(found)
 
 
 def test_all_output_of_a_coordinator_is_records(tmp_path: Path) -> None:
@@ -87,16 +74,8 @@ def test_a_coordinator_that_cannot_start_writes_the_reason_as_a_record(tmp_path:
 
 @pytest.mark.parametrize("command", [["coordinator"], ["container", "job.py"]])
 def test_a_bad_format_is_refused_with_a_remedy(tmp_path: Path, command: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "sluice", *command],
-        capture_output=True,
-        text=True,
-        timeout=GENEROUS,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "SLUICE_LOG_FORMAT": "xml", "SLUICE_RUN_ID": "r1"},
-        stdin=subprocess.DEVNULL,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "SLUICE_LOG_FORMAT": "xml", "SLUICE_RUN_ID": "r1"}
+    done = completed([*SLUICE, *command], environment=environment, cwd=tmp_path)
     assert done.returncode == 1
     line, remedy = done.stderr.splitlines()
     assert line.startswith("sluice: The settings cannot be used. SLUICE_LOG_FORMAT: ")
