@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import httpx
 import pytest
@@ -35,7 +34,7 @@ class PrefixProxy(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        upstream = http.client.HTTPConnection("127.0.0.1", self._port, timeout=120)
+        upstream = http.client.HTTPConnection("127.0.0.1", self._port, timeout=600)
         upstream.request(self.command, self.path.removeprefix(PREFIX), body, dict(self.headers))
         answer = upstream.getresponse()
         self.send_response(answer.status)
@@ -71,13 +70,13 @@ def prefixed(port: int) -> Iterator[str]:
         server.server_close()
 
 
-@pytest.fixture
-def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    """A coordinator that needs tokens. Its client is an administrator."""
-    monkeypatch.setenv("SLUICE_AUTHENTICATION", "true")
-    monkeypatch.setenv("SLUICE_FIRST_TOKEN_FILE", str(tmp_path / "token"))
-    with running(tmp_path / "home") as found:
-        found.http.headers["Authorization"] = f"Bearer {(tmp_path / 'token').read_text().strip()}"
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A coordinator that needs tokens, for all tests. The last one stops it. Its client is an administrator."""
+    root = tmp_path_factory.mktemp("guarded")
+    settings = {"SLUICE_AUTHENTICATION": "true", "SLUICE_FIRST_TOKEN_FILE": str(root / "token")}
+    with running(root / "home", **settings) as found:
+        found.http.headers["Authorization"] = f"Bearer {(root / 'token').read_text().strip()}"
         yield found
 
 
@@ -87,8 +86,8 @@ def token(coordinator: Running, *roles: str) -> tuple[str, str]:
     return made["tokenId"], made["token"]
 
 
-def test_the_pages_work_under_the_prefix_of_a_proxy(guarded: Running, tmp_path: Path) -> None:
-    Log(tmp_path / "home" / "log").create("flights", 4)
+def test_the_pages_work_under_the_prefix_of_a_proxy(guarded: Running) -> None:
+    Log(guarded.log.with_name("home") / "log").create("flights", 4)
     guarded.http.post("/runs", json=chained_body(partitions=4, containers=2)).raise_for_status()
     with prefixed(guarded.port or 0) as url, chromium() as browser:
         page = browser.new_page()
@@ -97,7 +96,7 @@ def test_the_pages_work_under_the_prefix_of_a_proxy(guarded: Running, tmp_path: 
         page.get_by_role("button", name="Log in").click()
         page.get_by_role("link", name=JOB, exact=True).click()
         expect(page).to_have_url(f"{url}/ui/jobs/{JOB}")
-        expect(page.locator("#connection")).to_have_text("live", timeout=60_000)
+        expect(page.locator("#connection")).to_have_text("live")
         page.get_by_role("button", name="Scale…").click()
         page.get_by_role("dialog").get_by_label("Containers").fill("3")
         page.get_by_role("dialog").get_by_role("button", name=f"Scale {JOB}").click()
@@ -105,7 +104,7 @@ def test_the_pages_work_under_the_prefix_of_a_proxy(guarded: Running, tmp_path: 
         page.get_by_role("dialog").get_by_role("button", name=f"Scale {JOB}").click()
         expect(page.get_by_role("dialog")).to_contain_text("is in force")
         page.keyboard.press("Escape")
-        expect(page.locator("#timeline")).to_contain_text("operator requested a change of the job model, on the page", timeout=60_000)
+        expect(page.locator("#timeline")).to_contain_text("operator requested a change of the job model, on the page")
         page.get_by_role("button", name="Log out").click()
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
 
@@ -113,7 +112,7 @@ def test_the_pages_work_under_the_prefix_of_a_proxy(guarded: Running, tmp_path: 
 @contextmanager
 def watching(coordinator: Running, secret: str) -> Iterator[Iterator[str]]:
     """The lines of an event stream of a browser that has logged in, from its first event."""
-    with httpx.Client(base_url=coordinator.http.base_url, timeout=60) as browser:
+    with httpx.Client(base_url=coordinator.http.base_url, timeout=600) as browser:
         browser.post("/ui/login", data={"token": secret})
         with browser.stream("GET", "/ui/events?page=&version=0") as answer:
             lines = answer.iter_lines()
