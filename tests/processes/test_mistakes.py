@@ -131,8 +131,7 @@ def test_a_topic_that_does_not_exist_is_named_with_the_broker_and_the_command_th
 
 
 def test_without_java_the_line_below_the_table_on_a_terminal_names_java_and_the_remedy(broker: Process, job_file: Path) -> None:
-    environment = {"SLUICE_KAFKA_BOOTSTRAP": broker.bootstrap, "JAVA_HOME": "/nowhere"}
-    with at_terminal(command(job_file), columns=200, **environment) as terminal:
+    with at_terminal(command(job_file), columns=200, SLUICE_KAFKA_BOOTSTRAP=broker.bootstrap, JAVA_HOME="/nowhere") as terminal:
         terminal.until(f"remedy: {plain(REMEDIES['JavaMissing'])[:40]}")
         assert terminal.process.wait(GENEROUS) == 1
     below = terminal.seen[terminal.seen.rindex(SHOW_CURSOR) :]

@@ -40,8 +40,8 @@ def test_the_job_of_the_readme_runs_in_an_empty_folder_and_a_table_of_it_is_upda
         subprocess.run(command, shell=True, cwd=tmp_path, env=environment, check=True, timeout=GENEROUS)
 
     log = Log(tmp_path / ".sluice" / "log")
-    command = ["env", "--ignore-environment", f"--chdir={tmp_path}", *(f"{name}={value}" for name, value in environment.items())]
-    with at_terminal([*command, "TERM=xterm-256color", *shlex.split(run), "--port", "0"], columns=COLUMNS) as terminal:
+    changed = ["env", "--ignore-environment", f"--chdir={tmp_path}", *(f"{name}={value}" for name, value in environment.items())]
+    with at_terminal([*changed, "TERM=xterm-256color", *shlex.split(run), "--port", "0"], columns=COLUMNS) as terminal:
         terminal.until("container-0")
         terminal.until("1/1")
 

@@ -14,7 +14,7 @@ from sluice.core.jobmodels.spec import ATTACHED_TASK
 from tests.support.browsers import JOB, PAGES, SCRIPT, Staged, chromium
 from tests.support.coordinators import Running, running
 
-LONG_LEASE = ("--lease-seconds", "3600")
+LONG_LEASE = ("--lease-seconds", "3600", "--grace-seconds", "60")
 """The containers send no heartbeats."""
 HOSTILE = "<script>document.title='owned'</script>\u202egnorw" + "x" * 150
 
