@@ -86,9 +86,9 @@ class Watched:
     container: Container | None = None
 
     def start(self) -> Container:
-        settings = {**self.secrets, "SLUICE_TRIGGER_SECONDS": "0.5", "SLUICE_COMMIT_INTERVAL_SECONDS": "1"}
-        settings["SLUICE_RESTART_DELAY_SECONDS"] = "0.1"
-        self.container = self.job.start_container(SLUICE_STATE_DIR=str(self.job.root / "disk"), **settings)
+        intervals = {"SLUICE_TRIGGER_SECONDS": "0.5", "SLUICE_COMMIT_INTERVAL_SECONDS": "1", "SLUICE_RESTART_DELAY_SECONDS": "0.1"}
+        settings: dict[str, Any] = {**self.secrets, **intervals, "SLUICE_STATE_DIR": str(self.job.root / "disk")}
+        self.container = self.job.start_container(**settings)
         return self.container
 
     def both(self) -> tuple[Page, Page]:
