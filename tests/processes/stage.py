@@ -14,7 +14,7 @@ from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
 from sluice.wire import runs as wire_runs
 from tests.support.coordinators import Cluster
-from tests.support.processes import tail, wait_for
+from tests.support.processes import WAIT_SECONDS, tail, wait_for
 
 FIRST = """
 from sluice import Job
@@ -75,7 +75,7 @@ class Stage(Cluster):
     def written(self) -> int:
         return sum(self.log.latest("out").values())
 
-    def await_all_written(self, seconds: float = 180) -> None:
+    def await_all_written(self, seconds: float = WAIT_SECONDS) -> None:
         """Wait until as many records are written as were fed; then check that they are the same, once each."""
         wait_for(f"{self.fed} records in the output", lambda: self.written() >= self.fed, seconds)
         assert self.values() == list(range(self.fed))
@@ -85,7 +85,7 @@ class Stage(Cluster):
         return sorted(int(row[3] or b"") for rows in self.log.read("out", 0, 0, 10**9) for row in rows)
 
     def driver_of(self, watchdog: subprocess.Popen[bytes]) -> psutil.Process:
-        return wait_for("the driver", lambda: next(iter(psutil.Process(watchdog.pid).children()), None), 30)
+        return wait_for("the driver", lambda: next(iter(psutil.Process(watchdog.pid).children()), None))
 
     def lose_disk(self) -> None:
         shutil.rmtree(self.home / "state")

@@ -1,99 +1,154 @@
-"""The job on a real Kafka broker with authentication, which is down for a while."""
+"""The life of a job on Kafka, with its state in S3: an outage of the broker, whole containers that are suspended and killed at chosen
+requests of their transactions, tasks that move, and growth. Each number is in the output once.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
-import subprocess
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from containers.local.kafka import Broker, Process
-from sluice.streams.kafka import KafkaSystem
-from sluice.streams.kafka_properties import KafkaProperties
+from examples.harness.topics import Topics, topic_partition_of
+from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
+from tests.processes.gates import pause, resume
 from tests.processes.stage import Stage, stage
-from tests.support.processes import wait_for
+from tests.support.console_consumer import committed_values
+from tests.support.coordinators import Container
+from tests.support.kafkaproxy import KafkaProxy, Request, kafka_proxy
+from tests.support.processes import WAIT_SECONDS, wait_for
+from tests.support.s3servers import S3Server
 from tests.support.servers import kafka_jars
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
-AWAY_SECONDS = 60
 PASSWORD = "open-sesame-4711"
+
+ONCE = """
+from sluice import Job
+
+job = Job("toy")
+numbers = job.input("numbers")
+out = job.output("out")
+
+
+@job.stage(reads=numbers, writes=out)
+def once(task):
+    return task.write(task.read(numbers).selectExpr("cast(key as string) v").dropDuplicates(["v"]), out, value="v")
+"""
+"""Each number is written once, however often it is sent."""
+
+TASK, OTHER = "Partition 0", "Partition 1"
+SETTINGS: dict[str, Any] = {"SLUICE_TRIGGER_SECONDS": "0.2", "SLUICE_COMMIT_INTERVAL_SECONDS": "1"}
+
+How = Literal["suspended", "killed"]
+Step = tuple[Request, bool, How]
+
+IN_CI: list[Step] = [(Request.END_TXN, False, "suspended"), (Request.END_TXN, True, "killed")]
+"""In the commit, and between the transaction and Spark's commit log."""
+
+ALL: list[Step] = [
+    (request, executed, how)
+    for request, executed in (
+        (Request.ADD_PARTITIONS_TO_TXN, False),  # the former batch is in the commit log, and this one has no transaction
+        (Request.PRODUCE, True),
+        (Request.TXN_OFFSET_COMMIT, True),
+        (Request.END_TXN, False),
+        (Request.END_TXN, True),
+    )
+    for how in ("suspended", "killed")
+]
 
 
 @dataclass
-class KafkaScene:
-    """The toy job of `Stage` on topics of a broker with TLS and passwords."""
+class Scene:
+    """A job of two tasks in two containers, each with a disk of its own. The first one reaches the broker through a proxy. The coordinator
+    and the other one use TLS and a password."""
 
     stage: Stage
-    broker: Broker
-    process: Process
-    properties: KafkaProperties
+    broker: Process
+    topics: Topics
+    proxy: KafkaProxy
+    secured: dict[str, str]
     fed: int = 0
 
-    @property
-    def secured(self) -> str:
-        assert self.process.secured is not None
-        return self.process.secured
+    def start(self, slot: int) -> Container:
+        system = self.secured if slot else {"SLUICE_KAFKA_BOOTSTRAP": self.proxy.bootstrap}
+        return self.stage.start_container(slot, **SETTINGS, **system, SLUICE_STATE_DIR=str(self.stage.root / f"disk{slot}"))
 
-    def create(self, topic: str, partitions: int) -> None:
-        async def create() -> None:
-            system = KafkaSystem(self.secured, self.properties)
-            await system.create(topic, partitions)
-            await system.close()
+    def send(self, first: int, end: int) -> None:
+        partitions = self.topics.partitions("numbers")
+        keys = [str(n).encode() for n in range(first, end)]
+        records = [Record(b"", key=key, partition=topic_partition_of(key, partitions)) for key in keys]
+        self.topics.append("numbers", records, writer=Writer(Lineage("feeder"), "feeder", Generation(1)), batch=first, now_micros=1)
 
-        asyncio.run(create())
-
-    def feed(self, count: int) -> None:
-        async def send() -> None:
-            async with AIOKafkaProducer(bootstrap_servers=self.process.bootstrap) as producer:
-                for n in range(self.fed, self.fed + count):
-                    await producer.send("numbers", str(n).encode(), partition=n % 2)
-
-        asyncio.run(send())
+    def feed(self, count: int = 20) -> None:
+        self.send(self.fed, self.fed + count)
         self.fed += count
 
-    def out(self) -> list[int]:
-        """The contents of the topic `out`, ordered by number."""
+    def written(self) -> list[int]:
+        end = sum(self.topics.latest("out").values())
+        return sorted(int(row[3] or b"") for rows in self.topics.read("out", 0, 0, end) for row in rows)
 
-        async def read() -> list[int]:
-            async with AIOKafkaConsumer("out", bootstrap_servers=self.process.bootstrap, auto_offset_reset="earliest") as consumer:
-                found: list[int] = []
-                while some := await consumer.getmany(timeout_ms=1500):
-                    found += [int(record.value) for records in some.values() for record in records]
-                return sorted(found)
+    def check(self) -> None:
+        wait_for(f"{self.fed} records in the output", lambda: len(self.written()) >= self.fed)
+        assert self.written() == list(range(self.fed))
 
-        return asyncio.run(read())
+    def check_with_other_consumers(self) -> None:
+        """librdkafka and Kafka's own console consumer read each record once, and then a last one."""
+        self.topics.append(
+            "out", [Record(b"-1", partition=0)], writer=Writer(Lineage("last"), "last", Generation(1)), batch=0, now_micros=1
+        )
+        assert self.topics.confirmed("out") == self.fed + 1
+        values = committed_values(self.topics.bootstrap, "out", self.fed + 1)
+        assert (sorted(map(int, values[:-1])), values[-1]) == (list(range(self.fed)), "-1")
 
-    def await_all(self) -> None:
-        wait_for(f"{self.fed} numbers in the output", lambda: len(set(self.out())) >= self.fed, 180)
+    def await_owners(self, owners: dict[str, str]) -> None:
+        """Task -> the execution id of its container."""
+        wait_for(f"the owners {owners}", lambda: {task.task: task.holder for task in self.stage.detail().tasks} == owners)
+
+    def check_passwords(self) -> None:
+        """The API and the logs have none."""
+        http = self.stage.http
+        said = [http.get(path).text for path in (f"/runs/{self.stage.run_id}", "/jobs", "/jobModel?job=toy", "/readyz?verbose", "/metrics")]
+        said += [file.read_text(errors="replace") for file in self.stage.root.glob("*.log")]
+        assert str(self.broker.secured) in said[0]
+        assert not [text for text in said if PASSWORD in text]
+
+    def suspend_broker(self) -> None:
+        """Until the coordinator has noticed it."""
+        os.kill(self.broker.pid, signal.SIGSTOP)
+        try:
+            wait_for("the outage", lambda: self.stage.http.get("/readyz").status_code == 503)
+        finally:
+            os.kill(self.broker.pid, signal.SIGCONT)
+
+    def grow(self, containers: int) -> None:
+        """Wait until that many containers read the new partitions."""
+        self.topics.grow("numbers", 4)
+        answer = self.stage.http.patch(f"/runs/{self.stage.run_id}", json={"grow": True})
+        assert answer.status_code == 200, answer.text
+        version = answer.json()["version"]
+
+        def everywhere() -> bool:
+            run = self.stage.detail()
+            live = [each for each in run.incarnations if each.state == "LIVE"]
+            return run.adoption is not None and run.adoption.all_on == version and len(live) == containers
+
+        wait_for(f"version {version} in the containers", everywhere)
 
 
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaScene]:
-    kafka_jars()
-    root = tmp_path_factory.mktemp("kafka")
-    broker = Broker(root / "broker", sasl={"sluice": PASSWORD}, tls=True)
-    process = asyncio.run(broker.up())
-    try:
-        with stage(root) as made:
-            file = properties_file(root / "client.properties", broker, PASSWORD)
-            made.system = "kafka"
-            made.environment = {"SLUICE_KAFKA_BOOTSTRAP": str(process.secured), "SLUICE_KAFKA_PROPERTIES": str(file)}
-            yield KafkaScene(made, broker, process, KafkaProperties.read(file))
-    finally:
-        os.kill(process.pid, signal.SIGCONT)
-        asyncio.run(broker.down())
-
-
-def properties_file(file: Path, broker: Broker, password: str) -> Path:
-    login = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="sluice" password="{password}";'
+def properties_file(file: Path, broker: Broker) -> Path:
+    login = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="sluice" password="{PASSWORD}";'
     file.write_text(
         f"security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.jaas.config={login}\n"
         f"ssl.truststore.type=PEM\nssl.truststore.location={broker.certificate}\n"
@@ -101,60 +156,73 @@ def properties_file(file: Path, broker: Broker, password: str) -> Path:
     return file
 
 
-class TestAJobOnKafka:
-    """The steps share their processes, so they run in order."""
+@pytest.fixture
+def scene(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[Scene]:
+    kafka_jars()
+    root = tmp_path_factory.mktemp("kafka")
+    broker = Broker(root / "broker", sasl={"sluice": PASSWORD}, tls=True)
+    process = asyncio.run(broker.up())
+    try:
+        secured = {
+            "SLUICE_KAFKA_BOOTSTRAP": str(process.secured),
+            "SLUICE_KAFKA_PROPERTIES": str(properties_file(root / "client.properties", broker)),
+        }
+        topics = Topics(process.bootstrap)
+        with closing(topics), stage(root, ONCE) as made, kafka_proxy(process.bootstrap) as proxy:
+            topics.create("numbers", 2)
+            topics.create("out", 1)
+            made.system = "kafka"
+            common = {
+                "SLUICE_FAILOVER_AFTER_SECONDS": "5",
+                "SLUICE_BLOB_STORES": json.dumps({"s3": f"s3://{s3.new_bucket()}/state?endpoint={s3.endpoint}&region=us-east-1"}),
+            }
+            made.environment = {**common, **secured}
+            made.start_coordinator(lease_seconds=20)
+            made.environment = common
+            made.deploy(2, start="earliest")
+            yield Scene(made, process, topics, proxy, secured)
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+        asyncio.run(broker.down())
 
-    container: tuple[str, subprocess.Popen[bytes]]
 
-    def test_it_reads_and_writes_every_record_over_tls_with_a_password(self, scene: KafkaScene) -> None:
-        scene.create("numbers", 2)
-        scene.stage.start_coordinator()
-        scene.stage.deploy(start="earliest")
-        type(self).container = scene.stage.start_container()
-        scene.feed(500)
-        scene.await_all()
-        assert scene.out() == list(range(500))
-
-    def test_the_api_and_the_logs_show_no_password(self, scene: KafkaScene) -> None:
-        http = scene.stage.http
-        said = [
-            http.get(path).text for path in (f"/runs/{scene.stage.run_id}", "/jobs", "/jobModel?job=toy", "/readyz?verbose", "/metrics")
-        ]
-        said += [file.read_text(errors="replace") for file in scene.stage.root.glob("*.log")]
-        assert scene.secured in said[0]
-        assert not [text for text in said if PASSWORD in text]
-
-    def test_an_outage_of_the_broker_for_a_minute_ends_no_container_and_loses_no_record(self, scene: KafkaScene) -> None:
-        os.kill(scene.process.pid, signal.SIGSTOP)
-        try:
-            time.sleep(AWAY_SECONDS)  # the outage itself
-            assert scene.stage.http.get("/readyz", timeout=5).status_code == 503
-        finally:
-            os.kill(scene.process.pid, signal.SIGCONT)
-        scene.feed(300)
-        scene.await_all()
-        execution_id, watchdog = self.container
-        assert watchdog.poll() is None
-        assert scene.stage.incarnation(execution_id).state == "LIVE"
-
-    def test_it_stops_cleanly_and_the_next_run_continues_from_the_checkpoint(self, scene: KafkaScene) -> None:
-        before = len(scene.out())
-        scene.stage.http.post(f"/runs/{scene.stage.run_id}/stop")
-        assert self.container[1].wait(90) == 0
-        scene.feed(100)
-        scene.stage.deploy()
-        scene.stage.start_container()
-        scene.await_all()
-        assert len(scene.out()) == before + 100
-
-    def test_the_error_for_a_wrong_password_names_kafka_and_does_not_show_the_password(self, scene: KafkaScene, tmp_path: Path) -> None:
-        wrong = KafkaProperties.read(properties_file(tmp_path / "wrong.properties", scene.broker, "wrong-4712"))
-
-        async def request() -> str:
-            system = KafkaSystem(scene.secured, wrong)
-            with pytest.raises(Exception, match="Kafka at") as failed:
-                await system.partitions("numbers")
-            await system.close()
-            return str(failed.value)
-
-        assert "4712" not in asyncio.run(request())
+@pytest.mark.parametrize("steps", [pytest.param(IN_CI, id="commit"), pytest.param(ALL, id="all", marks=pytest.mark.long)])
+def test_each_number_is_written_once_through_an_outage_suspended_and_killed_containers_and_growth(
+    scene: Scene, steps: Sequence[Step]
+) -> None:
+    made = scene.stage
+    one = scene.start(1)
+    for number, (request, executed, how) in enumerate(steps):
+        zero = scene.start(0)
+        scene.await_owners({TASK: zero.execution_id, OTHER: one.execution_id})
+        scene.feed()
+        scene.check()
+        if number == 0:
+            scene.check_passwords()
+            scene.suspend_broker()
+            scene.feed()
+            scene.check()
+        if number == 1:
+            scene.grow(containers=2)
+        hold = scene.proxy.hold(request, executed=executed, about=f"/{TASK}")
+        scene.feed()
+        hold.await_reached()
+        driver = made.driver_of(zero.process)
+        if how == "suspended":
+            pause(zero.process, driver)
+        else:
+            driver.kill()
+            assert zero.process.wait(WAIT_SECONDS) != 0
+            hold.drop()
+        scene.await_owners(dict.fromkeys((TASK, OTHER), one.execution_id))
+        scene.check()
+        hold.release()  # the held request arrives now
+        if how == "suspended":
+            resume(zero.process, driver)
+            assert zero.process.wait(WAIT_SECONDS) == 3
+        scene.send(0, scene.fed)  # a task without the state of these keys would write them again
+        scene.feed()
+        scene.check()
+    scene.check_with_other_consumers()
+    assert made.http.post(f"/runs/{made.run_id}/stop").status_code == 202
+    assert one.process.wait(WAIT_SECONDS) == 0

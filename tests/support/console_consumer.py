@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from containers.errors import JarsUnavailable
 from containers.jars import BROKER, Artefact, JarSet, broker_jars, check_java, ensure_jars
+from tests.support.processes import WAIT_SECONDS
 from tests.support.servers import NotInstalled
 
 _CLASS = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -34,7 +35,7 @@ def committed_values(bootstrap: str, topic: str, count: int) -> Sequence[str]:
         [*command, *options, "--max-messages", str(count)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=WAIT_SECONDS,
         stdin=subprocess.DEVNULL,
         check=False,
     )

@@ -16,9 +16,21 @@ import httpx
 from sluice.deploy import deploy_request
 from sluice.job import load_job
 from sluice.wire import runs as wire_runs
-from tests.support.processes import ROOT, SLUICE, ProcessFailed, await_answer, await_line, completed, end, free_port, kill_whole, start
+from tests.support.processes import (
+    ROOT,
+    SLUICE,
+    WAIT_SECONDS,
+    ProcessFailed,
+    await_answer,
+    await_line,
+    completed,
+    end,
+    free_port,
+    kill_whole,
+    start,
+)
 
-GENEROUS = 30.0
+GENEROUS = WAIT_SECONDS
 
 
 def refused(*flags: str, **environment: str) -> str:
@@ -125,7 +137,7 @@ class Cluster:
         self.environment = dict(environment or {})
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.http = httpx.Client(base_url=self.url, timeout=20, trust_env=False)
+        self.http = httpx.Client(base_url=self.url, timeout=GENEROUS, trust_env=False)
         self.coordinator: subprocess.Popen[bytes] | None = None
         self.run_id = ""
         self.system = "log"

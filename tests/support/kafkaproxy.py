@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from tests.support.processes import WAIT_SECONDS
+
 HOST = "127.0.0.1"
 
 
@@ -42,7 +44,7 @@ class Hold:
     _over: threading.Event = field(default_factory=threading.Event)
     _dropped: threading.Event = field(default_factory=threading.Event)
 
-    def await_reached(self, seconds: float = 120) -> None:
+    def await_reached(self, seconds: float = WAIT_SECONDS) -> None:
         assert self._reached.wait(seconds), f"{self.request.name}: no such request within {seconds:g} s"
 
     def release(self) -> None:

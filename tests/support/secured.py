@@ -20,7 +20,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from containers.jars import broker_jars, check_java
 from sluice.streams.kafka_properties import KafkaProperties
 from tests.support.deployed import ROOT, secured
-from tests.support.processes import await_answer, await_line, free_port, kill_whole, must_run, serving, start, tail, wait_for
+from tests.support.processes import WAIT_SECONDS, await_answer, await_line, free_port, kill_whole, must_run, serving, start, tail, wait_for
 from tests.support.s3servers import S3Server
 from tests.support.servers import Postgres, postgres, program
 
@@ -75,7 +75,13 @@ def _volumes() -> dict[str, str]:
 def run(command: Sequence[str | Path], **environment: str) -> str:
     """Run a program to its end. Returns its output. Fails with its output."""
     done = subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False
+        command,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        stdin=subprocess.DEVNULL,
+        check=False,
     )
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
