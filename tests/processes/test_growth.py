@@ -16,16 +16,14 @@ from typing import Any
 
 import pytest
 
-from examples.harness.topics import Topics, topic_partition_of
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer, partition_of
 from tests.processes.feeding import beside
 from tests.processes.gates import pause, resume
-from tests.processes.kafkastage import stage_on_kafka
 from tests.processes.stage import Stage, stage
-from tests.support.processes import wait_for
+from tests.support.processes import WAIT_SECONDS, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 TOTALS = """
 from sluice import Job
@@ -49,19 +47,19 @@ SETTINGS: dict[str, Any] = {"SLUICE_TRIGGER_SECONDS": "0.3", "SLUICE_COMMIT_INTE
 class Load:
     """Produces keyed records all the time; the system's own partitioner places them over the current partitions."""
 
-    def __init__(self, streams: Log | Topics) -> None:
-        self._streams = streams
+    def __init__(self, log: Log) -> None:
+        self._log = log
         self._over = threading.Event()
         self.fed: Counter[str] = Counter()
 
     def _feed(self) -> None:
-        batch, place = 0, topic_partition_of if isinstance(self._streams, Topics) else partition_of
+        batch = 0
         while not self._over.wait(0.2):
             keys = [KEYS[(batch * 7 + number) % len(KEYS)] for number in range(25)]
             writer = Writer(Lineage("load"), "load", Generation(1))
-            partitions = self._streams.partitions("numbers")
-            records = [Record(b"", key.encode(), place(key.encode(), partitions, 0)) for key in keys]
-            assert self._streams.append("numbers", records, writer=writer, batch=batch, now_micros=time.time_ns() // 1000)
+            partitions = self._log.partitions("numbers")
+            records = [Record(b"", key.encode(), partition_of(key.encode(), partitions, 0)) for key in keys]
+            assert self._log.append("numbers", records, writer=writer, batch=batch, now_micros=time.time_ns() // 1000)
             self.fed.update(keys)
             batch += 1
 
@@ -81,20 +79,6 @@ def played(root: Path, partitions: int, containers: int = 1, failover_after: flo
         yield made
 
 
-@pytest.fixture(params=[pytest.param("log", marks=pytest.mark.long), "kafka"])
-def growing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stage, Log | Topics]]:
-    """A job whose input has two partitions."""
-    root = tmp_path_factory.mktemp("growth")
-    if request.param == "log":
-        with played(root, 2) as scene:
-            yield scene, scene.log
-    else:
-        with stage_on_kafka(root, TOTALS, 2) as (scene, topics):
-            scene.start_coordinator()
-            scene.deploy(start="earliest")
-            yield scene, topics
-
-
 def container(scene: Stage, slot: int = 0) -> tuple[str, subprocess.Popen[bytes]]:
     """Start a container with the disk of its slot, so that a task that moves needs a snapshot."""
     return scene.start_container(slot, SLUICE_STATE_DIR=str(scene.root / f"disk{slot}"), **SETTINGS)
@@ -103,15 +87,14 @@ def container(scene: Stage, slot: int = 0) -> tuple[str, subprocess.Popen[bytes]
 class Output:
     """The counts in the output, by key in order: the task that counted, and its count."""
 
-    def __init__(self, scene: Stage, streams: Log | Topics) -> None:
+    def __init__(self, scene: Stage) -> None:
         self._scene = scene
-        self._streams = streams
         self._read = 0
         self._found: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
 
     def updates(self) -> dict[str, list[tuple[str, int]]]:
-        end = sum(self._streams.latest("out").values())
-        for rows in self._streams.read("out", 0, self._read, end):
+        end = sum(self._scene.log.latest("out").values())
+        for rows in self._scene.log.read("out", 0, self._read, end):
             for row in rows:
                 value = json.loads(row[3] or b"")
                 self._found[value["k"]].append((value["task"], value["n"]))
@@ -125,22 +108,18 @@ class Output:
         return Counter(reported[-1][0] for reported in self.updates().values() for _ in reported)
 
     def check_exact(self, fed: Counter[str]) -> None:
-        """Check that each key was counted by one task, up to everything that was fed, and on the log without gaps or repetitions.
-
-        Kafka gets an interrupted batch again: there the newest count of each key is the output.
-        """
-        wait_for("all totals", lambda: self.totals().total() >= fed.total(), 240)
+        """Check that each key was counted by one task, up to everything that was fed, without gaps or repetitions."""
+        wait_for("all totals", lambda: self.totals().total() >= fed.total())
         assert self.totals() == fed
         for key, reported in self.updates().items():
             assert len({task for task, _ in reported}) == 1, key
             counts = [count for _, count in reported]
-            first_told = counts if isinstance(self._streams, Log) else list(dict.fromkeys(counts))
-            assert first_told == sorted(set(counts)), key
+            assert counts == sorted(set(counts)), key
 
     def more(self) -> None:
         """Wait until each task has counted more."""
         before, tasks = Counter(self.by_task()), [task.task for task in self._scene.detail().tasks]
-        wait_for("more from each task", lambda: all(self.by_task()[task] > before[task] for task in tasks), 240)
+        wait_for("more from each task", lambda: all(self.by_task()[task] > before[task] for task in tasks))
 
 
 def change(scene: Stage, **body: object) -> int:
@@ -149,8 +128,8 @@ def change(scene: Stage, **body: object) -> int:
     return int(answer.json()["version"])
 
 
-def grow(scene: Stage, streams: Log | Topics, partitions: int) -> int:
-    streams.grow("numbers", partitions)
+def grow(scene: Stage, partitions: int) -> int:
+    scene.log.grow("numbers", partitions)
     return change(scene, grow=True)
 
 
@@ -168,37 +147,38 @@ def await_adopted(scene: Stage, version: int, containers: int = 1) -> None:
         held = all(task.holder in live for task in run.tasks)
         return run.adoption is not None and run.adoption.all_on == version and len(live) == containers and held
 
-    wait_for(f"version {version} in {containers} containers", everywhere, 240)
+    wait_for(f"version {version} in {containers} containers", everywhere)
 
 
+@pytest.mark.long  # as test_kafka.py
 def test_a_stateful_job_whose_input_grows_twice_under_load_while_its_container_is_killed_has_exact_totals(
-    growing: tuple[Stage, Log | Topics],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    scene, streams = growing
-    load, reported = Load(streams), Output(scene, streams)
-    with load.on():
-        _, watchdog = container(scene)
-        reported.more()
-        await_adopted(scene, grow(scene, streams, 4))
-        reported.more()
-        version = grow(scene, streams, 8)
-        scene.driver_of(watchdog).kill()  # during the adoption, or just after it
-        watchdog.wait(60)
-        _, watchdog = container(scene)
-        await_adopted(scene, version)
-        reported.more()
-    reported.check_exact(load.fed)
-    wait_for("progress on all partitions", lambda: reported_partitions(scene) == set(range(8)), 60)
-    assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
-    assert watchdog.wait(120) == 0
+    with played(tmp_path_factory.mktemp("growth"), 2) as scene:
+        load, reported = Load(scene.log), Output(scene)
+        with load.on():
+            _, watchdog = container(scene)
+            reported.more()
+            await_adopted(scene, grow(scene, 4))
+            reported.more()
+            version = grow(scene, 8)
+            scene.driver_of(watchdog).kill()  # during the adoption, or just after it
+            watchdog.wait(WAIT_SECONDS)
+            _, watchdog = container(scene)
+            await_adopted(scene, version)
+            reported.more()
+        reported.check_exact(load.fed)
+        wait_for("progress on all partitions", lambda: reported_partitions(scene) == set(range(8)))
+        assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
+        assert watchdog.wait(WAIT_SECONDS) == 0
 
 
-@pytest.mark.long  # as tests/integration/api/test_scaling.py, and the growth above
+@pytest.mark.long  # as tests/integration/api/test_scaling.py
 def test_a_stateful_job_that_is_scaled_up_and_down_under_load_while_a_container_is_killed_has_exact_totals(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with played(tmp_path_factory.mktemp("scale"), 4) as scene:
-        load, reported = Load(scene.log), Output(scene, scene.log)
+        load, reported = Load(scene.log), Output(scene)
         with load.on():
             _, zero = container(scene)
             reported.more()
@@ -208,32 +188,32 @@ def test_a_stateful_job_that_is_scaled_up_and_down_under_load_while_a_container_
             reported.more()
             version = change(scene, containers=2)
             scene.driver_of(one).kill()
-            one.wait(60)
+            one.wait(WAIT_SECONDS)
             _, one = container(scene, 1)
-            assert two.wait(120) == 0
+            assert two.wait(WAIT_SECONDS) == 0
             await_adopted(scene, version, 2)
             reported.more()
         reported.check_exact(load.fed)
         assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
-        assert (zero.wait(120), one.wait(120)) == (0, 0)
+        assert (zero.wait(WAIT_SECONDS), one.wait(WAIT_SECONDS)) == (0, 0)
 
 
-@pytest.mark.long  # as tests/processes/test_kafka_kills.py
+@pytest.mark.long  # as test_kafka.py
 def test_a_container_that_is_suspended_until_its_tasks_have_moved_adds_nothing_and_exits_with_code_3(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with played(tmp_path_factory.mktemp("still"), 4, 2, failover_after=5, lease_seconds=20) as scene:
-        load, reported = Load(scene.log), Output(scene, scene.log)
+        load, reported = Load(scene.log), Output(scene)
         with load.on():
             (execution_id, zero), (_, one) = container(scene), container(scene, 1)
             reported.more()
             driver = scene.driver_of(one)
             pause(one, driver)
-            wait_for("all tasks in one container", lambda: scene.holds_all(execution_id), 240)
+            wait_for("all tasks in one container", lambda: scene.holds_all(execution_id))
             reported.more()
             resume(one, driver)
-            assert one.wait(120) == 3
+            assert one.wait(WAIT_SECONDS) == 3
             reported.more()
         reported.check_exact(load.fed)
         assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
-        assert zero.wait(120) == 0
+        assert zero.wait(WAIT_SECONDS) == 0
