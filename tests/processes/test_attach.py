@@ -1,9 +1,8 @@
-"""`sluice.attach` in scripts: under `sluice exec`, under spark-submit, and alone. The scripts count the lines of files into other files."""
+"""The script of the README, with `sluice.attach`, under spark-submit under `sluice exec`. test_script_life.py has a script alone."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,13 +18,12 @@ import pytest
 from tests.processes.test_readme import blocks
 from tests.support.coordinators import Running, running
 from tests.support.deployed import ROOT
-from tests.support.processes import SLUICE, await_line, kill_whole, must_run, start, tail, wait_for
+from tests.support.processes import SLUICE, WAIT_SECONDS, await_line, kill_whole, must_run, start, tail, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-BUSY_SECONDS = 270.0
-"""How long a step may take on a busy machine, on which the start of Spark alone takes a minute."""
+BUSY_SECONDS = WAIT_SECONDS
 
 OPTIONS = ("--master", "local[1]", "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=1")
 
@@ -67,9 +65,6 @@ class Script:
         process = start(command, log, cwd=self.root, environment=self.environment, new_session=True)
         self.started.append(process)
         return process, log
-
-    def python(self) -> list[str]:
-        return [sys.executable, str(self.file)]
 
     def submit(self) -> list[str]:
         home = Path(pyspark.__file__).parent
@@ -151,29 +146,3 @@ def test_the_script_of_the_readme_under_spark_submit_is_reported_and_stopped_bet
     assert (container["state"], container["exitCode"]) == ("EXITED", 0)
     waiting, waiting_log = orders.start(*orders.under_exec(orders.submit()))
     await_line(waiting, waiting_log, r"(sluice start)")
-
-
-def test_a_sigterm_ends_the_script_between_two_batches(orders: Script) -> None:
-    orders.feed("one", "book", "book", "pen")
-    process, log = orders.start(*orders.python())
-    orders.await_batches(process, log, "counts", 0)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(BUSY_SECONDS) == 0, tail(log)
-    assert "the script ends." in log.read_text()
-    assert orders.batches("offsets") == orders.batches("commits")
-    container = wait_for(
-        "the report of the exit", lambda: next((c for c in orders.detail()["incarnations"] if c["state"] == "EXITED"), None)
-    )
-    assert (container["exitCode"], container["reason"]) == (0, "the script ended")
-
-
-def test_a_script_whose_supervisor_is_killed_ends(orders: Script) -> None:
-    orders.feed("one", "book")
-    process, log = orders.start(*orders.python())
-    orders.await_batches(process, log, "counts", 0)
-    below = descendants(process.pid)
-    (attendant,) = (each for each, command in below if "containers.attached.attendant" in command)
-    (jvm,) = (each for each, command in below if Path(command[0]).name == "java")
-    attendant.kill()
-    assert process.wait(BUSY_SECONDS) in (3, -signal.SIGKILL)
-    wait_for("the end of the JVM", lambda: is_gone(jvm))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -25,10 +24,10 @@ import pytest
 from tests.processes.test_attach import BUSY_SECONDS, OPTIONS, descendants
 from tests.support.coordinators import Running, running
 from tests.support.deployed import ROOT
-from tests.support.processes import SLUICE, completed, kill_whole, must_run, start, tail, wait_for
-from tests.support.s3servers import S3Server
+from tests.support.processes import SLUICE, WAIT_SECONDS, kill_whole, must_run, start, tail, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.long]
+# as test_script_life.py for a lost disk, and tests/integration/agent/test_script_backups.py for each decision about a checkpoint
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 ON_ROCKSDB = (
@@ -127,12 +126,6 @@ class Script:
         self.started.append((start(command, log, cwd=self.root, environment=self.environment(disk), new_session=True), log))
         return self.started[-1]
 
-    def sluice(self, *arguments: str) -> str:
-        environment = {**os.environ, **self.environment(0)}
-        done = completed([*SLUICE, *arguments], environment=environment, seconds=BUSY_SECONDS)
-        done.check_returncode()
-        return done.stdout
-
     def feed(self, *values: str) -> None:
         self.files += 1
         part = self.root / "in" / f".{self.files}"
@@ -191,7 +184,7 @@ class Script:
         for each, _command in below:
             try:
                 each.kill()
-                each.wait(60)
+                each.wait(WAIT_SECONDS)
             except psutil.NoSuchProcess:
                 pass
 
@@ -200,7 +193,7 @@ class Script:
             self.kill(process, log)
 
 
-@pytest.fixture(params=[pytest.param((), id="hdfs"), pytest.param(ON_ROCKSDB, id="rocksdb", marks=pytest.mark.long)])
+@pytest.fixture(params=[pytest.param((), id="hdfs"), pytest.param(ON_ROCKSDB, id="rocksdb")])
 def orders(request: pytest.FixtureRequest, coordinator: Running, tmp_path: Path) -> Iterator[Script]:
     made = Script(coordinator, tmp_path, (*request.param, *MAINTAINED))
     try:
@@ -246,65 +239,6 @@ def moved(coordinator: Running, tmp_path: Path) -> Iterator[Script]:
         made.end()
 
 
-@pytest.fixture
-def on_s3(s3: S3Server, tmp_path: Path) -> Iterator[Script]:
-    stores = json.dumps({"s3": f"s3://{s3.new_bucket()}/state?endpoint={s3.endpoint}&region=us-east-1"})
-    with running(tmp_path / "home", "--lease-seconds", "15", "--heartbeat-seconds", "1", SLUICE_BLOB_STORES=stores) as coordinator:
-        made = Script(coordinator, tmp_path / "script")
-        try:
-            yield made
-        finally:
-            made.end()
-
-
-@pytest.mark.long
-def test_a_script_whose_machine_is_lost_continues_from_s3(on_s3: Script) -> None:
-    on_s3.start(0)
-    on_s3.feed("book", "pen")
-    on_s3.await_counts()
-    on_s3.feed("book")
-    last = on_s3.await_counts()
-    on_s3.await_snapshot(last["batch"])
-    on_s3.lose(0)
-    on_s3.start(1)
-    on_s3.feed("ink")
-    assert on_s3.await_counts()["batch"] > last["batch"]
-
-
-@pytest.mark.parametrize("under_exec", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_a_script_that_was_stopped_continues_on_another_machine_without_a_batch_twice_and_is_exported(
-    moved: Script, under_exec: bool
-) -> None:
-    process, log = moved.start(0, under_exec=under_exec)
-    moved.feed("book", "pen")
-    moved.await_counts()
-    moved.feed("book")
-    last = moved.await_counts()
-    (job,) = json.loads(moved.sluice("status", moved.job, "--json"))["jobs"]
-    (stage,) = job["stages"]
-    assert (stage["stage"], stage["batchesSinceSnapshot"] in (None, 0, 1, 2)) == ("counts", True)
-    moved.sluice("stop", moved.job)
-    assert process.wait(BUSY_SECONDS) == 0, tail(log)
-    wait_for("the end of the run", lambda: moved.snapshots()[0]["batchId"] == last["batch"], BUSY_SECONDS)
-    moved.sluice("start", moved.job)
-    shutil.rmtree(moved.disk(0))
-    process, log = moved.start(1, under_exec=under_exec)
-    moved.feed("ink")
-    again = moved.await_counts()
-    assert again["batch"] == last["batch"] + 1
-    moved.sluice("stop", moved.job)
-    assert process.wait(BUSY_SECONDS) == 0, tail(log)
-
-    exported = json.loads(moved.sluice("export", moved.job, str(moved.root / "exported"), "--json"))["checkpoints"]
-    assert [(each["stage"], each["batchId"], each["directory"]) for each in exported] == [
-        ("counts", again["batch"], str(moved.root / "exported" / "counts"))
-    ]
-    shutil.rmtree(moved.disk(1))
-    moved.start(2, str(moved.root / "exported" / "counts"), under_exec=False)
-    moved.feed("ink", "ink")
-    assert moved.await_counts()["batch"] == again["batch"] + 1
-
-
 def contents(directory: Path) -> dict[str, str]:
     return {
         str(each.relative_to(directory)): hashlib.sha256(each.read_bytes()).hexdigest() for each in directory.rglob("*") if each.is_file()
@@ -340,47 +274,3 @@ def test_a_checkpoint_that_was_used_without_sluice_is_adopted_once_with_its_plan
     moved.feed("ink")
     assert moved.await_counts()["batch"] > last["batch"]
     assert contents(former) == before
-
-
-FILE_SINK = """
-import sys
-from pathlib import Path
-
-from pyspark.sql import SparkSession
-
-import sluice
-
-root, job, out = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-spark = SparkSession.builder.appName(job).getOrCreate()
-app = sluice.attach(spark, job=job)
-rows = spark.readStream.option("maxFilesPerTrigger", 1).text(str(root / "in"))
-writer = rows.writeStream.format("text").option("path", str(root / out))
-writer.option("checkpointLocation", app.checkpoint("lines")).start().awaitTermination()
-print("the script ends.", flush=True)
-"""
-
-
-def test_a_query_whose_file_sink_would_skip_batches_after_a_lost_disk_is_stopped(moved: Script) -> None:
-    (moved.root / "counts.py").write_text(FILE_SINK)
-
-    def lines(out: str) -> list[str]:
-        return sorted(line for part in (moved.root / out).glob("part-*") for line in part.read_text().splitlines())
-
-    moved.interval = "3600"  # one snapshot, after the first batch
-    _, log = moved.start(0, "first")
-    moved.feed("book")
-    wait_for("a snapshot", moved.snapshots, BUSY_SECONDS, details=lambda: tail(log))
-    for number in (1, 2):
-        moved.feed(f"pen {number}")
-        wait_for(f"pen {number}", lambda: moved.fed.keys() == set(lines("first")), BUSY_SECONDS, details=lambda: tail(log))
-    moved.lose(0)
-    restored = moved.snapshots()[0]["batchId"]
-
-    refused, log = moved.start(1, "first")
-    assert refused.wait(BUSY_SECONDS) == 0, tail(log)
-    expected = rf"the file sink .* has batch \d+, and the checkpoint, which is new or was restored, ends at batch {restored}"
-    assert re.search(expected, log.read_text())
-    moved.start(1, "second")
-    moved.feed("ink")
-    wait_for("the last line", lambda: "ink" in lines("second"), BUSY_SECONDS, details=lambda: tail(moved.started[-1][1]))
-    assert set(lines("first")) | set(lines("second")) == set(moved.fed)

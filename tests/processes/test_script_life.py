@@ -1,11 +1,12 @@
-"""The life of a script with windows, a dedup and a join between Kafka topics: a kill, a lost disk, a move, an upgrade and a drain. Its
-results are those of an uninterrupted run."""
+"""The life of a script with windows, a dedup and a join between Kafka topics: its supervisor is killed, its disk lost, and it
+is moved, upgraded and drained. Its results are those of an uninterrupted run."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -20,12 +21,12 @@ from containers.jars import connector_jars
 from examples.harness.topics import Topics
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
-from tests.processes.test_attach import BUSY_SECONDS, OPTIONS
+from tests.processes.test_attach import BUSY_SECONDS, OPTIONS, descendants, is_gone
 from tests.support.coordinators import Running, running
 from tests.support.deployed import ROOT
 from tests.support.processes import SLUICE, await_line, completed, kill_whole, must_run, start, tail, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 IN, OUT = ("orders", "payments"), ("windows", "unique", "joined")
 ORDERS = 20
@@ -96,9 +97,9 @@ class Script:
         return [sys.executable, f"orders_v{version}.py", self.job, self.topics.bootstrap]
 
     def exec(self, disk: str) -> tuple[subprocess.Popen[bytes], Path]:
-        return self.run(disk, "exec", "--job", self.job, "--", *self.command())
+        return self.run(disk, *SLUICE, "exec", "--job", self.job, "--", *self.command())
 
-    def run(self, disk: str, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
+    def run(self, disk: str, *command: str) -> tuple[subprocess.Popen[bytes], Path]:
         jars = ["--jars", ",".join(map(str, connector_jars()))]
         environment = {
             **self.environment,
@@ -110,16 +111,17 @@ class Script:
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         }
         log = self.root / f"start-{len(self.started)}.log"
-        self.started.append((start([*SLUICE, *arguments], log, cwd=self.root, environment=environment, new_session=True), log))
+        self.started.append((start(command, log, cwd=self.root, environment=environment, new_session=True), log))
         return self.started[-1]
 
     @property
     def environment(self) -> dict[str, str]:
         return {"SLUICE_COORDINATOR_URL": str(self.coordinator.http.base_url)}
 
-    def sluice(self, *arguments: str) -> None:
-        environment = {**os.environ, **self.environment}
-        completed([*SLUICE, *arguments], environment=environment, seconds=BUSY_SECONDS).check_returncode()
+    def sluice(self, *arguments: str) -> str:
+        done = completed([*SLUICE, *arguments], environment={**os.environ, **self.environment})
+        done.check_returncode()
+        return done.stdout
 
     def feed(self) -> None:
         """Orders, each twice, and their payments."""
@@ -148,10 +150,19 @@ class Script:
 
         wait_for(f"{least} orders", look, BUSY_SECONDS, details=lambda: tail(log))
 
-    def lose(self) -> None:
-        process, _ = self.started[-1]
-        kill_whole(process)
-        process.wait(60)
+    def check_exported(self, disk: str) -> None:
+        """What `sluice export` writes for another program is what the disk has."""
+        exported = json.loads(self.sluice("export", self.job, str(self.root / "exported"), "--json"))["checkpoints"]
+        assert {each["stage"] for each in exported} == set(OUT)
+        for each in exported:
+            directory = Path(each["directory"])
+            for found in (file for file in directory.rglob("*") if file.is_file()):
+                assert (
+                    found.read_bytes()
+                    == (self.root / disk / self.job / "drain-0" / each["stage"] / found.relative_to(directory)).read_bytes()
+                )
+            assert (directory / "commits" / str(each["batchId"])).exists()
+            assert not (directory / "offsets" / str(each["batchId"] + 1)).exists()
 
 
 def at(order: int) -> str:
@@ -171,32 +182,34 @@ def orders(kafka_server: str, tmp_path: Path) -> Iterator[Script]:
             topics.close()
 
 
-def test_a_script_gives_the_same_results_through_a_kill_a_lost_disk_a_move_an_upgrade_and_a_drain(orders: Script) -> None:
-    orders.exec("one")
+def test_a_script_gives_the_same_results_when_its_supervisor_is_killed_its_disk_lost_and_it_is_moved_upgraded_and_drained(
+    orders: Script,
+) -> None:
+    first, log = orders.run("one", *orders.command())
     orders.feed()
     orders.await_written(ORDERS // 2)
-    orders.lose()  # in the middle; the disk remains
-
-    orders.exec("one")
-    orders.feed()
-    orders.await_written(orders.fed - ORDERS // 2)
-    orders.lose()
+    below = descendants(first.pid)
+    (attendant,) = (each for each, command in below if "containers.attached.attendant" in command)
+    (jvm,) = (each for each, command in below if Path(command[0]).name == "java")
+    attendant.kill()
+    assert first.wait(BUSY_SECONDS) in (3, -signal.SIGKILL), tail(log)
+    wait_for("the end of the JVM", lambda: is_gone(jvm))
     shutil.rmtree(orders.root / "one")
 
     moved, log = orders.exec("two")
     orders.feed()
     orders.await_written(orders.fed)
-    orders.sluice("stop", orders.job)
+    moved.send_signal(signal.SIGTERM)
     assert moved.wait(BUSY_SECONDS) == 0, tail(log)
-    orders.sluice("start", orders.job)
+    orders.check_exported("two")
 
     replaced, log = orders.exec("three")
     orders.feed()
     orders.await_written(orders.fed)
-    upgraded, said = orders.run("three", "upgrade", orders.job, "--batches", "1", "--", *orders.command(version=2))
+    upgraded, said = orders.run("three", *SLUICE, "upgrade", orders.job, "--batches", "1", "--", *orders.command(version=2))
     assert replaced.wait(BUSY_SECONDS) == 0, tail(log)
     orders.feed()
-    await_line(upgraded, said, "(upgraded: run .* is healthy)", BUSY_SECONDS)
+    await_line(upgraded, said, "(upgraded: run .* is healthy)")
     orders.await_written(orders.fed)
     orders.sluice("drain", orders.job, "--wait")
     assert upgraded.wait(BUSY_SECONDS) == 0, tail(said)
