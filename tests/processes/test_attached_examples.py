@@ -29,7 +29,7 @@ from tests.support.deployed import ROOT
 from tests.support.processes import SLUICE, await_line, kill_whole, must_run, start, tail, wait_for
 from tests.support.servers import kafka
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 SPARK_HOME = Path(pyspark.__file__).parent
 EXAMPLES = SPARK_HOME / "examples" / "src" / "main" / "python" / "sql" / "streaming"
@@ -132,21 +132,16 @@ def lines() -> Iterator[Lines]:
         server.shutdown()
 
 
-@pytest.mark.parametrize(
-    ("example", "arguments", "expected"),
-    [
-        ("structured_network_wordcount.py", (), r"(\|book\| +2\|)"),
-        pytest.param("structured_network_wordcount_windowed.py", ("86400",), r"(\|book *\|2 *\|)", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long  # as test_attach.py, and tests/integration/processes/test_exec.py for the second copy
 def test_an_example_of_spark_has_a_lease_makes_a_second_copy_wait_and_is_stopped(
-    coordinator: Running, tmp_path: Path, lines: Lines, example: str, arguments: Sequence[str], expected: str
+    coordinator: Running, tmp_path: Path, lines: Lines
 ) -> None:
+    example = EXAMPLES / "structured_network_wordcount.py"
     where = ("127.0.0.1", str(lines.port))
-    with starts(coordinator, example.removesuffix(".py"), tmp_path) as job:
-        first, log = job.start((), EXAMPLES / example, *where, *arguments)
-        await_line(first, log, expected, BUSY_SECONDS)
-        second, second_log = job.start((), EXAMPLES / example, *where, *arguments)
+    with starts(coordinator, example.stem, tmp_path) as job:
+        first, log = job.start((), example, *where)
+        await_line(first, log, r"(\|book\| +2\|)")
+        second, second_log = job.start((), example, *where)
         await_line(second, second_log, r"waiting: (job .* is running)")
         assert [each["state"] for each in job.detail()["incarnations"]] == ["LIVE"]
         job.sluice("stop", job.job)

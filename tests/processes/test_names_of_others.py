@@ -11,7 +11,7 @@ import pytest
 
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
-from tests.support.processes import kill_whole, wait_for
+from tests.support.processes import WAIT_SECONDS, kill_whole, wait_for
 from tests.support.traps import set_traps
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -73,6 +73,7 @@ def elsewhere(tmp_path: Path) -> Path:
     return tmp_path / "elsewhere"
 
 
+@pytest.mark.long  # as tests/spark/test_helper_modules_on_spark.py and tests/integration/agent/test_worker_python.py
 def test_a_job_and_its_modules_run_although_other_files_have_the_names_of_packages(tmp_path: Path, job_file: Path, elsewhere: Path) -> None:
     home = tmp_path / "home"
     log = Log(home / "log")
@@ -88,7 +89,7 @@ def test_a_job_and_its_modules_run_although_other_files_have_the_names_of_packag
     try:
         wait_for("the job's output", lambda: process.poll() is not None or sum(log.latest("out").values()) == RECORDS)
         process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 0, (tmp_path / "run.log").read_text()
+        assert process.wait(WAIT_SECONDS) == 0, (tmp_path / "run.log").read_text()
     finally:
         kill_whole(process)
         print(*(f"--- {file}\n{file.read_text(errors='replace')[-3000:]}" for file in (home / "logs").rglob("*.log")), sep="\n")
