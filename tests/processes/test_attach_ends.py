@@ -21,7 +21,7 @@ from tests.support.deployed import ROOT
 from tests.support.processes import SLUICE, await_line, kill_whole, must_run, start, tail, wait_for
 from tests.support.terminal import at_terminal
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 SCRIPT = """
 import os, sys, time
@@ -143,8 +143,8 @@ def test_exit_codes_and_errors_are_those_of_the_script_and_signals_end_it_in_ord
         assert terminal.process.wait(BUSY_SECONDS) == 128 + signal.SIGINT, terminal.text
         assert scripts.container("ctrl-c")["reason"] == "the command was ended by SIGINT"
 
-        await_line(observed, observed_log, r"^(attached\.)", BUSY_SECONDS)
+        await_line(observed, observed_log, r"^(attached\.)")
         (attendant,) = (each for each, command in descendants(observed.pid) if "containers.attached.attendant" in command)
         attendant.kill()
-        await_line(observed, observed_log, "(this script is not protected any more)", BUSY_SECONDS)
+        await_line(observed, observed_log, "(this script is not protected any more)")
         assert observed.poll() is None

@@ -17,9 +17,9 @@ from examples.flights.data import BY_CARRIER, PARTITIONS
 from examples.harness.topics import Topics
 from sluice.core.errors import StreamUnavailable, UnknownStream
 from sluice.streams.log import Log
-from tests.support.processes import kill_whole, wait_for
+from tests.support.processes import WAIT_SECONDS, kill_whole, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.long]  # as test_growth.py and test_kafka_kills.py
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.long]  # as test_weather.py and test_kafka.py
 
 MONTHS = 3
 FLIGHTS = 80_789
@@ -63,14 +63,14 @@ def test_kill_9_of_a_container_and_of_the_coordinator_changes_no_total(tmp_path:
     home = tmp_path / "demo"
     log = Log(home / "log")
     with demo(home, MONTHS, "log", "--late", "15") as process:
-        wait_for("a month of flights", lambda: routed(log) > FLIGHTS // 4 or process.poll() is not None, 240)
-        driver = wait_for("a driver", lambda: member(process, "containers.driver"), 10)
+        wait_for("a month of flights", lambda: routed(log) > FLIGHTS // 4 or process.poll() is not None)
+        driver = wait_for("a driver", lambda: member(process, "containers.driver"))
         driver.kill()
         seen = routed(log)
         wait_for("more flights", lambda: routed(log) > seen + 1000 or process.poll() is not None)
-        coordinator = wait_for("the coordinator", lambda: member(process, "sluice", "coordinator"), 10)
+        coordinator = wait_for("the coordinator", lambda: member(process, "sluice", "coordinator"))
         coordinator.kill()
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 0, output
     assert f"{FLIGHTS:,}" in output
     assert sum(log.latest("flights").values()) == FLIGHTS
@@ -81,7 +81,7 @@ def test_on_kafka_kill_9_of_containers_and_of_the_coordinator_changes_no_total(t
     home, broker = tmp_path / "demo", Broker(tmp_path / "demo" / "kafka")
     with ExitStack() as stack:
         process = stack.enter_context(demo(home, 1, "kafka"))
-        running = wait_for("the broker", lambda: broker.running() if process.poll() is None else None, 240)
+        running = wait_for("the broker", lambda: broker.running() if process.poll() is None else None)
         topics = stack.enter_context(closing(Topics(running.bootstrap)))
 
         def written() -> int:
@@ -91,9 +91,9 @@ def test_on_kafka_kill_9_of_containers_and_of_the_coordinator_changes_no_total(t
                 return 0
 
         for least in (FLIGHTS_OF_JANUARY // 8, FLIGHTS_OF_JANUARY // 4):
-            wait_for("flights", lambda least=least: written() > least or process.poll() is not None, 240)  # type: ignore[misc]
-            wait_for("a driver", lambda: member(process, "containers.driver"), 60).kill()
-        wait_for("the coordinator", lambda: member(process, "sluice", "coordinator"), 60).kill()
-        output, _ = process.communicate(timeout=400)
+            wait_for("flights", lambda least=least: written() > least or process.poll() is not None)  # type: ignore[misc]
+            wait_for("a driver", lambda: member(process, "containers.driver")).kill()
+        wait_for("the coordinator", lambda: member(process, "sluice", "coordinator")).kill()
+        output, _ = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 0, output
     assert f"{FLIGHTS_OF_JANUARY:,} records in {BY_CARRIER}" in output

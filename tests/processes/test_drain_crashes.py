@@ -11,9 +11,9 @@ import pytest
 
 from tests.processes.drains import HALVES, WINDOWS, by_hour, counted, drain, phase
 from tests.processes.stage import Stage, stage
-from tests.support.processes import wait_for
+from tests.support.processes import WAIT_SECONDS, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 FED = 300
 SETTINGS: dict[str, Any] = {"SLUICE_TRIGGER_SECONDS": "0.2"}
@@ -43,14 +43,14 @@ def crash(scene: Stage, watchdog: subprocess.Popen[bytes], victim: str) -> subpr
         case "coordinator":
             assert scene.coordinator is not None
             scene.coordinator.kill()
-            scene.coordinator.wait(30)
+            scene.coordinator.wait(WAIT_SECONDS)
             scene.start_coordinator()
             return watchdog
         case "container":
             scene.driver_of(watchdog).kill()
         case _:
             watchdog.kill()
-    watchdog.wait(60)
+    watchdog.wait(WAIT_SECONDS)
     return scene.start_container(**SETTINGS)[1]
 
 
@@ -72,14 +72,14 @@ def test_a_drain_is_completed_and_totals_are_exact_when_a_process_is_killed(scen
         _, watchdog = scene.start_container(**SETTINGS)
         scene.feed(FED)
         fed = number * FED
-        wait_for("all of them in the middle", lambda fed=fed: sum(scene.log.latest("middle").values()) == fed, 180)  # type: ignore[misc]
+        wait_for("all of them in the middle", lambda fed=fed: sum(scene.log.latest("middle").values()) == fed)  # type: ignore[misc]
         uuid = drain(scene)
         for wanted, victim in zip(PHASES, victims, strict=True):
             found = reach(scene, uuid, wanted)
             print(f"{victim} killed in {found}, to be {wanted}")
             if found != "DRAINED":
                 watchdog = crash(scene, watchdog, victim)
-        wait_for("the drain", lambda uuid=uuid: phase(scene, uuid) in ("DRAINED", "FAILED"), 240)  # type: ignore[misc]
+        wait_for("the drain", lambda uuid=uuid: phase(scene, uuid) in ("DRAINED", "FAILED"))  # type: ignore[misc]
         assert phase(scene, uuid) == "DRAINED"
-        watchdog.wait(60)
+        watchdog.wait(WAIT_SECONDS)
         assert counted(scene) == by_hour(fed)

@@ -22,9 +22,9 @@ from tests.processes.drains import HALVES, WINDOWS, can_be_emptied, drain, phase
 from tests.processes.feeding import beside
 from tests.processes.kafkastage import stage_on_kafka
 from tests.processes.stage import Stage
-from tests.support.processes import SLUICE, await_line, wait_for
+from tests.support.processes import SLUICE, WAIT_SECONDS, await_line, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 PER_SECOND, PAUSE = 2000, 0.05
 HOURS = 50
@@ -74,7 +74,7 @@ class KafkaScene:
 
     def await_drained(self, uuid: str) -> Offsets:
         """The end of the drain, and the start offsets of the next run."""
-        wait_for("the drain", lambda: phase(self.stage, uuid) in ("DRAINED", "FAILED"), 240)
+        wait_for("the drain", lambda: phase(self.stage, uuid) in ("DRAINED", "FAILED"))
         detail = self.stage.http.get(f"/drain/{uuid}").json()
         assert detail["phase"] == "DRAINED", detail
         return {each["partition"]: each["offset"] for each in detail["drained"] if each["stream"] == "numbers"}
@@ -100,9 +100,9 @@ def test_under_load_upgrades_that_change_the_delivery_count_each_record_once(sce
     _, watchdog = made.start_container(**SETTINGS)
     producer = Producer(scene.topics.bootstrap)
     with producer.running():
-        wait_for("records between the stages", lambda: sum(scene.topics.latest("middle").values()) > PER_SECOND, 180)
+        wait_for("records between the stages", lambda: sum(scene.topics.latest("middle").values()) > PER_SECOND)
         drained = scene.await_drained(drain(made))
-        assert watchdog.wait(60) == 0
+        assert watchdog.wait(WAIT_SECONDS) == 0
         at_the_end = sum(drained.values())
         assert sum(scene.counted().values()) == at_the_end
         time.sleep(1)  # of further input
@@ -111,15 +111,15 @@ def test_under_load_upgrades_that_change_the_delivery_count_each_record_once(sce
         grow(scene)
         made.deploy()
         _, watchdog = made.start_container(**SETTINGS)
-        wait_for("the next version's", lambda: sum(scene.topics.latest("middle").values()) > at_the_end + PER_SECOND, 180)
-        wait_for("what a flush empties", lambda: can_be_emptied(made), 180)
+        wait_for("the next version's", lambda: sum(scene.topics.latest("middle").values()) > at_the_end + PER_SECOND)
+        wait_for("what a flush empties", lambda: can_be_emptied(made))
         assert deliveries(made) == {"at-least-once"}
         watchdog = upgrade(scene, WINDOWS, watchdog)
         assert deliveries(made) == {"exactly-once"}
     fed = sum(producer.sent.values())
-    wait_for("all of them in the middle", lambda: sum(scene.topics.latest("middle").values()) >= fed, 240)
+    wait_for("all of them in the middle", lambda: sum(scene.topics.latest("middle").values()) >= fed)
     scene.await_drained(drain(made))
-    assert watchdog.wait(60) == 0
+    assert watchdog.wait(WAIT_SECONDS) == 0
     assert scene.counted() == producer.sent
 
 
@@ -135,10 +135,10 @@ def upgrade(scene: KafkaScene, text: str, watchdog: subprocess.Popen[bytes]) -> 
     made.job_file.write_text(text)
     command = [*SLUICE, "upgrade", str(made.job_file), "--coordinator", made.url, "--no-rollback"]
     upgrading = made.launch("upgrade", command, PYTHONUNBUFFERED="1")
-    made.run_id = await_line(upgrading, made.log_file("upgrade"), r"is deployed as run (toy-\S+);", 240)
-    assert watchdog.wait(60) == 0
+    made.run_id = await_line(upgrading, made.log_file("upgrade"), r"is deployed as run (toy-\S+);")
+    assert watchdog.wait(WAIT_SECONDS) == 0
     _, watchdog = made.start_container(**SETTINGS)
-    assert upgrading.wait(240) == 0
+    assert upgrading.wait(WAIT_SECONDS) == 0
     return watchdog
 
 

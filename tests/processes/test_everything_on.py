@@ -24,7 +24,7 @@ from sluice.core.errors import SluiceError
 from sluice.core.ids import Generation, Lineage
 from sluice.deploy import deploy_request
 from sluice.streams.kafka import KafkaSystem, transactional_id
-from tests.support.processes import SLUICE
+from tests.support.processes import SLUICE, WAIT_SECONDS
 from tests.support.secured import COMPOSE, Place, run, secured_coordinator, secured_kafka, secured_postgres, secured_s3
 from tests.support.servers import NotInstalled, Postgres
 
@@ -43,7 +43,9 @@ class Secured:
         """A client with the token in that file of the secrets."""
         text = (self.place.secrets / token).read_text().strip()
         trusted = ssl.create_default_context(cafile=self.place.secrets / "identity/ca.crt")
-        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {text}"}, verify=trusted, trust_env=False, timeout=30)
+        return httpx.Client(
+            base_url=self.url, headers={"Authorization": f"Bearer {text}"}, verify=trusted, trust_env=False, timeout=WAIT_SECONDS
+        )
 
     def kafka(self, volume: str) -> KafkaSystem:
         return KafkaSystem(self.bootstrap, self.place.kafka_properties(volume), replication=1)

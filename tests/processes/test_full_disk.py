@@ -14,12 +14,9 @@ from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
 from tests.processes.stage import TOY
 from tests.support.disks import small_disk
-from tests.support.processes import kill_whole, wait_for
+from tests.support.processes import WAIT_SECONDS, kill_whole, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
-
-SLOW_START = 300
-"""Seconds in which Spark starts two queries. On a busy machine this takes most of the time of the test."""
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 WRITER = Writer(Lineage("feeder"), "feeder", Generation(1))
 
@@ -44,7 +41,7 @@ def await_report(process: subprocess.Popen[bytes], said: Path, log: Log, sent: i
         except StreamUnavailable:  # the file of a stream cannot be opened on a full disk
             return False
 
-    wait_for("the report of the full disk", ended, SLOW_START)
+    wait_for("the report of the full disk", ended)
     return "waiting for room on a disk" in said.read_text()
 
 
@@ -61,7 +58,7 @@ def test_a_job_waits_while_its_disk_is_full_and_writes_each_record_once_when_the
         with said.open("wb") as out:
             process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         try:
-            wait_for("the first records", lambda: process.poll() is not None or written(log) == 20, SLOW_START)
+            wait_for("the first records", lambda: process.poll() is not None or written(log) == 20)
             sent, is_reported = 20, False
             while process.poll() is None and not is_reported:
                 if disk.is_filled:  # a batch has read and written the last records before the disk was full
@@ -72,9 +69,9 @@ def test_a_job_waits_while_its_disk_is_full_and_writes_each_record_once_when_the
                 disk.fill()
                 is_reported = await_report(process, said, log, sent)
             disk.make_room()
-            wait_for("the other records", lambda: process.poll() is not None or written(log) == sent, SLOW_START)
+            wait_for("the other records", lambda: process.poll() is not None or written(log) == sent)
             process.send_signal(signal.SIGINT)
-            assert process.wait(SLOW_START) == 0, said.read_text()
+            assert process.wait(WAIT_SECONDS) == 0, said.read_text()
             values = sorted(int(row[3] or b"") for rows in log.read("out", 0, 0, 1000) for row in rows)
             assert values == list(range(sent))
         finally:

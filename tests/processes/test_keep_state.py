@@ -17,9 +17,9 @@ from tests.processes.drains import ONCE, drain, phase
 from tests.processes.feeding import beside
 from tests.processes.kafkastage import stage_on_kafka
 from tests.processes.stage import Stage
-from tests.support.processes import wait_for
+from tests.support.processes import WAIT_SECONDS, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 MENDED = ONCE.replace('out, value="v")', 'out, key="v", value="v")')
 """Another version with the same operators."""
@@ -65,9 +65,9 @@ def drain_under_load(scene: Stage, topics: Topics, numbers: Numbers) -> Counter[
     """Drain under load. Returns how many records of each stream the drain has read."""
     before = written(topics)
     with numbers.coming():
-        wait_for("its first output", lambda: written(topics) > before + 100, 180)
+        wait_for("its first output", lambda: written(topics) > before + 100)
         uuid = drain(scene, "KEEP_STATE")
-        wait_for("the end of the drain", lambda: phase(scene, uuid) in ("DRAINED", "FAILED"), 180)
+        wait_for("the end of the drain", lambda: phase(scene, uuid) in ("DRAINED", "FAILED"))
     assert phase(scene, uuid) == "DRAINED"
     found: Counter[str] = Counter()
     for each in scene.http.get(f"/drain/{uuid}").json()["drained"]:
@@ -85,7 +85,7 @@ def test_records_that_are_sent_again_after_drains_that_keep_the_state_are_writte
         scene.deploy(start="earliest")
         _, watchdog = scene.start_container(**SETTINGS)
         drained = drain_under_load(scene, topics, numbers)
-        assert watchdog.wait(60) == 0
+        assert watchdog.wait(WAIT_SECONDS) == 0
         assert drained["middle"] == sum(topics.latest("middle").values())
         assert topics.confirmed("out") == drained["numbers"]
 
@@ -94,7 +94,7 @@ def test_records_that_are_sent_again_after_drains_that_keep_the_state_are_writte
         scene.job_file.write_text(OTHER)
         scene.deploy()
         other, watchdog = scene.start_container(**SETTINGS)
-        assert watchdog.wait(120) == 4
+        assert watchdog.wait(WAIT_SECONDS) == 4
         reason = scene.incarnation(other).reason
         assert "the kept state belongs to dropDuplicatesWithinWatermark by v string" in reason
         assert "this version has dropDuplicatesWithinWatermark by v string, at timestamp" in reason
@@ -103,6 +103,6 @@ def test_records_that_are_sent_again_after_drains_that_keep_the_state_are_writte
         scene.deploy()
         _, watchdog = scene.start_container(**SETTINGS)
         drained = drain_under_load(scene, topics, numbers)
-        assert watchdog.wait(60) == 0
+        assert watchdog.wait(WAIT_SECONDS) == 0
         values = [row[3] for rows in topics.read("out", 0, 0, written(topics)) for row in rows]
         assert len(values) == len(set(values)) == drained["numbers"] - RESENT

@@ -20,11 +20,11 @@ import pytest
 
 from examples.pizza.data import SALES, load_sales, rushes_of
 from tests.support.deployed import compose, entrypoint
-from tests.support.processes import ROOT, ending, free_port, kill_whole, serving, start, tail, wait_for
+from tests.support.processes import ROOT, WAIT_SECONDS, ending, free_port, kill_whole, serving, start, tail, wait_for
 from tests.support.s3servers import versitygw
 from tests.support.servers import kafka, postgres
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 DAYS = 7
 PACE = "--days 365 --seconds-per-day 1"
@@ -59,7 +59,7 @@ class Composed:
         """Run the command of a service, or another one in its place, as `docker compose run` does. Returns its output."""
         command = [*self.words(name)[: -len(compose()["services"][name]["command"])], *words] if words else self.words(name)
         environment = {**os.environ, **self.environment(name)}
-        done = subprocess.run(command, env=environment, cwd=self.root, capture_output=True, text=True, timeout=200, check=False)
+        done = subprocess.run(command, env=environment, cwd=self.root, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
         assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
         return done.stdout
 
@@ -81,7 +81,9 @@ def composed(tmp_path: Path) -> Iterator[Composed]:
         database, bootstrap = stack.enter_context(postgres()), stack.enter_context(kafka(tmp_path / "kafka"))
         s3, port = stack.enter_context(versitygw(tmp_path)), free_port()
         subprocess.run(
-            [database.programs / "createdb", "-h", "127.0.0.1", "-p", str(database.port), "-U", "sluice", "sluice"], check=True, timeout=60
+            [database.programs / "createdb", "-h", "127.0.0.1", "-p", str(database.port), "-U", "sluice", "sluice"],
+            check=True,
+            timeout=WAIT_SECONDS,
         )
         made = Composed(
             tmp_path,
@@ -123,7 +125,9 @@ def sales_read(composed: Composed, run: str) -> int:
     trusted = ssl.create_default_context(cafile=environment["SLUICE_CA_FILE"])
     token = Path(environment["SLUICE_TOKEN_FILE"]).read_text().strip()
     headers = {"Authorization": f"Bearer {token}"}
-    answer = httpx.get(f"{environment['SLUICE_COORDINATOR_URL']}/runs/{run}", verify=trusted, headers=headers, trust_env=False, timeout=60)
+    answer = httpx.get(
+        f"{environment['SLUICE_COORDINATOR_URL']}/runs/{run}", verify=trusted, headers=headers, trust_env=False, timeout=WAIT_SECONDS
+    )
     tasks: Sequence[dict[str, Any]] = answer.raise_for_status().json()["tasks"]
     offsets = [each for task in tasks for stage in task["stages"] for each in stage["offsets"]]
     return sum(each["offset"] for each in offsets if each["stream"] == SALES)
@@ -136,11 +140,11 @@ def test_a_week_of_sales_becomes_rushes_and_a_drain_writes_the_open_ones(compose
     containers = [composed.start(name, **FAST) for name in ("pizza-0", "pizza-1")]
     assert f"{len(sales):,} of {len(sales):,} sales sent" in composed.run("pizza-replay")
     assert f"0 of {len(sales):,} sales sent" in composed.run("pizza-replay"), "a replay that is started again sends nothing twice"
-    wait_for("all sales read", lambda: sales_read(composed, run) == len(sales), 240)
+    wait_for("all sales read", lambda: sales_read(composed, run) == len(sales))
     composed.run("pizza-deploy", "sluice drain pizza-rushes --wait")
     for container in containers:
         with ending(container):
-            assert container.wait(120) == 0
+            assert container.wait(WAIT_SECONDS) == 0
     report = composed.run("pizza-replay", f"python -P -m examples.pizza.check --days {DAYS}")
     due = len(rushes_of(sales))
     assert f"{due:,} rushes, {due:,} due: 0 missing, 0 unexpected" in report

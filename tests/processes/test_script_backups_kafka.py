@@ -22,9 +22,9 @@ from tests.processes.test_attach import BUSY_SECONDS, OPTIONS
 from tests.processes.test_script_backups import Script as Started
 from tests.support.coordinators import Running, running
 from tests.support.deployed import ROOT
-from tests.support.processes import SLUICE, must_run, start, tail, wait_for
+from tests.support.processes import SLUICE, WAIT_SECONDS, must_run, start, tail, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 ROWS = 60
 
@@ -158,9 +158,9 @@ def test_a_drain_of_a_script_whose_disk_was_lost_writes_each_row_once(orders: Sc
     orders.start("two")
     process, log = orders.started[-1]
     wait_for("the end of the drain", lambda: http.get(f"/runs/{run}").json()["state"] == "DRAINED", BUSY_SECONDS, details=lambda: tail(log))
-    process.wait(120)
+    process.wait(WAIT_SECONDS)
     environment = {**os.environ, "SLUICE_COORDINATOR_URL": str(http.base_url)}
-    subprocess.run([*SLUICE, "start", orders.job], env=environment, check=True, timeout=120)
+    subprocess.run([*SLUICE, "start", orders.job], env=environment, check=True, timeout=WAIT_SECONDS)
     orders.start("two")
     orders.feed()
     orders.await_rows(orders.fed)

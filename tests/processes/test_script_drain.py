@@ -21,16 +21,16 @@ from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
 from tests.support.coordinators import Running, running
 from tests.support.deployed import ROOT
-from tests.support.processes import SLUICE, await_line, kill_whole, must_run, start, tail, wait_for
+from tests.support.processes import SLUICE, WAIT_SECONDS, await_line, kill_whole, must_run, start, tail, wait_for
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(parse_version(pyspark.__version__) < OLDEST_SPARK, reason="a running query cannot be flushed before Spark 4.0"),
 ]
 
-BUSY_SECONDS = 270.0
+BUSY_SECONDS = WAIT_SECONDS
 
 SCRIPT = """
 import sys
@@ -185,7 +185,7 @@ def test_an_upgrade_replaces_the_command_or_gives_the_job_back_to_the_former_one
     assert second.wait(BUSY_SECONDS) == 0, tail(log)
     former, log = orders.start()
     await_line(former, log, "(is for another command)")
-    await_line(third, said, "(upgraded: run .* is healthy)", BUSY_SECONDS)
+    await_line(third, said, "(upgraded: run .* is healthy)")
     orders.sluice("drain", orders.job, "--wait")
     assert third.wait(BUSY_SECONDS) == 0, tail(said)
     assert orders.counts() == [2, 5, 10]

@@ -9,8 +9,9 @@ import pyspark
 import pytest
 
 from tests.processes.stage import stage
+from tests.support.processes import WAIT_SECONDS
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "spark" / "sluice_driver.py"
 
@@ -49,7 +50,7 @@ def test_a_job_under_spark_submit_keeps_its_settings_and_is_stopped_by_the_api(t
         scene.feed(200)
         scene.await_all_written()
         assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
-        assert submitted.wait(120) == 0
+        assert submitted.wait(WAIT_SECONDS) == 0
         gone = scene.incarnation("submitted-1")
         assert (gone.state, gone.exit_code) == ("EXITED", 0)
         assert all(task.holder is None for task in scene.detail().tasks)

@@ -11,9 +11,9 @@ import pytest
 
 from examples.weather.data import JOINED, PARTITIONS
 from sluice.streams.log import Log
-from tests.support.processes import kill_whole
+from tests.support.processes import WAIT_SECONDS, kill_whole
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 DEPARTURES, HOURS = 27_004, 2_226
 """Of January 2013. 52 of the departures have no weather, and their hours are closed at the end of the month."""
@@ -30,7 +30,7 @@ def test_a_month_of_departures_is_joined_exactly_with_its_weather_when_one_conta
         [sys.executable, "-m", "examples.weather.demo", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
-        output, _ = process.communicate(timeout=500)
+        output, _ = process.communicate(timeout=WAIT_SECONDS)
     finally:
         kill_whole(process)
     assert process.returncode == 0, output
