@@ -25,6 +25,7 @@ from coordinator.connections import Connections, connection_limit, file_limit
 from coordinator.disks import MeasureDisks
 from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.drains.drains import Drains
+from coordinator.fleet.acting import Acting
 from coordinator.fleet.blob_credentials import BlobCredentials
 from coordinator.fleet.expiry import ExpireLeases, FlushLastSeen, LowerLeaseBounds
 from coordinator.fleet.issued import Fences, IssuedNumbers
@@ -251,7 +252,8 @@ def build(
     authentication = Authentication(tokens, sessions, providers, certificate_rows(settings), clock, required=settings.authenticates)
     stage_metrics, traffic = StageMetrics(), Traffic(clock)
     lag = LagMonitor(store, systems, stage_metrics, clock, models.decoded)
-    reports, regrouping = ReportChecks(models.decoded, lag.ends_after), Regrouping(leases, clock, new_lineage, lag.forget)
+    reports, acting = ReportChecks(models.decoded, lag.ends_after), Acting(leases, clock, models.decoded)
+    regrouping = Regrouping(acting, new_lineage, lag.forget)
     requests: dict[str, Requests] = {}
     blob_stores = stores_of_blobs(settings, clock, requests, partial(owns_blob_store, store), open_one)
     blob_credentials = BlobCredentials(blob_stores, store_roles(settings), clock)
@@ -345,9 +347,20 @@ def build(
         runs=runs,
         timeline=Timeline(store),
         tasks=Tasks(
-            store, leases, clock, models.decoded, new_lineage, stage_metrics, reports, blob_stores, regrouping, task_waiters, strangers
+            store,
+            leases,
+            clock,
+            models.decoded,
+            new_lineage,
+            stage_metrics,
+            reports,
+            blob_stores,
+            regrouping,
+            acting,
+            task_waiters,
+            strangers,
         ),
-        registrations=Registrations(store, leases, notices, clock, crash_loop, task_waiters),
+        registrations=Registrations(store, leases, notices, clock, acting, crash_loop, task_waiters),
         alignment=AlignmentCoordinator(store, systems, clock, models.decoded),
         watermarks=watermarks,
         models=models,

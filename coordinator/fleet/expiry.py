@@ -10,7 +10,7 @@ from datetime import timedelta
 from coordinator.chores import log
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices, TaskWaiters
-from coordinator.store.fleet import ContainerState, TaskOwnershipRow
+from coordinator.store.fleet import ContainerRow, ContainerState, TaskOwnershipRow
 from coordinator.store.sql import Store
 from coordinator.transitions import end_container, get_run, settle_run
 from sluice.clock import Clock
@@ -34,7 +34,7 @@ class ExpireLeases:
         if not self.leases.overdue(1):
             return {}
         touched: set[RunId] = set()
-        freed: list[TaskOwnershipRow] = []
+        lost, freed = list[ContainerRow](), list[TaskOwnershipRow]()
         async with self.store.begin() as tx:
             overdue = self.leases.overdue(self.batch)  # no container can register during the transaction
             for execution_id in overdue:
@@ -42,6 +42,7 @@ class ExpireLeases:
                 if container is None or container.ended_at is not None:
                     continue
                 _, holds = await end_container(tx, container, ContainerState.LOST, self.clock.now(), reason="its lease expired")
+                lost.append(container)
                 freed += holds
                 touched.add(container.run_id)
             for run_id in touched:
@@ -49,7 +50,7 @@ class ExpireLeases:
         for execution_id in overdue:
             log.warning("container %s is lost: its lease and the grace period have expired", execution_id)
             self.leases.drop(execution_id)
-        self.task_waiters.notify_released(freed)
+        self.task_waiters.notify_ended(lost, freed)
         for run_id in touched:
             self.notices.notify(run_id)
         return {"expired": len(overdue)}

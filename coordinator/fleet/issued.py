@@ -316,7 +316,7 @@ class IssuedNumbers:
     def _promised(self, own: LedgerEntry | None) -> LeaseBounds:
         """The longest leases that were ever promised, or that could be promised to a fleet that doubles before the next entry."""
         bounds = self._leases.needed(len(self._leases))
-        bounds = bounds if self._leases.has_bare else _without_bare(bounds)
+        bounds = bounds if self._leases.bare else _without_bare(bounds)
         return bounds if own is None else own.bounds.covering(bounds)
 
     async def _publish(self, name: BlobStoreName, issued: Issued) -> LedgerEntry | None:

@@ -128,6 +128,8 @@ class Leases:
         self._clock = clock
         self._valid: dict[str, LeaseEntry] = {}
         self._ending: dict[str, Instant] = {}
+        self.bare: set[str] = set()
+        """The bare containers that may act, valid or ending."""
         self._renewed: set[str] = set()
         self._next_expiry = Instant(0.0)
         """No valid container is overdue before this time: a lower bound, because heartbeats postpone expiry."""
@@ -216,6 +218,8 @@ class Leases:
         former = self._valid.get(execution_id)
         recorded = model_version if adopted is None else adopted
         acknowledged = former.acknowledged if former is not None else seen or now >= self._former_renews_until
+        if bare:
+            self.bare.add(execution_id)
         entry = LeaseEntry(lease, model_version, terms, self.term, now, seen=seen, acknowledged=acknowledged, token=token, adopted=recorded)
         self._valid[execution_id] = entry
         if former is not None:
@@ -243,11 +247,6 @@ class Leases:
         """Whether the container is valid and this is its token."""
         entry = self._valid.get(execution_id)
         return entry is not None and entry.token is not None and is_same(digest(token), entry.token)
-
-    @property
-    def has_bare(self) -> bool:
-        """Whether a valid container sends no epoch."""
-        return any(entry.bare for entry in self._valid.values())
 
     def is_bare(self, execution_id: str) -> bool:
         """Whether the container is valid and sends no epoch."""
@@ -325,11 +324,14 @@ class Leases:
         """Add a superseded container whose lease is unknown, with the longest lease that it can have. A known container is not changed."""
         if execution_id in self._ending:
             return
+        if bare:
+            self.bare.add(execution_id)
         lease = granted(Epoch(0), self._last_renewal, self._longest_terms(bare=bare), bare=bare)
         self._ending[execution_id] = lease.free_at(self.bounds)
 
     def drop(self, execution_id: ExecutionContainerId) -> None:
         """Remove a container that has ended."""
+        self.bare.discard(execution_id)
         self._ending.pop(execution_id, None)
         if self._valid.pop(execution_id, None) is not None:
             self._adjust_terms(len(self._valid))

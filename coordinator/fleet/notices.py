@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Generic, TypeVar
 
-from coordinator.store.fleet import TaskOwnershipRow
+from coordinator.store.fleet import ContainerRow, TaskOwnershipRow
 from coordinator.store.runs import NoticeRow
 from coordinator.store.sql import Store
 from sluice.core.errors import UnknownRun
@@ -79,6 +79,13 @@ async def wait(event: asyncio.Event, within: timedelta) -> bool:
 
 class TaskWaiters(Waiters[tuple[JobName, TaskName]]):
     """Containers that wait until a task is released."""
+
+    def notify_ended(self, containers: Iterable[ContainerRow], released: Iterable[TaskOwnershipRow]) -> None:
+        """Wake the waiters for these tasks, or all waiters if a bare container has ended, which owns no tasks."""
+        if any(each.bare for each in containers):
+            self.notify_all()
+        else:
+            self.notify_released(released)
 
     def notify_released(self, released: Iterable[TaskOwnershipRow]) -> None:
         self.notify((row.job, row.task) for row in released)

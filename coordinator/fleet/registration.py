@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from coordinator.fleet.acting import Acting
 from coordinator.fleet.leases import LeaseEntry, Leases
 from coordinator.fleet.notices import Notices, TaskWaiters
 from coordinator.store.fleet import ContainerRow, ContainerState, TaskOwnershipRow
@@ -76,6 +77,7 @@ class Registrations:
         leases: Leases,
         notices: Notices,
         clock: Clock,
+        acting: Acting,
         crash_loop: CrashLoopPolicy = DEFAULT,
         task_waiters: TaskWaiters | None = None,
     ) -> None:
@@ -83,6 +85,7 @@ class Registrations:
         self._leases = leases
         self._notices = notices
         self._clock = clock
+        self._acting = acting
         self._crash_loop = crash_loop
         self._task_waiters = task_waiters or TaskWaiters()
         self.counts: Counter[RunId] = Counter()
@@ -204,7 +207,9 @@ class Registrations:
                     await tx.fleet.put_container(known)
                 return _Stored(known, (), run.model_version, await runs.newest_notice(run_id))
             former = await tx.fleet.containers(run_id, new.processor_id)
-            if new.only_if_free:
+            if new.bare:
+                await self._check_unused(tx, run, new)
+            if new.only_if_free or new.bare:
                 _check_free(former)
             self._check_backoff(former)
             if run.state is RunState.DRAINING and not new.can_keep_state:
@@ -227,6 +232,16 @@ class Registrations:
                 f"slot {former[-1].processor_id} has failed {backoff.failures} times in a row right after starting; "
                 f"it may register again in {left:.0f} s",
                 left,
+            )
+
+    async def _check_unused(self, tx: ReadTransaction, run: RunRow, new: Registration) -> None:
+        """Raises SlotInUse while another container may run tasks of the slot: a bare container acquires none, and runs them at once."""
+        acting = await self._acting.in_slot(tx, run, new.processor_id, new.execution_id)
+        if acting is not None:
+            left = acting.delay.total_seconds()
+            raise SlotInUse(
+                f"container {acting.former} may run tasks of slot {new.processor_id} for up to {left:.0f} s: report its exit with "
+                "`terminated` when its process has ended, or declare it invalid and register again after that time"
             )
 
     def _grant(self, stored: _Stored) -> RegistrationResult:
@@ -295,7 +310,7 @@ class Registrations:
                 self._leases.supersede(each.execution_id)
             else:
                 self._leases.drop(each.execution_id)
-        self._task_waiters.notify_released(released)
+        self._task_waiters.notify_ended(ended, released)
         for run_id in touched:
             self._notices.notify(run_id)
         return found

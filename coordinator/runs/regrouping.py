@@ -10,14 +10,12 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 
-from coordinator.fleet.leases import Leases
+from coordinator.fleet.acting import Acting
 from coordinator.store.fleet import StageStateRow
 from coordinator.store.runs import RunRow
-from coordinator.store.sql import ReadTransaction, WriteTransaction
+from coordinator.store.sql import WriteTransaction
 from coordinator.transitions import stages_of
-from sluice.clock import Clock
 from sluice.core.ids import JobName, Lineage, RunId, Ssp, StageKey, StageName, TaskName
 from sluice.core.jobmodels.model import JobModel
 from sluice.core.leases.ownership import RegroupedStage, StagePosition, Wait, regrouped
@@ -28,9 +26,8 @@ log = logging.getLogger(__name__)
 class Regrouping:
     """`new_lineage` returns a new id. `on_regrouped` is called when the offsets of a run have changed without reports."""
 
-    def __init__(self, leases: Leases, clock: Clock, new_lineage: Callable[[], Lineage], on_regrouped: Callable[[RunId], None]) -> None:
-        self._leases = leases
-        self._clock = clock
+    def __init__(self, acting: Acting, new_lineage: Callable[[], Lineage], on_regrouped: Callable[[RunId], None]) -> None:
+        self._acting = acting
         self._new_lineage = new_lineage
         self._on_regrouped = on_regrouped
         self._settled: dict[JobName, RunId] = {}
@@ -46,7 +43,7 @@ class Regrouping:
         changes = {stage: change for stage, change in _changes(run, model, rows).items() if not change.nothing}
         if not changes:
             return None
-        acting = await self._acting(tx, run)
+        acting = await self._acting.owners(tx, run)
         if acting is not None:
             return acting
         for stage, change in changes.items():
@@ -71,17 +68,6 @@ class Regrouping:
     def forget(self) -> None:
         """Check again whether runs are settled."""
         self._settled.clear()
-
-    async def _acting(self, tx: ReadTransaction, run: RunRow) -> Wait | None:
-        """How long a container that owns a task under a former run may still act."""
-        now = self._clock.elapsed()
-        waits = []
-        for each in await tx.fleet.owners(run.job):
-            if each.run_id != run.run_id and not each.owner.released:
-                free_at = self._leases.free_at(each.owner.holder)
-                if free_at is not None and free_at > now:
-                    waits.append(Wait(each.owner.holder, timedelta(seconds=free_at - now)))
-        return max(waits, key=lambda wait: wait.delay, default=None)
 
 
 def _changes(

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from coordinator.blobpool import BlobStores
 from coordinator.drains.kept import kept_operators
 from coordinator.fleet import notices
+from coordinator.fleet.acting import Acting
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import TaskWaiters
 from coordinator.fleet.report_checks import ReportChecks
@@ -112,6 +113,7 @@ class Tasks:
         reports: ReportChecks,
         blob_stores: BlobStores,
         regrouping: Regrouping,
+        acting: Acting,
         task_waiters: TaskWaiters | None = None,
         strangers: Strangers | None = None,
     ) -> None:
@@ -124,6 +126,7 @@ class Tasks:
         self._stage_metrics = stage_metrics
         self._reports = reports
         self._regrouping = regrouping
+        self._acting = acting
         self._blob_stores = blob_stores
         self._task_waiters = task_waiters or TaskWaiters()
         self._assignments: dict[JobName, _Assignment] = {}
@@ -139,8 +142,8 @@ class Tasks:
         self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch, wait: timedelta = timedelta(0)
     ) -> AcquiredTask | Wait:
         """Grant the task to the valid incarnation of the slot that the job model names, or return how long the former owner may still act.
-        Waits up to `wait` for the former owner to release it. A repeated request of the owner is answered with the same
-        generation, with the partitions of the current model.
+        A bare container that may run the task counts as its owner. Waits up to `wait` for the former owner to release it. A repeated
+        request of the owner is answered with the same generation, with the partitions of the current model.
 
         Raises UnknownRun, UnknownTask, TaskNotYours, StaleRun, OutdatedContainers, CatalogIncomplete, NumbersNotReserved, and LeaseLost
         for an incarnation that is no longer valid.
@@ -168,7 +171,7 @@ class Tasks:
             run = await get_run(tx, run_id)
             model = await self._model_of(tx, run)
             slot, task_model = await self._check(tx, run, model, task, execution_id, epoch)
-            others = await self._regrouping.settle(tx, run, model)
+            others = await self._acting.bare(tx, run, slot, [task], execution_id) or await self._regrouping.settle(tx, run, model)
             if others is not None:
                 return others
             row = await tx.fleet.owner(run.job, task)

@@ -210,6 +210,12 @@ class FleetReads(Reads):
             query = query.where(table.c.run_id == run_id)
         return [container_row(found) for found in await self._connection.execute(query)]
 
+    async def active_bare_containers(self, job: JobName) -> Sequence[ContainerRow]:
+        """The bare containers of all runs of the job that have not ended."""
+        table = tables.containers
+        query = select(table).where(table.c.ended_at.is_(None), table.c.job == job, table.c.bare).order_by(table.c.execution_id)
+        return await self._all(query, container_row)
+
     async def counts(self, run_id: RunId, job: JobName) -> RunCounts:
         """The counts of a run of the job, computed by the database."""
         states, owners = tables.containers.c.state, tables.holds.c

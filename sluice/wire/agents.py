@@ -37,11 +37,12 @@ BatchPart = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z
 
 
 class RegisterRequest(RenamedBody):
-    """One incarnation of a slot. `bare`: a foreign client, whose heartbeats have no epoch. `metricsAddress`: host and port of the
-    container's metrics. `drainModes`: the modes of drains that it knows; under another one it is refused. `onlyIfFree`: refused as
-    `slot-in-use` while another incarnation has the slot, instead of replacing it. `token`: the token that the container will send,
-    `sluice-i.SECRET.ID`: 256 random bits and `executionContainerId`, both as base64url without padding. A repeated request must have the
-    same one. Without it the coordinator makes one, and a repeated request gets another, after which the former is not valid."""
+    """One incarnation of a slot. `bare`: a foreign client, whose heartbeats have no epoch; refused as `slot-in-use` while another container
+    may run tasks of the slot. `metricsAddress`: host and port of the container's metrics. `drainModes`: the modes of drains that it knows;
+    under another one it is refused. `onlyIfFree`: refused as `slot-in-use` while another incarnation has the slot, instead of replacing it.
+    `token`: the token that the container will send, `sluice-i.SECRET.ID`: 256 random bits and `executionContainerId`, both as base64url
+    without padding. A repeated request must have the same one. Without it the coordinator makes one, and a repeated request gets another,
+    after which the former is not valid."""
 
     added_fields: ClassVar[frozenset[str]] = frozenset({"drainModes", "token"})
 

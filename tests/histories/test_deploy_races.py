@@ -10,6 +10,7 @@ from itertools import count
 import pytest
 
 from coordinator.api.runs import spec_of
+from coordinator.fleet.acting import Acting
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.registration import Registration, Registrations
@@ -54,8 +55,9 @@ class World:
         self.system = SlowSystem()
         notices = Notices(self.store)
         self.leases = Leases(policy or LeasePolicy(lease=timedelta(seconds=30)), clock)
-        self.registrations = Registrations(self.store, self.leases, notices, clock)
         models = JobModels(self.store)
+        self.acting = Acting(self.leases, clock, models.decoded)
+        self.registrations = Registrations(self.store, self.leases, notices, clock, self.acting)
         self.deployments = Deployments(
             self.store,
             {"log": self.system},
@@ -155,5 +157,5 @@ async def test_after_a_restart_a_large_fleet_gets_its_longer_leases_at_once() ->
     for slot in ("0", "1"):
         await world.register(run, f"c{slot}", slot)
     leases = Leases(world.leases.policy, world.clock)
-    assert await Registrations(world.store, leases, Notices(world.store), world.clock).recover() == 2
+    assert await Registrations(world.store, leases, Notices(world.store), world.clock, world.acting).recover() == 2
     assert [leases.free_at(ExecutionContainerId(f"c{slot}")) for slot in ("0", "1")] == [world.clock.elapsed() + 65] * 2

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from coordinator.api.runs import spec_of
 from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.drains.drains import DrainRequest, Drains, StepReport
+from coordinator.fleet.acting import Acting
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.registration import Registration, Registrations
@@ -70,10 +71,12 @@ class World:
         blob_stores, names = no_blob_stores(), Groupers()
         self.deployments = Deployments(self.store, systems, models, notices, self.clock, self._run_id, names, blob_stores)
         self.runs = Runs(self.store, models, notices, self.clock)
-        self.registrations = Registrations(self.store, self.leases, notices, self.clock)
+        acting = Acting(self.leases, self.clock, models.decoded)
+        self.registrations = Registrations(self.store, self.leases, notices, self.clock, acting)
         reports = ReportChecks(models.decoded, lambda _: {})
-        regrouping = Regrouping(self.leases, self.clock, self._lineage, lambda _: None)
-        self.tasks = Tasks(self.store, self.leases, self.clock, models.decoded, self._lineage, measures, reports, blob_stores, regrouping)
+        regrouping = Regrouping(acting, self._lineage, lambda _: None)
+        parts = (measures, reports, blob_stores, regrouping, acting)
+        self.tasks = Tasks(self.store, self.leases, self.clock, models.decoded, self._lineage, *parts)
         self.drains = Drains(self.store, systems, blob_stores, measures, notices, self.clock, models.decoded, self._drain_id, reports)
         self.watch = DrainDeadlines(self.store, self.drains, self.clock, timedelta)
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.api.runs import spec_of
+from coordinator.fleet.acting import Acting
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.registration import Registration, Registrations
@@ -85,8 +86,10 @@ class World:
 
         self.lag = LagMonitor(self.store, systems, metrics, self.clock, models.decoded)
         self.checks = ReportChecks(models.decoded, self.lag.ends_after)
-        regrouping = Regrouping(self.leases, self.clock, lineage, self.lag.forget)
-        self.tasks = Tasks(self.store, self.leases, self.clock, models.decoded, lineage, metrics, self.checks, no_blob_stores(), regrouping)
+        acting, no_stores = Acting(self.leases, self.clock, models.decoded), no_blob_stores()
+        regrouping = Regrouping(acting, lineage, self.lag.forget)
+        parts = (metrics, self.checks, no_stores, regrouping, acting)
+        self.tasks = Tasks(self.store, self.leases, self.clock, models.decoded, lineage, *parts)
         self.deployments = Deployments(
             self.store,
             systems,
@@ -95,9 +98,9 @@ class World:
             self.clock,
             lambda job, at: RunId(f"{job}-{next(numbers)}"),
             Groupers(),
-            no_blob_stores(),
+            no_stores,
         )
-        self.registrations = Registrations(self.store, self.leases, notices, self.clock)
+        self.registrations = Registrations(self.store, self.leases, notices, self.clock, acting)
         self.trim = TrimStreams(self.store, systems, self.clock, timedelta(0), models.decoded)
         self.run_id, self.readers = RunId(""), list[Reader]()
 

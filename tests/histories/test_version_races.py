@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from coordinator.api.runs import spec_of
+from coordinator.fleet.acting import Acting
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.registration import Registration, Registrations
@@ -106,7 +107,7 @@ class World:
         systems = {"log": self.system}
         self.models, notices, names = JobModels(self.store), Notices(self.store), Groupers()
         self.leases = Leases(LeasePolicy(lease=timedelta(seconds=30)), clock)
-        self.registrations = Registrations(self.store, self.leases, notices, clock)
+        self.registrations = Registrations(self.store, self.leases, notices, clock, Acting(self.leases, clock, self.models.decoded))
         self.deployments = Deployments(
             self.store,
             systems,

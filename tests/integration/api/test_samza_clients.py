@@ -6,6 +6,7 @@ names to the coordinator's URL, sends the id unescaped, and takes any answer but
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +48,10 @@ class SamzaContainer:
         return dict(answer.json())
 
 
-async def launched(caller: Caller, run_id: str, url: str = "/jobs/flight-delays/") -> SamzaContainer:
+async def launched(caller: Caller, run_id: str, url: str = "/jobs/flight-delays/", slot: str = "0") -> SamzaContainer:
     """Its launcher registers it, as YARN's application master does for the containers that it starts."""
     made = SamzaContainer(caller.http, url)
-    await caller.registered(run_id, made.execution_id, bare=True)
+    await caller.registered(run_id, made.execution_id, slot, bare=True)
     return made
 
 
@@ -174,6 +175,136 @@ async def test_the_registration_of_a_samza_container_answers_with_its_lease_term
     run_id = str((await caller.deploy())["runId"])
     reply = await caller.registered(run_id, "c1", bare=True)
     assert (reply["leaseSeconds"], reply["heartbeatSeconds"]) == (160, 60)
+
+
+# --- one container for each task ---------------------------------------------------------------------------------------
+
+
+async def ended(caller: Caller, execution_id: str) -> None:
+    answer = await caller.http.post(f"/containers/{execution_id}/exit", json={"exitCode": 1, "terminated": True})
+    assert answer.status_code == 200, answer.text
+
+
+async def waits(caller: Caller, run_id: str, execution_id: str, epoch: int, task: str = "Partition 0") -> float:
+    """How long the agent has to wait for the task, according to the answer."""
+    answer = await caller.acquire(run_id, execution_id, epoch, task)
+    assert answer.status_code == 202, answer.text
+    return float(answer.json()["waitSeconds"])
+
+
+async def test_an_agent_gets_the_tasks_of_a_samza_container_in_its_slot_when_that_must_have_exited(
+    caller: Caller, clock: FakeClock
+) -> None:
+    run_id = str((await caller.deploy())["runId"])
+    container = await launched(caller, run_id)
+    clock.advance(BEAT)
+    assert await container.alive()
+    epoch = (await caller.registered(run_id, "agent"))["epoch"]
+    assert await waits(caller, run_id, "agent", epoch) == 280
+    assert not await container.alive()
+    for _ in range(28):
+        clock.advance(9.9)
+        assert await caller.alive("agent", epoch)
+        await expire(caller)
+    assert 0 < await waits(caller, run_id, "agent", epoch) < 3
+    clock.advance(2.9)
+    await expire(caller)
+    await caller.acquired(run_id, "agent", epoch)
+
+
+async def test_an_agent_gets_the_tasks_at_once_when_the_end_of_the_samza_container_is_confirmed(caller: Caller) -> None:
+    run_id = str((await caller.deploy())["runId"])
+    container = await launched(caller, run_id)
+    epoch = (await caller.registered(run_id, "agent"))["epoch"]
+    body = {"executionContainerId": "agent", "epoch": epoch}
+    asked = asyncio.create_task(caller.http.post(f"/runs/{run_id}/tasks/Partition 0/acquire?wait=60", json=body))
+    waiters = caller.coordinator.task_waiters
+    while not waiters.total:  # noqa: ASYNC110 – nothing is notified when a poll begins
+        await asyncio.sleep(0)
+    await ended(caller, container.execution_id)
+    assert (await asyncio.wait_for(asked, 10)).status_code == 200
+
+
+async def test_tasks_of_a_samza_container_that_move_with_the_next_run_are_granted_when_it_must_have_exited(
+    caller: Caller, clock: FakeClock
+) -> None:
+    container = await launched(caller, str((await caller.deploy())["runId"]))
+    run_id = str((await caller.deploy(run_body(containers=2)))["runId"])
+    await caller.registered(run_id, "agent", slot="1")
+    assert await waits(caller, run_id, "agent", 1, "Partition 1") == 280
+    assert not await container.alive()
+    await ended(caller, container.execution_id)
+    await caller.acquired(run_id, "agent", task="Partition 1")
+
+
+async def test_tasks_that_move_to_another_slot_of_the_run_are_granted_when_the_samza_container_has_exited(caller: Caller) -> None:
+    run_id = str((await caller.deploy(run_body(containers=2)))["runId"])
+    container = await launched(caller, run_id, slot="1")
+    await caller.registered(run_id, "agent")
+    scaled = await caller.http.patch(f"/runs/{run_id}", json={"containers": 1, "why": "fewer"})
+    assert scaled.status_code == 200, scaled.text
+    await caller.acquired(run_id, "agent")
+    assert await waits(caller, run_id, "agent", 1, "Partition 1") == 280
+    await ended(caller, container.execution_id)
+    await caller.acquired(run_id, "agent", task="Partition 1")
+
+
+async def test_tasks_of_other_slots_do_not_wait_for_a_samza_container(caller: Caller) -> None:
+    run_id = str((await caller.deploy(run_body(containers=2)))["runId"])
+    await launched(caller, run_id)
+    await caller.registered(run_id, "agent", slot="1")
+    await caller.acquired(run_id, "agent", task="Partition 1")
+
+
+async def test_after_a_restart_of_the_coordinator_tasks_still_wait_for_a_samza_container_that_was_replaced(
+    home: Path, clock: FakeClock
+) -> None:
+    async with calling(home, clock) as caller:
+        caller.log.create("flights", 2)
+        run_id = str((await caller.deploy())["runId"])
+        await launched(caller, run_id)
+        epoch = (await caller.registered(run_id, "agent"))["epoch"]
+    async with calling(home, clock) as caller:
+        assert await waits(caller, run_id, "agent", epoch) == 280
+
+
+async def test_a_samza_container_is_not_registered_while_an_agent_may_run_its_tasks(caller: Caller, clock: FakeClock) -> None:
+    run_id = str((await caller.deploy())["runId"])
+    await caller.registered(run_id, "agent")
+    await caller.acquired(run_id, "agent")
+    refused = await caller.register(run_id, "samza", bare=True)
+    assert problem_slug(refused) == (409, "slot-in-use")
+    assert "agent" in refused.json()["detail"]
+    assert await caller.alive("agent", 1), "a refused registration changes nothing"
+    await ended(caller, "agent")
+    await caller.registered(run_id, "samza", bare=True)
+    assert (await caller.register(run_id, "samza", bare=True)).status_code == 201, "a repeated registration has the same answer"
+
+
+async def test_a_samza_container_is_not_registered_while_a_former_run_may_run_its_tasks(caller: Caller) -> None:
+    first = str((await caller.deploy())["runId"])
+    await caller.registered(first, "agent")
+    await caller.acquired(first, "agent", task="Partition 1")
+    run_id = str((await caller.deploy(run_body(containers=2)))["runId"])
+    assert problem_slug(await caller.register(run_id, "samza", slot="1", bare=True)) == (409, "slot-in-use")
+    await caller.release(first, 1, "Partition 1")
+    await caller.registered(run_id, "samza", slot="1", bare=True)
+
+
+async def test_a_samza_container_is_not_registered_while_another_one_may_run_its_tasks(caller: Caller, clock: FakeClock) -> None:
+    run_id = str((await caller.deploy())["runId"])
+    container = await launched(caller, run_id)
+    refused = await caller.register(run_id, "next", bare=True)
+    assert problem_slug(refused) == (409, "slot-in-use")
+    assert "280 s" in refused.json()["detail"]
+    assert "terminated" in refused.json()["detail"]
+    invalid = await caller.http.post(f"/containers/{container.execution_id}/invalidate", json={"reason": "its node is gone"})
+    assert invalid.status_code == 200, invalid.text
+    assert not await container.alive()
+    assert problem_slug(await caller.register(run_id, "next", bare=True)) == (409, "slot-in-use")
+    clock.advance(280)
+    await expire(caller)
+    await caller.registered(run_id, "next", bare=True)
 
 
 # --- the job model ---------------------------------------------------------------------------------------------------
