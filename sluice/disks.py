@@ -43,7 +43,9 @@ class Thresholds:
 
 
 _NO_ROOM = re.compile(
-    r"No space left on device|Disk quota exceeded|database or disk is full|the disk of .+ is full|\bENOSPC\b|\bEDQUOT\b", re.IGNORECASE
+    r"No space left on device|Disk quota exceeded|database or disk is full|"
+    r"the disk of (?:(?!the disk of ).)+ is full|\bENOSPC\b|\bEDQUOT\b",
+    re.IGNORECASE,
 )
 """The texts of Python, Java, RocksDB, SQLite, PostgreSQL and `note`."""
 

@@ -25,9 +25,10 @@ _SECRET_NAME = re.compile(
     r"(password|passwd|secret|access[._-]?key|secret[._-]?key|private[._-]?key|token|jaas[._-]?config)$", re.IGNORECASE
 )
 _HARMLESS_VALUE = re.compile(r"|true|false|[0-9]{1,4}", re.IGNORECASE)
-_SECRET_VALUE = re.compile(
-    r"://[^/@\s:]*:[^@\s]+@|-----BEGIN [A-Z ]*PRIVATE KEY-----|\bsluice-[ti]\.[\w-]{8}|\bpassword\s*=\s*[\"'][^\"']", re.IGNORECASE
-)
+_SECRET_VALUE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----|\bsluice-[ti]\.[\w-]{8}|\bpassword\s*=\s*[\"'][^\"']", re.IGNORECASE)
+
+
+_USER_AND_PASSWORD = re.compile(r"://[^/:]*:.")
 
 
 class Source(StrEnum):
@@ -64,7 +65,13 @@ def looks_secret(name: str, value: str) -> bool:
     """Whether the value is probably a secret, according to its name or its text. Raises BadConfig for a malformed reference."""
     if parse_reference(name, value) is not None or _HARMLESS_VALUE.fullmatch(value):
         return False
-    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
+    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value)) or _has_password(value)
+
+
+def _has_password(text: str) -> bool:
+    """Whether it has a URL with a password, `://USER:PASSWORD@`. One expression for all of it would search the rest of the text from each
+    `://`; here each part before an @ is searched once."""
+    return any(_USER_AND_PASSWORD.search(part) for word in text.split() for part in word.split("@")[:-1])
 
 
 def check_secrets(config: Mapping[str, str]) -> None:

@@ -12,12 +12,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import string
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import NewType
 
 from sluice.core.access.roles import Role
@@ -86,13 +88,23 @@ def id_of(token: str) -> TokenId | None:
 
 
 _TOKEN = re.compile(rb"sluice-(t\.[0-9a-f]{%d}\.|i\.)[A-Za-z0-9_-]{16,}" % (2 * ID_BYTES))
-_JWT = re.compile(rb"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.")
-"""Header and claims of a signed token: both are JSON objects in base64url."""
+_JSON = re.compile(rb"eyJ[A-Za-z0-9_-]{8,}")
+_BASE64URL = (string.ascii_letters + string.digits + "_-").encode()
 
 
 def has_token(text: bytes) -> bool:
     """Whether the text contains a token, or most of one."""
-    return (b"sluice-" in text and _TOKEN.search(text) is not None) or (b"eyJ" in text and _JWT.search(text) is not None)
+    return (b"sluice-" in text and _TOKEN.search(text) is not None) or (b"eyJ" in text and _has_signed_token(text))
+
+
+def _has_signed_token(text: bytes) -> bool:
+    """Whether the text has the header and the claims of a signed token, both followed by a dot: JSON objects in base64url. The end of each
+    part is looked at once; one expression would search the rest of the text from each beginning of an object."""
+    parts = text.split(b".")[:-1]
+    return any(
+        _JSON.fullmatch(claims) is not None and _JSON.search(header[len(header.rstrip(_BASE64URL)) :]) is not None
+        for header, claims in pairwise(parts)
+    )
 
 
 @dataclass(frozen=True, slots=True)
