@@ -3,8 +3,8 @@
 The routes and the bodies they build are grouped by capability: `runs`, `agents` (what containers call), `samza` (what Apache Samza's
 containers call), `jobmodels`, `drains`, `snapshots`, `ops` (metrics and probes), `tokens`, `audit`, `events` (of jobs), `docs` (API
 documentation). `access` defines which role may send which request, `deps` has the FastAPI dependencies, `errors` turns errors into answers,
-`middleware` counts and limits requests, `browsers` refuses requests from pages of other sites, `text` refuses text that cannot be stored,
-and `fastpath` answers heartbeats without the framework.
+`middleware` counts and limits requests, `bodies` limits the values of a body, `browsers` refuses requests from pages of other sites, `text`
+refuses text that cannot be stored, and `fastpath` answers heartbeats without the framework.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.datastructures import State
 
+from coordinator.api.bodies import check_size
 from coordinator.api.text import check_url
 from coordinator.identity.audit_log import AuditedRequest, AuditLog
 from coordinator.identity.audited_state import AuditedState, state_of_job, state_of_tokens
@@ -435,6 +436,7 @@ class GuardedRoute(APIRoute):
                 job = await access.job_named(request, rule)
                 await access.audit_log.refused(attempt_of(request, route, job), refusal.status, str(refusal))
                 raise
+            await check_size(request)
             if recorded:
                 named = await access.job_named(request, rule) or await access.job_in_body(request)
                 return await recorded_answer(access, attempt_of(request, route, named), answer, request)
@@ -489,12 +491,7 @@ def _fields_of(body: bytes) -> Mapping[str, str]:
         found = json.loads(body) if body[:1] == b"{" else dict(parse_qsl(body.decode()))
     except (ValueError, RecursionError):
         return {}
-    return {name: value for name, value in found.items() if isinstance(value, str) and _encodable(value)}
-
-
-def _encodable(text: str) -> bool:
-    """Whether the text has no lone surrogates, which no database stores."""
-    return not any("\ud800" <= each <= "\udfff" for each in text)
+    return {name: value for name, value in found.items() if isinstance(value, str) and is_storable(value)}
 
 
 def attempt_of(request: Request, route: str, job: str = "") -> AuditedRequest:

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from coordinator.api.text import MAX_ERRORS
 from sluice.core.errors import (
     Bug,
     InvalidRequest,
@@ -104,7 +105,7 @@ async def _sluice_error(request: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    texts = dict.fromkeys(_described(each, error.body) for each in error.errors()[:10])
+    texts = dict.fromkeys(_described(each, error.body) for each in error.errors()[:MAX_ERRORS])
     return problem_of(InvalidRequest("; ".join(texts)[:2000]), request.scope["path"])
 
 

@@ -7,16 +7,23 @@ source.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
+from itertools import chain, islice, repeat
 from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 
+from coordinator.api.bodies import WITH_BODY
 from sluice.core.text import is_storable
 
-_WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+MAX_ERRORS = 10
+"""Errors of one request that are described."""
+
+_SUSPICIOUS = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+"""How JSON that is valid UTF-8 spells NUL and surrogates; also pairs of these, and a backslash that is followed by such text."""
 
 
 def check_url(request: Request) -> None:
@@ -28,7 +35,7 @@ def check_url(request: Request) -> None:
 
 async def check_body(request: Request) -> None:
     """Raises RequestValidationError with the name of the field."""
-    found = [*_in_body(await request.body())] if request.method in _WITH_BODY else []
+    found = [*islice(_in_body(await request.body()), MAX_ERRORS)] if request.method in WITH_BODY else []
     if found:
         raise RequestValidationError(found)
 
@@ -50,7 +57,7 @@ def _in_url(request: Request) -> Iterator[dict[str, Any]]:
 
 def _in_body(body: bytes) -> Iterator[dict[str, Any]]:
     yield from _of_bytes("body", body)
-    if b"\\u" in body:  # in UTF-8, only an escape can spell such text
+    if _SUSPICIOUS.search(body):
         try:
             values = json.loads(body)
         except (ValueError, RecursionError):
@@ -73,16 +80,25 @@ def _error(where: tuple[str, ...], message: str) -> dict[str, Any]:
 
 def _unprintable(document: Any) -> Iterator[tuple[str, ...]]:
     """The places in a JSON document where a value or a field name has a NUL or a lone surrogate. Not recursive, since a document may be
-    nested as deeply as its parser allows."""
-    left: list[tuple[tuple[str, ...], Any]] = [((), document)]
+    nested as deeply as its parser allows. A place is written only if it is found, because a document may have many values."""
+    path: list[str] = []
+    left = [_members([document])]
     while left:
-        where, value = left.pop()
-        match value:
-            case str():
+        for name, value in left[-1]:
+            if isinstance(value, str):
                 if not is_storable(value):
-                    yield where
-            case Mapping():
-                left += [((*where, "a field's name"), name) for name in value]
-                left += [((*where, name), each) for name, each in value.items()]
-            case list():
-                left += [((*where, str(number)), each) for number, each in enumerate(value)]
+                    yield (*path[1:], *([str(name)] if path else []))
+            elif isinstance(value, dict | list):
+                path.append(str(name))
+                left.append(_members(value))
+                break
+        else:
+            left.pop()
+            if path:
+                path.pop()
+
+
+def _members(value: dict[str, Any] | list[Any]) -> Iterator[tuple[str | int, Any]]:
+    if isinstance(value, list):
+        return iter(enumerate(value))
+    return chain(zip(repeat("a field's name"), value), value.items())

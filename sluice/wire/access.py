@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from sluice.core.access.roles import Role
-from sluice.wire.body import Body, Reply
+from sluice.wire.body import Body, FailFast, Reply
 
 Pattern = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._*?-]+$")]
 TokenName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$")]
@@ -19,8 +19,8 @@ class TokenRequest(Body):
     text."""
 
     name: TokenName
-    roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=20)]
-    jobs: Annotated[tuple[Pattern, ...], Field(min_length=1, max_length=100)] = ("*",)
+    roles: Annotated[tuple[Role, ...], FailFast(), Field(min_length=1, max_length=20)]
+    jobs: Annotated[tuple[Pattern, ...], FailFast(), Field(min_length=1, max_length=100)] = ("*",)
     expires_seconds: Annotated[float | None, Field(gt=0, le=1e9, description="default: it does not expire")] = None
 
 

@@ -15,6 +15,7 @@ from sluice.wire.body import (
     HOST_AND_PORT,
     NO_NUL,
     Body,
+    FailFast,
     Name,
     Number,
     Offset,
@@ -51,7 +52,7 @@ class RegisterRequest(RenamedBody):
     host: Annotated[str, Field(max_length=300, pattern=NO_NUL)] = ""
     bare: bool = False
     metrics_address: Annotated[str, Field(max_length=300, pattern=HOST_AND_PORT)] | None = None
-    drain_modes: Annotated[tuple[Mode, ...], Field(max_length=10)] = (Mode.DEFAULT,)
+    drain_modes: Annotated[tuple[Mode, ...], FailFast(), Field(max_length=10)] = (Mode.DEFAULT,)
     only_if_free: Annotated[bool, Field(exclude_if=operator.not_)] = False
     token: Annotated[str | None, Field(repr=False, max_length=MAX_TOKEN)] = None
 
@@ -190,8 +191,8 @@ class StageMetricsBody(RenamedBody):
     state_bytes: Offset | None = None
     watermark: Utc | None = None
     event_time_max: Utc | None = None
-    unflushable: Annotated[tuple[OperatorText, ...], Field(max_length=100)] | None = None
-    operators: Annotated[tuple[StatefulOperator, ...], Field(max_length=100)] | None = None
+    unflushable: Annotated[tuple[OperatorText, ...], FailFast(), Field(max_length=100)] | None = None
+    operators: Annotated[tuple[StatefulOperator, ...], FailFast(), Field(max_length=100)] | None = None
     late_rows: Offset | None = None
     late_rows_at: Utc | None = None
     delivery: Annotated[dict[TopicName, DeliveryText], Field(max_length=100, json_schema_extra={"additionalProperties": False})] = Field(
@@ -209,7 +210,7 @@ class ProgressRequest(RenamedBody):
     stage: Name
     lineage: Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]
     batch_id: Annotated[int, Field(ge=0, lt=2**63)]
-    offsets: tuple[SspOffset, ...]
+    offsets: Annotated[tuple[SspOffset, ...], FailFast()]
     metrics: StageMetricsBody | None = None
 
 
@@ -240,13 +241,13 @@ class QueryBody(Body):
     name: Annotated[str, Field(max_length=1_000, pattern=NO_NUL)] = ""
     query_id: Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]
     batch_id: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    offsets: Annotated[tuple[SspOffset, ...], Field(max_length=100_000)] = ()
+    offsets: Annotated[tuple[SspOffset, ...], FailFast(), Field(max_length=100_000)] = ()
     metrics: StageMetricsBody | None = None
     active: bool = True
     error: Annotated[str, Field(max_length=2_000, pattern=NO_NUL)] = ""
     failures: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    undrainable: Annotated[tuple[OperatorText, ...], Field(max_length=100)] = ()
-    writes: Annotated[tuple[TopicWrites, ...], Field(max_length=100)] = ()
+    undrainable: Annotated[tuple[OperatorText, ...], FailFast(), Field(max_length=100)] = ()
+    writes: Annotated[tuple[TopicWrites, ...], FailFast(), Field(max_length=100)] = ()
 
 
 class QueriesRequest(Body):
@@ -254,7 +255,7 @@ class QueriesRequest(Body):
     the one before."""
 
     generation: Annotated[int, Field(ge=1, lt=2**31)]
-    queries: Annotated[tuple[QueryBody, ...], Field(max_length=MAX_QUERIES)]
+    queries: Annotated[tuple[QueryBody, ...], FailFast(), Field(max_length=MAX_QUERIES)]
 
 
 class RefusedQuery(Reply):
@@ -320,7 +321,7 @@ class StageWatermark(Body):
 class WatermarksRequest(Body):
     """The stages of a container that write or read an intermediate stream."""
 
-    stages: Annotated[tuple[StageWatermark, ...], Field(max_length=10_000)]
+    stages: Annotated[tuple[StageWatermark, ...], FailFast(), Field(max_length=10_000)]
 
 
 class StepBody(Reply):

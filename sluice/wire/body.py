@@ -29,6 +29,9 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic import (
+    FailFast as PydanticFailFast,
+)
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
@@ -72,6 +75,23 @@ def header_lines(headers: HeaderList) -> bytes:
 
 
 Name = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class FailFast(PydanticFailFast):
+    """Of a sequence only the first wrong element is described: a request may have very many. Hashable, for members of unions."""
+
+    __hash__ = object.__hash__
+
+
+def at_most(length: int) -> Callable[[Any], Any]:
+    """A validator of an object's size, before its fields are validated: `max_length` counts valid fields only."""
+
+    def check(given: Any) -> Any:
+        if isinstance(given, Mapping) and len(given) > length:
+            raise ValueError(f"it has {len(given)} fields, and may have {length}")
+        return given
+
+    return check
 
 
 def _in_utc(at: datetime) -> datetime:

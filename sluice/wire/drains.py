@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from sluice.core.drain import Mode, Phase
-from sluice.wire.body import NO_NUL, Body, IdentityText, OperatorText, RenamedBody, RenamedReply, Reply, SspOffset, StepName
+from sluice.wire.body import NO_NUL, Body, FailFast, IdentityText, OperatorText, RenamedBody, RenamedReply, Reply, SspOffset, StepName
 from sluice.wire.snapshots import CheckpointText, GenerationNumber, Reason
 
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
@@ -63,12 +63,12 @@ class DrainStepRequest(RenamedBody):
     uuid: DrainText
     step: StepName
     batch_id: Annotated[int, Field(ge=0, lt=2**63)] | None
-    offsets: tuple[SspOffset, ...]
+    offsets: Annotated[tuple[SspOffset, ...], FailFast()]
     checkpoint_id: CheckpointText | None = None
     leftover_rows: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    leftover_operators: Annotated[tuple[OperatorText, ...], Field(max_length=100)] = ()
+    leftover_operators: Annotated[tuple[OperatorText, ...], FailFast(), Field(max_length=100)] = ()
     note: Reason = ""
-    operators: Annotated[tuple[IdentityText, ...], Field(max_length=100)] | None = None
+    operators: Annotated[tuple[IdentityText, ...], FailFast(), Field(max_length=100)] | None = None
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

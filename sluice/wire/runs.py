@@ -15,7 +15,7 @@ from sluice.core.jobmodels.expansion import Verdict
 from sluice.core.jobmodels.placement import slots
 from sluice.core.jobmodels.spec import JobKind, broadcast_partitions, broadcast_text
 from sluice.core.lifecycle import RunState
-from sluice.wire.body import NO_NUL, Body, Count, Name, RenamedReply, Reply, SspOffset, Utc
+from sluice.wire.body import NO_NUL, Body, Count, FailFast, Name, RenamedReply, Reply, SspOffset, Utc
 
 # --- runs ------------------------------------------------------------------------------------------------------------
 
@@ -63,8 +63,8 @@ class StageBody(Body):
     """`stateful`: false if the stage keeps no state; left out otherwise, because release 0.1 does not know it."""
 
     name: Name
-    reads: tuple[Name, ...]
-    writes: tuple[Name, ...] = ()
+    reads: Annotated[tuple[Name, ...], FailFast()]
+    writes: Annotated[tuple[Name, ...], FailFast()] = ()
     stateful: Annotated[bool, Field(exclude_if=bool)] = True
 
 
@@ -80,10 +80,10 @@ class RunRequest(Body):
     job: Name
     kind: Annotated[JobKind, Field(exclude_if=lambda kind: kind is JobKind.STAGES)] = JobKind.STAGES
     containers: Annotated[int, Field(le=100_000)]
-    inputs: tuple[InputBody, ...]
-    intermediates: tuple[IntermediateBody, ...] = ()
-    outputs: tuple[OutputBody, ...] = ()
-    stages: tuple[StageBody, ...]
+    inputs: Annotated[tuple[InputBody, ...], FailFast()]
+    intermediates: Annotated[tuple[IntermediateBody, ...], FailFast()] = ()
+    outputs: Annotated[tuple[OutputBody, ...], FailFast()] = ()
+    stages: Annotated[tuple[StageBody, ...], FailFast()]
     grouper: Annotated[str, Field(max_length=500)] = "GroupByPartition"
     max_tasks: Annotated[int, Field(le=100_000)] | None = None
     stateful: bool = True

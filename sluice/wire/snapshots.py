@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from sluice.wire.body import NO_NUL, Body, Count, Name, Number, Offset, RenamedReply, Reply, SspOffset, Utc
+from sluice.wire.body import NO_NUL, Body, Count, FailFast, Name, Number, Offset, RenamedReply, Reply, SspOffset, Utc, at_most
 
 CheckpointText = Annotated[str, Field(min_length=3, max_length=40, pattern=r"^[0-9]{1,19}-[0-9]{1,6}$")]
 LineageText = Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]
@@ -71,9 +71,13 @@ class SnapshotRequest(Body):
     generation: GenerationNumber
     lineage: LineageText
     batch_id: Annotated[int, Field(ge=0, lt=2**63)] | None
-    offsets: tuple[SspOffset, ...]
+    offsets: Annotated[tuple[SspOffset, ...], FailFast()]
     checkpoint_id: CheckpointText
-    markers: Annotated[dict[Name, MarkerBody], Field(min_length=1, max_length=20, json_schema_extra={"additionalProperties": False})]
+    markers: Annotated[
+        dict[Name, MarkerBody],
+        BeforeValidator(at_most(20)),
+        Field(min_length=1, max_length=20, json_schema_extra={"additionalProperties": False}),
+    ]
 
 
 class SnapshotAccepted(Reply):
@@ -107,8 +111,8 @@ class LineageReply(Reply):
 class BackupRequest(Body):
     """Names of blob stores. State is backed up to all of `stores`, and restored from the first of `restoreFrom` that has it."""
 
-    stores: Annotated[tuple[Name, ...], Field(max_length=20)]
-    restore_from: Annotated[tuple[Name, ...], Field(max_length=20)]
+    stores: Annotated[tuple[Name, ...], FailFast(), Field(max_length=20)]
+    restore_from: Annotated[tuple[Name, ...], FailFast(), Field(max_length=20)]
 
 
 class BackupReply(Reply):

@@ -14,6 +14,7 @@ from containers.agent import metrics_server
 from containers.agent.failures import LONGEST_PAUSE, LONGEST_WAIT_FOR_ROOM
 from containers.settings import ContainerSettings
 from coordinator.api import new_api
+from coordinator.api.bodies import MAX_DEPTH, MAX_FIELDS, MAX_VALUES
 from coordinator.connections import MAX_HEAD_BYTES, MOST_CONNECTIONS, OTHER_FILES, Timeouts
 from coordinator.identity.sessions import MAX_SESSIONS_OF_A_TOKEN, SESSION_LASTS
 from coordinator.settings import Settings
@@ -113,6 +114,9 @@ def test_the_limits_of_connections_are_those_of_the_page() -> None:
     assert f"open files less {OTHER_FILES} " in limit("connections")
     assert Settings.model_fields["max_body_bytes"].default == 4 << 20
     assert limit("body of a request") == "4 MiB"
+    assert limit("values in a body of JSON").startswith(f"{MAX_VALUES:,},")
+    assert limit("fields of one object in a body") == f"{MAX_FIELDS:,}"
+    assert limit("nesting of JSON in a body") == f"{MAX_DEPTH} levels"
     assert MAX_HEAD_BYTES == metrics_server.MAX_HEAD_BYTES == 16 << 10
     assert limit("connections, each with a thread") == str(metrics_server.MAX_CONNECTIONS)
     assert f"can have {MAX_SESSIONS_OF_A_TOKEN} sessions" in LIMITS
