@@ -35,6 +35,7 @@ BENCHMARKS: Mapping[str, str] = {
     "growth": "bench.growth",
     "heartbeats": "bench.heartbeats",
     "history": "bench.history",
+    "hostile-bodies": "bench.hostile_bodies",
     "job-model": "bench.job_model",
     "kafka-exactly-once": "bench.kafka_exactly_once",
     "page": "bench.page",
