@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+
 def times_of_folders(reports: Sequence[pytest.TestReport]) -> Iterator[str]:
     """The seconds of the tests of each folder, summed over all workers, if there are several folders."""
     tests, seconds = Counter[str](), defaultdict[str, float](float)
