@@ -32,9 +32,6 @@ from unittest import mock
 
 import greenlet
 
-_PROCESS: ContextVar[Process] = ContextVar("process")
-
-
 TURN_SECONDS = 1e-6
 """The minimum duration of a turn of the loop. Without it, code that waits for the rest of a lease at its end would never advance time."""
 
@@ -68,6 +65,9 @@ class Process:
         context = copy_context()
         context.run(_PROCESS.set, self)
         return context
+
+
+_PROCESS: ContextVar[Process] = ContextVar("process", default=Process("test"))  # noqa: B039 -- nothing ends it
 
 
 def current_process() -> Process:
@@ -172,6 +172,20 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self.set_task_factory(self._new_task)
         self.errors: list[str] = []
         self.set_exception_handler(lambda _, context: self.errors.append(f"{context.get('message')}: {context.get('exception')!r}"))
+
+    def run_forever(self) -> None:
+        """Meanwhile greenlets that wait for a `concurrent.futures.Future` wait on this loop."""
+        waits = concurrent.futures.Future.result
+
+        def result(future: concurrent.futures.Future[Any], timeout: float | None = None) -> Any:
+            if threading.get_ident() != self._main:
+                return waits(future, timeout)
+            if not future.done() and greenlet.getcurrent().parent is not None:
+                self.wait_in_thread(lambda wake: future.add_done_callback(lambda _: wake()))
+            return waits(future, 0)
+
+        with mock.patch.object(concurrent.futures.Future, "result", result):
+            super().run_forever()
 
     @property
     def turns(self) -> int:
@@ -288,23 +302,15 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
 @contextmanager
 def simulated(chance: Random, most_turns: int = MOST_TURNS) -> Iterator[SimulatedLoop]:
-    """A simulated loop. Inside the block, greenlets that wait for a `concurrent.futures.Future` wait on this loop."""
+    """A simulated loop."""
     loop = SimulatedLoop(chance, most_turns=most_turns)
-    waits = concurrent.futures.Future.result
-
-    def result(future: concurrent.futures.Future[Any], timeout: float | None = None) -> Any:
-        if not future.done() and greenlet.getcurrent().parent is not None:
-            loop.wait_in_thread(lambda wake: future.add_done_callback(lambda _: wake()))
-        return waits(future, 0)
-
-    with mock.patch.object(concurrent.futures.Future, "result", result):
-        asyncio.set_event_loop(loop)
-        try:
-            yield loop
-        finally:
-            loop.discard()
-            asyncio.set_event_loop(None)
-            loop.close()
+    asyncio.set_event_loop(loop)
+    try:
+        yield loop
+    finally:
+        loop.discard()
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 @contextmanager

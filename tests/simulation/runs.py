@@ -21,6 +21,7 @@ from tests.simulation.fault_injection import FAULTS, KAFKA_FAULTS, POSTGRESQL_FA
 from tests.simulation.impostors import impostor
 from tests.simulation.loop import Killed, collect_quietly, main_process, silent, simulated
 from tests.simulation.world import HARD_DEADLINE, World
+from tests.support.agents import NO_ADDRESS
 from tests.support.databases import create_migrated
 
 FAULTS_OF_A_SEED = 20
@@ -34,9 +35,6 @@ even when they have nothing to do."""
 
 PAUSES = (2, 4, 8)
 """The average number of seconds between two faults of a seed."""
-
-NO_ADDRESS = "192.0.2.1"
-"""An address of no machine (RFC 5737): a container that cannot serve its metrics runs without the server, whose threads would be real."""
 
 OTHERS = 3
 """How many other faults are tried, one after another, if one finds nothing to act on."""

@@ -30,8 +30,9 @@ from typing import Any, cast
 from coordinator.store.copies import database_file
 from sluice.randomness import drawn_from
 from tests.simulation.loop import collect_quietly, main_process, silent, simulated
-from tests.simulation.runs import NO_ADDRESS, unexpected_errors
+from tests.simulation.runs import unexpected_errors
 from tests.simulation.world import World
+from tests.support.agents import NO_ADDRESS
 
 JOBS = ("delays", "rushes", "totals")
 JUMP = 86_400

@@ -21,7 +21,7 @@ from coordinator.settings import read_settings
 from sluice import Job
 from sluice.blobs.port import BlobStore
 from sluice.client.agents import AgentClient
-from sluice.clock import Clock, SystemClock
+from sluice.clock import Clock
 from sluice.core.ids import Instant, RunId
 from sluice.deploy import deploy_request
 from sluice.streams.log import Log
@@ -30,6 +30,10 @@ from tests.support.api import NAMED
 from tests.support.databases import create_migrated, quick_store
 from tests.support.engines import FakeEngine, FakeQuery, soon
 from tests.support.fakes import FakeClock
+from tests.support.virtual_time import LoopClock
+
+NO_ADDRESS = "192.0.2.1"
+"""An address of no machine (RFC 5737): a container that cannot serve its metrics runs without the server, whose threads would be real."""
 
 
 def two_stages(name: str = "delays", *, last: str = "second", streams: tuple[str, str, str] = ("in", "mid", "out")) -> Job:
@@ -195,6 +199,7 @@ class Place:
             "EXECUTION_ENV_CONTAINER_ID": name,
             "restart_delay_seconds": 0.0,
             "report_seconds": 0.001,
+            "metrics_host": NO_ADDRESS,
             "home": self.home,
             **settings,
         }
@@ -205,7 +210,7 @@ class Place:
             job or two_stages(),
             ContainerSettings(**given),
             AgentClient("http://c", there),
-            clock or SystemClock(),
+            clock or LoopClock(),
             lambda run: made,
             renewed.append,
             lost.append,

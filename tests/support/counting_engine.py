@@ -15,6 +15,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -32,8 +33,9 @@ from sluice.core.ids import Lineage, Ssp
 from sluice.streams.log import Headers, Log, Record, Writer
 from sluice.wire.body import CONTROL_RECORD_HEADER, DRAIN_RECORD_HEADER, RUN_RECORD_HEADER
 from tests.support.agents import Wire
-from tests.support.engines import DEADLINE, DiskEngine, FakeEngine, FakeQuery, plan
+from tests.support.engines import DiskEngine, FakeEngine, FakeQuery, plan
 from tests.support.streams import TopicLog
+from tests.support.virtual_time import Gate
 
 COUNTS = "second"
 """The stage that counts."""
@@ -54,7 +56,7 @@ class Trap:
     def __init__(self, after: int) -> None:
         self.sprung = asyncio.Event()
         self._left = after
-        self._go = threading.Event()
+        self._gate = Gate()
         self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
 
@@ -64,13 +66,13 @@ class Trap:
             if self._left != 0:
                 return
         self._loop.call_soon_threadsafe(self.sprung.set)
-        assert self._go.wait(DEADLINE), "the trap was not released"
+        self._gate.wait()
 
     def release(self) -> None:
         """Release the thread, and never stop one again."""
         with self._lock:
             self._left = 0
-        self._go.set()
+        self._gate.open()
 
 
 @dataclass
@@ -166,11 +168,9 @@ class CountingEngine(DiskEngine):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._works = 0
+        self._works: list[Future[None]] = []
         self._lock = threading.Lock()
-        self._quiet = threading.Event()
-        self._quiet.set()
-        self._locks: dict[str, threading.Lock] = {}
+        self._last_use: dict[str, Future[None]] = {}
         self._emptied: set[str] = set()
         self._news = asyncio.Event()
 
@@ -181,7 +181,8 @@ class CountingEngine(DiskEngine):
         self.dead = True
         if self.trap is not None:
             self.trap.release()
-        assert await asyncio.to_thread(self._quiet.wait, DEADLINE), "a dead engine still works"
+        for work in [*self._works]:
+            await asyncio.wrap_future(work)
 
     async def all_acting(self, number: int) -> None:
         """Wait until that many queries run and none is paused."""
@@ -465,9 +466,8 @@ class CountingEngine(DiskEngine):
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
-        with self._lock:
-            self._works += 1
-            self._quiet.clear()
+        work: Future[None] = Future()
+        self._works.append(work)
         try:
             if self.dead:
                 raise Killed
@@ -479,17 +479,20 @@ class CountingEngine(DiskEngine):
                 self.ledger.fault(str(lost))
             raise
         finally:
-            with self._lock:
-                self._works -= 1
-                if not self._works:
-                    self._quiet.set()
+            self._works.remove(work)
+            work.set_result(None)
 
     @contextmanager
     def _between_batches(self, query: FakeQuery) -> Iterator[None]:
+        use: Future[None] = Future()
         with self._lock:
-            lock = self._locks.setdefault(query.token, threading.Lock())
-        with lock:
+            former, self._last_use[query.token] = self._last_use.get(query.token), use
+        if former is not None:
+            former.result()
+        try:
             yield
+        finally:
+            use.set_result(None)
 
     def _is_paused(self, start: StageStart) -> bool:
         return any(query.held for query in self.queries if query.start.query == start.query)

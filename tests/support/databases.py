@@ -25,6 +25,7 @@ from coordinator.store.migrate import alembic_config
 from coordinator.store.sql import Store, new_engine, open_store
 from coordinator.store.sqlite import Connection
 from coordinator.store.tables import metadata
+from tests.simulation.loop import SimulatedLoop
 
 AnyStore = TypeVar("AnyStore", bound=Store)
 
@@ -37,10 +38,10 @@ class _Inline:
         try:
             result = work()
         except Exception as error:
-            if future is not None:
+            if future is not None and not future.done():
                 future.set_exception(error)
         else:
-            if future is not None:
+            if future is not None and not future.done():
                 future.set_result(result)
 
 
@@ -54,6 +55,31 @@ class _InlineConnection(Connection):
 
 def _connect_inline(_dialect: object, _record: object, _arguments: object, parameters: dict[str, Any]) -> None:
     parameters["async_creator_fn"] = lambda *arguments, **named: _InlineConnection(partial(sqlite3.connect, *arguments, **named), 64)
+
+
+class _Turns(_Inline):
+    """Runs each statement in a turn of the event loop of its own, so that other tasks run between two statements."""
+
+    def put_nowait(self, item: tuple[asyncio.Future[Any] | None, Callable[[], object]]) -> None:
+        future, _ = item
+        if future is None:
+            super().put_nowait(item)
+        else:
+            future.get_loop().call_soon(super().put_nowait, item)
+
+
+class _VirtualConnection(Connection):
+    """In virtual time there are no threads."""
+
+    def __await__(self) -> Generator[Any, None, aiosqlite.Connection]:
+        if isinstance(asyncio.get_running_loop(), SimulatedLoop):
+            self._tx = _Turns()  # type: ignore[assignment]
+            return self._connect().__await__()
+        return super().__await__()
+
+
+def _connect_on_loop(_dialect: object, _record: object, _arguments: object, parameters: dict[str, Any]) -> None:
+    parameters["async_creator_fn"] = lambda *arguments, **named: _VirtualConnection(partial(sqlite3.connect, *arguments, **named), 64)
 
 
 def _do_not_sync(connection: Any, _record: object) -> None:
@@ -97,6 +123,7 @@ def quick_store(url: str) -> Store:
     """`open_store`. For SQLite statements are compiled once a process instead of once a coordinator, and the file is not synced to disk."""
     store = open_store(url)
     if store.engine.dialect.name == "sqlite":
+        event.listen(store.engine.sync_engine, "do_connect", _connect_on_loop)
         share_compiled(store.engine.sync_engine)
         event.listen(store.engine.sync_engine, "connect", _do_not_sync)
     return store

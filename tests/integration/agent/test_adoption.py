@@ -17,6 +17,7 @@ from sluice.core.ids import RunId, TaskName
 from tests.support.agents import Incarnation, Place, acting, counting, place
 from tests.support.backups import BACKED_UP, NEVER, disk_of, stopped
 from tests.support.engines import DiskEngine, FakeQuery, soon
+from tests.support.virtual_time import Gate
 
 HERE: dict[str, Any] = {**BACKED_UP, "failover_after_seconds": 0}
 
@@ -260,7 +261,7 @@ async def test_a_task_that_moves_within_a_host_continues_with_its_disk(there: Pl
 
 async def test_no_query_of_a_task_starts_before_its_former_container_has_stopped_and_committed_it(there: Place) -> None:
     run_id = await four_tasks(there)
-    go_on = threading.Event()
+    go_on = Gate()
     zero = start(there, run_id, "c0")
     queries = await acting(zero.engine, 4)
     zero.engine.on_stop = lambda query, forced: go_on.wait()
@@ -273,7 +274,7 @@ async def test_no_query_of_a_task_starts_before_its_former_container_has_stopped
     assert [each.execution_container_id for each in adoption.outdated] == ["c0"]
     mover = queries[next(each for each in zero.engine.acting if each.startswith("Partition 3"))]
     await disk_of(zero).runs(mover, 0, {3: 7})  # the batch for which the stop waits
-    go_on.set()
+    go_on.open()
     taken = await acting(one.engine, 2)
     assert disk_of(one).state(taken[mover.start.query].start) == disk_of(zero).state(mover.start)
     await zero.wire.after("adopted")
@@ -356,13 +357,13 @@ async def test_a_task_that_moves_again_before_it_was_acquired_is_released(there:
     run_id = await four_tasks(there)
     zero = start(there, run_id, "c0")
     await acting(zero.engine, 4)
-    go_on = threading.Event()
+    go_on = Gate()
     zero.engine.on_stop = lambda query, forced: go_on.wait()
     await patched(there, run_id, containers=2)
     one = start(there, run_id, "c1", "1")
     await one.wire.after("acquire", 2)
     await patched(there, run_id, containers=1)
-    go_on.set()
+    go_on.open()
     assert (await one.ending()).exit_code == EXIT_OK
     assert one.engine.queries == []
     for reports in itertools.count(1):

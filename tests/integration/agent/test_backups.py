@@ -21,10 +21,8 @@ from coordinator.app import prepare, stores_of_blobs
 from coordinator.settings import read_settings
 from coordinator.snapshots.operations import Progress
 from coordinator.snapshots.rebuild import find, write
-from coordinator.store.sql import open_store
 from sluice.blobs.locations import open_blob_store
 from sluice.blobs.port import Purpose, RequestContext
-from sluice.clock import SystemClock
 from sluice.core.errors import BlobUnavailable
 from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageKey, StageName
 from sluice.core.snapshots.snapshot import CommitId
@@ -33,8 +31,10 @@ from sluice.streams.log import Record, Writer
 from sluice.wire.snapshots import MarkerBody, SnapshotRequest
 from tests.support.agents import Incarnation, Place, acting, place, two_stages
 from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, disk_of, one_stage, start, stopped
+from tests.support.databases import quick_store
 from tests.support.engines import DiskEngine, FakeQuery, plan, soon
 from tests.support.faults import Fault, FaultyBlobs, Operation, every, healthy
+from tests.support.virtual_time import LoopClock
 
 BY_REPLAY: dict[str, Any] = {"commit_interval_seconds": 3600, "max_replay": 3}
 
@@ -517,8 +517,8 @@ async def test_a_container_whose_commits_may_take_longer_than_the_grace_period_o
 
 async def rebuilt(home: Path) -> None:
     """Rebuild the catalog as `sluice rebuild` does."""
-    settings, clock = read_settings(home=home), SystemClock()
-    store = open_store(settings.database)
+    settings, clock = read_settings(home=home), LoopClock()
+    store = quick_store(settings.database)
     blob_stores = stores_of_blobs(settings, clock, {})
     try:
         await prepare(settings, store)

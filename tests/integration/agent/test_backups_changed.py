@@ -25,6 +25,8 @@ from tests.support.engines import soon
 from tests.support.faults import Fault, FaultyBlobs, every, healthy
 from tests.support.s3servers import S3Server, toxiproxy
 
+pytestmark = pytest.mark.real_time
+
 OVERDUE_AT_ONCE: dict[str, Any] = {"commit_interval_seconds": 0.001, "commit_max_delay_seconds": 0, "commit_timeout_seconds": 3600}
 """A batch waits as soon as the one before it is not durable after a millisecond."""
 
@@ -300,7 +302,7 @@ async def test_a_run_whose_blob_store_is_out_of_reach_is_degraded_while_its_cont
 
 async def until_shown(there: Place, run_id: RunId, expected: Callable[[list[str]], bool]) -> tuple[list[str], str]:
     """The problems in `sluice status`, and the metric, as soon as they are as expected."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while True:
             await there.parts.backup_monitor.run_once()
             problems, _, metric = await shown(there, run_id)

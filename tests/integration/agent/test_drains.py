@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,6 +23,7 @@ from tests.support.agents import Place, place, two_stages
 from tests.support.backups import BACKED_UP, began, disk_of, one_stage, start
 from tests.support.engines import DiskEngine, soon
 from tests.support.fakes import FakeClock
+from tests.support.virtual_time import Gate
 
 NEVER: dict[str, Any] = {"commit_interval_seconds": 3600, "max_replay": 1000}
 
@@ -147,17 +147,6 @@ async def test_queries_continue_when_a_drain_is_cancelled_in_time(there: Place) 
     assert (await first.ending()).exit_code == EXIT_OK
 
 
-def signalled(event: threading.Event) -> bool:
-    """Set the event, inside an expression."""
-    event.set()
-    return True
-
-
-def empty_after(keeping: threading.Event, go: threading.Event) -> None:
-    keeping.set()
-    go.wait(20)
-
-
 def one_stage_over_two_tasks() -> Job:
     job = Job("delays")
     read, out = job.input("in"), job.output("out")
@@ -168,16 +157,16 @@ def one_stage_over_two_tasks() -> Job:
 async def test_a_task_whose_batch_ends_after_the_drain_was_cancelled_continues(there: Place) -> None:
     run_id, root = await there.deploy(job=one_stage_over_two_tasks()), there.home.parent / "disk1"
     container = there.start(run_id, "c1", engine=DiskEngine(root=root), job=one_stage_over_two_tasks(), state_dir=root, **NEVER)
-    disk, batch_ends = disk_of(container), threading.Event()
+    disk, batch_ends = disk_of(container), Gate()
     queries = await disk.all_started(2)
-    disk.on_pause = lambda query, forced: query is queries["Partition 0/only"] or batch_ends.wait(20)
+    disk.on_pause = lambda query, forced: query is queries["Partition 0/only"] or batch_ends.wait()
     held = container.wire.hold("/stages/only/drain")  # the step of the task whose query was paused at once
     uuid = (await drained(there, run_id))["uuid"]
     await soon(container.wire.held.wait())
     await request(there, "DELETE", f"/drain/{uuid}")
     held.set()
     assert await disk.resumed() is queries["Partition 0/only"]
-    batch_ends.set()
+    batch_ends.open()
     assert await disk.resumed() is queries["Partition 1/only"]
 
 
@@ -185,17 +174,19 @@ async def test_a_task_whose_batch_ends_after_the_drain_was_cancelled_continues(t
 async def test_the_tasks_of_a_container_are_flushed_side_by_side(there: Place, mode: str) -> None:
     run_id, root = await there.deploy(job=one_stage_over_two_tasks()), there.home.parent / "disk1"
     container = there.start(run_id, "c1", engine=DiskEngine(root=root), job=one_stage_over_two_tasks(), state_dir=root, **NEVER)
-    disk, both_flush = disk_of(container), threading.Barrier(2)
+    disk, both_flush, flushing = disk_of(container), Gate(), list[str]()
     for query in (await disk.all_started(2)).values():
         await disk.runs(query, 0, {ssp.partition: 5 for ssp in query.start.starts})
 
     def flushes(start: StageStart) -> None:
-        both_flush.wait(10)
+        flushing.append(start.task)
+        if len(flushing) == 2:
+            both_flush.open()
+        both_flush.wait()
 
     disk.on_empty = flushes
     await drained(there, run_id, drainMode=mode)
     assert (await container.ending()).exit_code == EXIT_OK
-    assert not both_flush.broken
     assert await there.state(run_id) == "DRAINED"
 
 
@@ -205,15 +196,15 @@ async def test_the_tasks_of_a_container_are_flushed_side_by_side(there: Place, m
 async def test_queries_continue_when_a_drain_fails_before_anything_was_flushed(there: Place) -> None:
     run_id = await there.deploy(job=one_stage(), containers=1)
     container = start(there, run_id, "c1", "disk1", **NEVER)
-    stopping, go = threading.Event(), threading.Event()
-    container.engine.on_pause = lambda query, forced: signalled(stopping) and go.wait(20)
+    go = Gate()
+    container.engine.on_pause = lambda query, forced: go.wait()
     disk, query = await began(container)
     await disk.runs(query, 0, {0: 5, 1: 5})
     await drained(there, run_id, hardDeadlineSeconds=5)
-    await soon(asyncio.to_thread(stopping.wait, 20))
+    await soon(go.reached())
     there.clock.advance(6)
     await until_failed(there, run_id)
-    go.set()
+    go.open()
     assert await disk.resumed() is query
     await disk.runs(query, 1, {0: 9, 1: 9})
     assert await there.state(run_id) == "RUNNING"
@@ -234,13 +225,13 @@ async def test_a_drain_that_the_coordinator_no_longer_has_is_cancelled(there: Pl
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(container)
-    go, stopping = threading.Event(), threading.Event()
-    container.engine.on_pause = lambda query, forced: signalled(stopping) and go.wait(20)
+    go = Gate()
+    container.engine.on_pause = lambda query, forced: go.wait()
     uuid = (await drained(there, run_id))["uuid"]
-    await soon(asyncio.to_thread(stopping.wait, 20))
+    await soon(go.reached())
     container.wire.foreign["/stages/only/drain"] = [problem(409, "unknown-drain")]
     container.wire.foreign[uuid] = [problem(404, "unknown-drain")]
-    go.set()
+    go.open()
     assert await disk.resumed() is query
 
 
@@ -355,19 +346,14 @@ async def test_a_container_that_is_stopped_does_not_give_a_task_back_while_its_s
     container = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(container)
     await disk.runs(query, 0, {0: 5, 1: 5})
-    flushing, go = threading.Event(), threading.Event()
-
-    def blocks(start: StageStart) -> None:
-        flushing.set()
-        go.wait(20)
-
-    disk.on_empty = blocks
+    go = Gate()
+    disk.on_empty = lambda start: (go.wait(), None)[1]
     await drained(there, run_id)
-    await soon(asyncio.to_thread(flushing.wait, 20))
+    await soon(go.reached())
     container.agent.stop_requested()
     await container.wire.after("progress", container.wire.answered["progress"])
     assert await there.holders(run_id) == {"Partition 0": "c1"}
-    go.set()
+    go.open()
     assert (await container.ending()).exit_code == EXIT_OK
     assert disk.outputs[query.start.query][-1][0] == 1
     assert await there.holders(run_id) == {"Partition 0": None}
@@ -387,20 +373,19 @@ async def test_without_backups_a_container_killed_in_a_flush_continues_the_flush
     first = start(unsaved, run_id, "c1", "disk1")
     disk, query = await began(first)
     await disk.runs(query, 0, {0: 5, 1: 5})
-    flushing, go = threading.Event(), threading.Event()
+    go = Gate()
 
     def dies(start: StageStart) -> None:
         disk.on_empty = lambda start: None
         disk.empty(start, {})
-        flushing.set()
-        go.wait(20)
+        go.wait()
         raise RuntimeError("killed")
 
     disk.on_empty = dies
     await drained(unsaved, run_id)
-    await soon(asyncio.to_thread(flushing.wait, 20))
+    await soon(go.reached())
     first.life.cancel()
-    go.set()
+    go.open()
     unsaved.clock.advance(60)
     second = start(unsaved, run_id, "c2", "disk1")
     assert (await second.ending()).exit_code == EXIT_OK
@@ -412,20 +397,19 @@ async def test_without_backups_a_store_that_a_failed_drain_has_emptied_is_not_st
     first = start(unsaved, run_id, "c1", "disk1")
     disk, query = await began(first)
     await disk.runs(query, 0, {0: 5, 1: 5})
-    flushed, go = threading.Event(), threading.Event()
+    go = Gate()
 
     def takes_too_long(start: StageStart) -> None:
         disk.on_empty = lambda start: None
         disk.empty(start, {})
-        flushed.set()
-        go.wait(20)
+        go.wait()
 
     disk.on_empty = takes_too_long
     uuid = (await drained(unsaved, run_id, hardDeadlineSeconds=5))["uuid"]
-    await soon(asyncio.to_thread(flushed.wait, 20))
+    await soon(go.reached())
     unsaved.clock.advance(6)
     await until_failed(unsaved, run_id)
-    go.set()
+    go.open()
     assert (await first.ending()).exit_code == EXIT_OK
     again = await unsaved.deploy(job=one_stage())
     second = start(unsaved, again, "c2", "disk1")
@@ -474,12 +458,12 @@ async def test_a_query_continues_when_a_drain_that_keeps_the_state_is_cancelled_
     container = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(container)
     await disk.runs(query, 0, {0: 5, 1: 5})
-    keeping, go = threading.Event(), threading.Event()
-    disk.on_empty = lambda start: empty_after(keeping, go)
+    go = Gate()
+    disk.on_empty = lambda start: (go.wait(), None)[1]
     uuid = (await drained(there, run_id, drainMode="KEEP_STATE"))["uuid"]
-    await soon(asyncio.to_thread(keeping.wait, 20))
+    await soon(go.reached())
     assert (await request(there, "DELETE", f"/drain/{uuid}"))["phase"] == "CANCELLED"
-    go.set()
+    go.open()
     assert await disk.resumed() is query
     await disk.runs(query, 1, {0: 9, 1: 9})
     assert await there.state(run_id) == "RUNNING"
@@ -490,12 +474,12 @@ async def test_a_drain_that_keeps_the_state_fails_at_its_deadline_and_the_query_
     container = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(container)
     await disk.runs(query, 0, {0: 5, 1: 5})
-    keeping, go = threading.Event(), threading.Event()
-    disk.on_empty = lambda start: empty_after(keeping, go)
+    go = Gate()
+    disk.on_empty = lambda start: (go.wait(), None)[1]
     await drained(there, run_id, drainMode="KEEP_STATE", hardDeadlineSeconds=5)
-    await soon(asyncio.to_thread(keeping.wait, 20))
+    await soon(go.reached())
     there.clock.advance(6)
     await until_failed(there, run_id)
-    go.set()
+    go.open()
     assert await disk.resumed() is query
     assert await there.state(run_id) == "RUNNING"

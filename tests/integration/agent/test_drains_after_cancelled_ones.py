@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from tests.integration.agent.test_adoption import start as start_counting
 from tests.integration.agent.test_drains import NEVER, drained, request
 from tests.support.agents import Place, acting, place
 from tests.support.backups import BACKED_UP, began, one_stage, start
+from tests.support.engines import soon
+from tests.support.virtual_time import Gate
 
 
 @pytest.fixture
@@ -28,19 +29,14 @@ async def test_a_drain_that_is_requested_while_a_batch_of_the_cancelled_one_is_a
     container = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(container)
     await disk.runs(query, 0, {0: 5, 1: 5})
-    batch_ends, pausing = threading.Event(), threading.Event()
-
-    def on_pause(query: object, forced: threading.Event) -> bool:
-        pausing.set()
-        return batch_ends.wait(20)  # a long batch must finish first
-
-    disk.on_pause = on_pause
+    batch_ends = Gate()
+    disk.on_pause = lambda query, forced: batch_ends.wait()  # a long batch must finish first
     uuid = (await drained(there, run_id))["uuid"]
-    await asyncio.to_thread(pausing.wait, 20)
+    await soon(batch_ends.reached())
     await request(there, "DELETE", f"/drain/{uuid}")  # the operator meant --keep-state
     second = (await drained(there, run_id, drainMode="KEEP_STATE"))["uuid"]
     await asyncio.sleep(1)  # the container has read all notices
-    batch_ends.set()
+    batch_ends.open()
     phases = []
     for _ in range(10):
         await asyncio.sleep(1)
@@ -65,15 +61,15 @@ async def test_a_container_without_tasks_whose_slot_is_removed_after_a_cancelled
         await back.wire.after("containerHeartbeat", 2)
         assert back.engine.queries == []
         if drain:
-            batch_ends = threading.Event()
-            zero.engine.on_pause = lambda query, forced: batch_ends.wait(20)
+            batch_ends = Gate()
+            zero.engine.on_pause = lambda query, forced: batch_ends.wait()
             uuid = (await drained(there, run_id))["uuid"]
             for _ in range(200):
                 if back.agent._drains.active:
                     break
                 await asyncio.sleep(0.1)
             await request(there, "DELETE", f"/drain/{uuid}")
-            batch_ends.set()
+            batch_ends.open()
             await zero.engine.resumed()
             await asyncio.sleep(1)
         assert await patched(there, run_id, containers=1)

@@ -106,7 +106,7 @@ def run(program: str, place: Path, *words: str, env: Mapping[str, str] | None = 
         input="from the pipe",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 
@@ -146,8 +146,8 @@ def test_a_signal_to_the_client_ends_the_process(server: ForkServer, place: Path
         assert client.stdout is not None
         process = psutil.Process(int(client.stdout.readline()))
         client.send_signal(number)
-        assert client.wait(30) == -number
-    wait_for("the end of the process", lambda: not process.is_running(), 30)
+        assert client.wait(300) == -number
+    wait_for("the end of the process", lambda: not process.is_running(), 300)
     assert probed(programs(server, place)[1], place)["parent"] == server.pid
 
 
@@ -164,9 +164,8 @@ def test_a_process_is_started_plainly_if_a_variable_that_is_read_at_the_start_is
     assert made["parent"] != server.pid
     assert made["seen"] == probed(plain, place, **changes)["seen"]
     probed(forked, place, **changes)
-    said = capfd.readouterr().err
-    assert said.count("Python processes of Spark start more slowly") == 1
-    assert next(iter(changes)) in said
+    (said,) = (line for line in capfd.readouterr().err.splitlines() if next(iter(changes)) in line)  # a busy server says more
+    assert said.startswith("Python processes of Spark start more slowly: ")
 
 
 def test_a_process_is_started_plainly_after_the_server_was_killed_and_the_driver_logs_why_once(
@@ -175,7 +174,7 @@ def test_a_process_is_started_plainly_after_the_server_was_killed_and_the_driver
     os.kill(server.pid, signal.SIGKILL)
     for _ in range(2):
         assert probed(programs(server, place)[1], place)["parent"] != server.pid
-    wait_for("the warning", lambda: caplog.messages, 30)
+    wait_for("the warning", lambda: caplog.messages, 300)
     assert caplog.messages == ["Python processes of Spark start more slowly: the server that forks them was ended by signal 9"]
 
 
@@ -185,7 +184,7 @@ def test_nothing_is_logged_when_the_driver_ends_the_server(sockets: Path, caplog
     assert started is not None
     (awaits_end,) = [each for each in threading.enumerate() if each not in before and each.name == "sluice-fork-server"]
     started.close()
-    wait_for("the end of the thread", lambda: not awaits_end.is_alive(), 30)
+    wait_for("the end of the thread", lambda: not awaits_end.is_alive(), 300)
     assert (caplog.messages, [*sockets.iterdir()]) == ([], [])
 
 
@@ -200,12 +199,12 @@ def test_a_process_and_its_client_continue_when_the_server_ends(server: ForkServ
         assert client.stdout is not None
         process = psutil.Process(int(client.stdout.readline()))
         os.kill(server.pid, signal.SIGKILL)
-        wait_for("a new parent", lambda: process.ppid() != server.pid, 30)
+        wait_for("a new parent", lambda: process.ppid() != server.pid, 300)
         with pytest.raises(subprocess.TimeoutExpired):
             client.wait(0.3)
         client.stdin.close()
         assert client.stdout.read() == b"read\n"
-        assert client.wait(30) == 1
+        assert client.wait(300) == 1
 
 
 def test_a_process_is_started_plainly_if_the_server_ends_before_the_request(
@@ -223,7 +222,7 @@ def test_a_process_is_started_plainly_if_the_server_ends_before_the_request(
             connection.sendall(b"accepted\n")
             connection.close()
             client.send_signal(signal.SIGCONT)
-            assert client.communicate(timeout=30)[0] == b"plainly\n"
+            assert client.communicate(timeout=300)[0] == b"plainly\n"
 
 
 def test_a_process_can_be_forked_in_a_directory_that_was_deleted(server: ForkServer, place: Path) -> None:
@@ -231,7 +230,7 @@ def test_a_process_can_be_forked_in_a_directory_that_was_deleted(server: ForkSer
     gone = place / "gone"
     gone.mkdir()
     leave = f"cd {gone} && rmdir {gone} && exec {programs(server, place)[1]} -m says"
-    done = subprocess.run(["sh", "-c", leave], env=environment(place), capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(["sh", "-c", leave], env=environment(place), capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout == f"{server.pid}\n"
 
 
@@ -343,7 +342,7 @@ time.sleep(1000)
         assert driver.stdout is not None
         server = psutil.Process(int(driver.stdout.readline()))
         driver.kill()
-    wait_for("the end of the server", lambda: not server.is_running(), 30)
+    wait_for("the end of the server", lambda: not server.is_running(), 300)
     assert [*sockets.iterdir()] == []
 
 
@@ -355,7 +354,7 @@ def test_many_processes_can_be_forked_at_once(server: ForkServer, place: Path) -
     (place / "installed" / "soon.py").write_text("import os, time\ntime.sleep(0.2)\nprint(os.getppid())\n")
     program, env = programs(server, place)[1], environment(place)
     began = [subprocess.Popen([program, "-m", "soon"], env=env, stdout=subprocess.PIPE, text=True) for _ in range(40)]
-    parents = {each.communicate(timeout=60)[0] for each in began}
+    parents = {each.communicate(timeout=300)[0] for each in began}
     assert f"{server.pid}\n" in parents
     assert parents <= {f"{server.pid}\n", f"{os.getpid()}\n"}  # plainly, where the machine is so busy that a client waits for too long
     assert {each.returncode for each in began} == {0}

@@ -39,6 +39,8 @@ from tests.support.fakes import FakeClock
 from tests.support.processes import free_port
 from tests.support.s3servers import S3Server, moto
 
+pytestmark = pytest.mark.real_time
+
 JOB, MAIN = JobName("delays"), BlobStoreName("main")
 ARN = "arn:aws:iam::123456789012:role/sluice"
 OURS, THEIRS = BlobId("jobs/delays/p-0/only/data/1-a"), BlobId("jobs/payments/p-0/only/data/1-a")

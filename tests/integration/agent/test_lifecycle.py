@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from containers.engine import Batch, StageStart
 from sluice.core.ids import Ssp
 from tests.support.agents import Place, place, two_stages
 from tests.support.engines import FakeEngine, FakeQuery, soon
+from tests.support.virtual_time import Gate
 
 IN_0, MID_0 = Ssp("log", "in", 0), Ssp("log", "mid", 0)
 QUERIES_OF_SLOT_0 = {"Partition 0/first", "Partition 0/second"}
@@ -160,21 +160,16 @@ async def test_a_run_that_ended_before_the_container_started_is_not_a_failure(th
 
 
 async def test_a_container_that_starts_while_its_run_is_stopping_ends_normally(there: Place) -> None:
-    stopping = threading.Event()
-
-    def stops_late(query: FakeQuery, forced: threading.Event) -> bool:
-        stopping.set()
-        return forced.wait(20)
-
+    stops_late = Gate()
     run_id = await there.deploy(containers=2)
-    one = there.start(run_id, "c1", engine=FakeEngine(on_stop=stops_late))
+    one = there.start(run_id, "c1", engine=FakeEngine(on_stop=lambda query, forced: stops_late.wait()))
     await one.engine.all_started(2)
     await there.client.stop_run(run_id, "enough")
-    await soon(asyncio.to_thread(stopping.wait, 20))
+    await soon(stops_late.reached())
     late = there.start(run_id, "c2", slot="1")
     assert (await late.ending()).exit_code == EXIT_OK
     assert late.engine.opened == 0
-    one.agent.stop_requested()
+    stops_late.open()
     await one.ending()
     assert await there.state(run_id) == "STOPPED"
 

@@ -29,6 +29,8 @@ from tests.support.engines import DiskEngine, FakeQuery, soon
 from tests.support.faults import Fault, FaultyBlobs, Operation
 from tests.support.s3servers import S3Server
 
+pytestmark = pytest.mark.real_time
+
 OFTEN = {"commit_interval_seconds": 0.01}
 
 

@@ -30,7 +30,7 @@ async def there(tmp_path: Path) -> AsyncIterator[Place]:
 
 async def running(there: Place, run_id: RunId, name: str = "c1") -> tuple[Incarnation, dict[str, FakeQuery]]:
     """A container whose four queries have started."""
-    container = there.start(run_id, name)
+    container = there.start(run_id, name, metrics_host="127.0.0.1")
     return container, await container.engine.all_started(4)
 
 
@@ -116,6 +116,7 @@ async def test_a_container_that_starts_with_nothing_to_read_reports_the_last_bat
 # --- to Prometheus ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.real_time
 async def test_a_container_serves_its_metrics_at_the_address_that_it_registered(there: Place) -> None:
     run_id = await there.deploy()
     _, queries = await running(there, run_id)
@@ -129,6 +130,7 @@ async def test_a_container_serves_its_metrics_at_the_address_that_it_registered(
     assert any(line.startswith("sluice_container_lease_seconds_left ") for line in lines)
 
 
+@pytest.mark.real_time
 async def test_the_counters_of_a_query_continue_when_it_is_started_again_and_the_restart_is_counted(there: Place) -> None:
     run_id = await there.deploy()
     container, queries = await running(there, run_id)
@@ -140,6 +142,7 @@ async def test_the_counters_of_a_query_continue_when_it_is_started_again_and_the
     assert 'sluice_stage_input_rows_total{stage="first",task="Partition 0"} 200.0' in lines
 
 
+@pytest.mark.real_time
 async def test_a_container_that_has_ended_serves_no_metrics(there: Place) -> None:
     run_id = await there.deploy()
     container, _ = await running(there, run_id)
@@ -157,7 +160,7 @@ async def test_a_container_whose_metrics_port_is_in_use_runs_without_metrics(the
     run_id = await there.deploy()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        container = there.start(run_id, "c1", metrics_port=port)
+        container = there.start(run_id, "c1", metrics_host="127.0.0.1", metrics_port=port)
         await container.engine.all_started(4)
     assert (await there.run(run_id)).incarnations[0].metrics_address is None
     assert f"metrics are not served: 127.0.0.1, port {port}" in caplog.text
@@ -174,6 +177,7 @@ async def test_a_container_whose_metrics_address_cannot_be_bound_runs_without_me
     assert "metrics are not served" in caplog.text
 
 
+@pytest.mark.real_time
 async def test_a_container_that_listens_on_all_addresses_is_scraped_at_the_one_from_which_it_registered(there: Place) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1", metrics_host="0.0.0.0", SLUICE_CONTAINER_HOST="node-3")

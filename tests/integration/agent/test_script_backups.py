@@ -28,7 +28,6 @@ from coordinator.snapshots.operations import Progress
 from sluice.blobs.locations import open_blob_store
 from sluice.client import OperatorClient
 from sluice.client.agents import AgentClient
-from sluice.clock import SystemClock
 from sluice.core.drain import Phase
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, RunId, StageKey, StageName
@@ -38,7 +37,9 @@ from sluice.wire import drains as wire_drains
 from tests.integration.agent.test_backups import rebuilt
 from tests.support.agents import Place, Wire, place
 from tests.support.backups import BACKED_UP
+from tests.support.engines import soon
 from tests.support.faults import Fault, FaultyBlobs, every, healthy
+from tests.support.virtual_time import LoopClock
 
 JOB, COUNTS = JobName("orders"), StageName("counts")
 SOON = timedelta(seconds=30)
@@ -70,7 +71,7 @@ class Machine:
 
     async def checkpoint(self) -> Made:
         wanted = Wanted(COUNTS, self.state, self.folder, self.code, replays=1_000, adopts=self.adopts)
-        self.made = await asyncio.wait_for(self.backups.prepare(wanted), 60)
+        self.made = await soon(self.backups.prepare(wanted))
         return self.made
 
     def plans(self, batch: int) -> None:
@@ -124,7 +125,7 @@ async def script(there: Place, disk: Path, name: str, open_blobs: Any = None) ->
     assert isinstance(acquired, wire_agents.AcquireReply)
     ends: Any = asyncio.create_task(asyncio.sleep(3600))
     claim = Claim(run, epoch, Generation(acquired.generation), ends, continuation=acquired.continuation)
-    backups = ScriptBackups(JOB, claim, client, SystemClock(), open_blobs)
+    backups = ScriptBackups(JOB, claim, client, LoopClock(), open_blobs)
     try:
         yield Machine(disk, backups, client, claim, wire)
     finally:
@@ -391,6 +392,7 @@ async def test_a_repair_that_is_requested_while_a_report_has_no_answer_is_made_w
         await wholly_verified(there)
 
 
+@pytest.mark.real_time
 async def test_a_supervisor_repairs_the_checkpoints_that_its_driver_has_asked_for(
     there: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -633,7 +635,7 @@ async def test_a_drain_waits_until_the_last_batch_is_backed_up(there: Place, tmp
     stores: list[FaultyBlobs] = []
 
     def open_blobs(url: str) -> FaultyBlobs:
-        stores.append(FaultyBlobs(open_blob_store(url, SystemClock())))
+        stores.append(FaultyBlobs(open_blob_store(url, LoopClock())))
         return stores[-1]
 
     async with script(there, tmp_path / "one", "c1", open_blobs) as machine:
@@ -657,7 +659,7 @@ async def test_a_script_waits_for_a_blob_store_that_has_a_batch_of_another_machi
     opened: list[FaultyBlobs] = []
 
     def open_blobs(url: str) -> FaultyBlobs:
-        opened.append(FaultyBlobs(open_blob_store(url, SystemClock()), plans[-1]))
+        opened.append(FaultyBlobs(open_blob_store(url, LoopClock()), plans[-1]))
         return opened[-1]
 
     async with script(there, tmp_path / "one", "c1") as first:
@@ -704,7 +706,7 @@ async def test_a_blob_store_that_is_away_is_reported_and_does_not_stop_the_scrip
     made: list[FaultyBlobs] = []
 
     def open_blobs(url: str) -> FaultyBlobs:
-        made.append(FaultyBlobs(open_blob_store(url, SystemClock())))
+        made.append(FaultyBlobs(open_blob_store(url, LoopClock())))
         return made[-1]
 
     async with script(there, tmp_path / "one", "c1", open_blobs) as machine:

@@ -12,12 +12,12 @@ from containers.state.checkpoint import Checkpoints, inspect
 from containers.state.copies import Copies
 from sluice.blobs.locations import open_blob_store
 from sluice.blobs.port import BlobStore
-from sluice.clock import SystemClock
 from sluice.core.ids import RunId, TaskName
 from tests.support.agents import Incarnation, Place, acting, counting, place
 from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, disk_of, stopped
 from tests.support.engines import DiskEngine, FakeQuery
 from tests.support.faults import Fault, FaultyBlobs, every, healthy
+from tests.support.virtual_time import LoopClock
 
 STANDBY = {"standby.replicas": "1"}
 SOON: dict[str, Any] = {"standby_seconds": 0.02, "disk_low_bytes": 0}
@@ -191,7 +191,7 @@ async def test_a_failing_blob_store_changes_no_copy_and_does_not_end_the_contain
     blobs: list[FaultyBlobs] = []
 
     def faulty(url: str) -> BlobStore:
-        blobs.append(FaultyBlobs(open_blob_store(url, SystemClock())))
+        blobs.append(FaultyBlobs(open_blob_store(url, LoopClock())))
         return blobs[-1]
 
     run_id = await there.deploy(2, job=counting(), config=STANDBY)

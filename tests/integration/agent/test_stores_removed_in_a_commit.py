@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
 
 import httpx
+import pytest
 
 from sluice.core.ids import RunId
 from tests.support.agents import Incarnation, Place, place
 from tests.support.backups import BACKED_UP, began, one_stage, start
 from tests.support.engines import soon
+from tests.support.virtual_time import Gate
 
 OFTEN = {"commit_interval_seconds": 0.01}
 
@@ -23,24 +24,27 @@ async def put_backup(there: Place, run_id: RunId, stores: list[str], restore_fro
 
 async def until_only(container: Incarnation, stores: set[str]) -> None:
     """Wait until the container backs up into these blob stores."""
-    for _ in range(1000):
-        if set(container.agent._backups.destinations.to) == stores:
-            return
-        await asyncio.sleep(0.01)
+
+    async def there() -> None:
+        while set(container.agent._backups.destinations.to) != stores:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    await soon(there())
 
 
+@pytest.mark.real_time  # only real threads are limited in number
 async def test_a_container_survives_that_backups_are_switched_off_while_it_freezes_a_checkpoint(tmp_path: Path) -> None:
     async with place(tmp_path / "home", **BACKED_UP, blob_stores={"local": (tmp_path / "local").as_uri()}) as there:
         run_id = await there.deploy(job=one_stage())
         container = start(there, run_id, "c1", "disk1", commit_interval_seconds=0.5)
         disk, query = await began(container)
         await disk.runs(query, 0, {0: 1, 1: 0})
-        go = threading.Event()
-        waits = [asyncio.ensure_future(container.agent._backups.in_thread(lambda: go.wait(20))) for _ in range(32)]  # a busy disk
+        go = Gate()
+        waits = [asyncio.ensure_future(container.agent._backups.in_thread(go.wait)) for _ in range(32)]  # a busy disk
         await asyncio.sleep(1)
         assert (await put_backup(there, run_id, [], ["local"])).status_code == 200
         await until_only(container, set())
-        go.set()
+        go.open()
         await asyncio.gather(*waits)
         await asyncio.sleep(0.5)
         assert not container.life.done(), container.life.result()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from sluice.core.ids import ExecutionContainerId, RunId, TaskName
 from tests.support.agents import Incarnation, Place, place
 from tests.support.engines import FakeEngine, FakeQuery, soon
 from tests.support.fakes import FakeClock
+from tests.support.virtual_time import Gate
 
 
 @pytest.fixture
@@ -136,24 +135,19 @@ async def test_a_container_that_continues_after_its_lease_and_finds_its_records_
 
 
 async def test_a_deployment_over_a_live_run_never_has_two_queries_of_a_task_at_once(there: Place) -> None:
-    stopping, may_stop = threading.Event(), threading.Event()
-
-    def finishes_its_batch(query: FakeQuery, forced: threading.Event) -> bool:
-        stopping.set()
-        return may_stop.wait(20)
-
+    may_stop = Gate()
     old_run = await there.deploy()
-    old = there.start(old_run, "old", engine=FakeEngine(on_stop=finishes_its_batch))
+    old = there.start(old_run, "old", engine=FakeEngine(on_stop=lambda query, forced: may_stop.wait()))
     await old.engine.all_started(4)
 
     overlaps = Overlaps(old.engine)
     new_run = await there.deploy()
     new = there.start(new_run, "new", engine=FakeEngine(on_start=overlaps.watch))
-    await soon(asyncio.to_thread(stopping.wait, 20))
+    await soon(may_stop.reached())
     await new.wire.after("acquire", 2)
     assert new.engine.tries == []
 
-    may_stop.set()
+    may_stop.open()
     ending = await old.ending()
     assert (ending.exit_code, ending.reason) == (EXIT_OK, f"the run is to stop: replaced by run {new_run}")
     queries = await new.engine.all_started(4)

@@ -15,7 +15,7 @@ from sluice.core.ids import Generation, Lineage, RunId, Ssp, StreamId
 from sluice.core.watermarks import TICK, FeederProgress, ProgressSource, WatermarkStep
 from sluice.streams.log import Record, Writer
 from tests.support.agents import Incarnation, Place, place, two_stages
-from tests.support.engines import DEADLINE, FakeQuery
+from tests.support.engines import VIRTUAL_SECONDS, FakeQuery
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MID = StreamId("log", "mid")
@@ -54,7 +54,7 @@ async def seconds_pass(there: Place) -> None:
 
 async def steps_of(there: Place, container: Incarnation, task: str, allowed: datetime | None) -> Sequence[WatermarkStep]:
     """Wait until the newest step of the task's reader allows that minute, or with None until there is no step. Returns the steps."""
-    for _ in range(DEADLINE * 100):
+    for _ in range(VIRTUAL_SECONDS * 100):
         await seconds_pass(there)
         limits = container.engine.limits.get(f"{task}/second")
         if limits is not None:
@@ -68,7 +68,7 @@ async def steps_of(there: Place, container: Incarnation, task: str, allowed: dat
 async def held_by(there: Place, run_id: RunId, tasks: list[str]) -> None:
     """Wait until the watermark waits for these tasks."""
     found: list[str] = []
-    for _ in range(DEADLINE * 100):
+    for _ in range(VIRTUAL_SECONDS * 100):
         await seconds_pass(there)
         found = [holder.task for each in (await there.run(run_id)).watermarks for holder in each.held_by]
         if found == tasks:
@@ -126,7 +126,7 @@ async def test_late_rows_are_added_up_over_all_owners_of_a_task(there: Place) ->
 
 async def late_rows(there: Place, run_id: RunId, at_least: int) -> int:
     found = 0
-    for _ in range(DEADLINE * 100):
+    for _ in range(VIRTUAL_SECONDS * 100):
         await seconds_pass(there)
         stages = [stage for task in (await there.run(run_id)).tasks for stage in task.stages]
         found = sum(stage.late_rows for stage in stages)
@@ -142,7 +142,7 @@ async def test_a_coordinator_of_the_previous_release_sets_no_cap(there: Place) -
     wire.foreign["/watermarks"] = [httpx.Response(404, json={"detail": "Not Found"}) for _ in range(10_000)]
     container = there.start(run_id, "c0", wire=wire)
     await container.engine.all_started(4)
-    for _ in range(DEADLINE * 100):
+    for _ in range(VIRTUAL_SECONDS * 100):
         if container.engine.limits.get("Partition 0/second", {}) is None:
             break
         await asyncio.sleep(0.01)
@@ -172,7 +172,7 @@ async def test_tasks_whose_writes_name_the_event_time_are_aligned_by_it(there: P
     queries = await there.start(run_id, "c0", job=job).engine.all_started(4)
     await commits(queries["Partition 1/first"], 0, 3, read=5)
     await commits(queries["Partition 0/first"], 0, 40, read=5)
-    for _ in range(DEADLINE * 100):
+    for _ in range(VIRTUAL_SECONDS * 100):
         await seconds_pass(there)
         (first,) = [each for each in (await there.run(run_id)).tasks[0].stages if each.stage == "first"]
         if first.alignment is not None and first.alignment.lead_seconds is not None:

@@ -20,7 +20,7 @@ TELL = "import sys, os, pyspark; print(os.environ.get('PYTHONPATH'), pyspark.__f
 def printed_by(program: str, path: str | None) -> list[str]:
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment = kept if path is None else {**kept, "PYTHONPATH": path}
-    done = subprocess.run([program, "-c", TELL, "a b", "*"], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([program, "-c", TELL, "a b", "*"], env=environment, capture_output=True, text=True, timeout=300, check=True)
     return done.stdout.splitlines()
 
 
@@ -34,7 +34,7 @@ def test_spark_s_zip_files_are_removed_also_in_an_environment_behind_a_link(tmp_
     (tmp_path / "current").symlink_to(Path(pyspark.__file__).parents[1])
     text = f"import sys; sys.path.insert(0, {str(tmp_path / 'current')!r}); from containers.worker_python import worker_python; "
     text += f"from pathlib import Path; print(worker_python(Path({str(tmp_path)!r})))"
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300, check=True)
     path = f"{tmp_path}/current/pyspark/python/lib/pyspark.zip:{LIBRARY.resolve()}/pyspark.zip:/x"
     assert printed_by(done.stdout.strip(), path)[0] == "/x"
 
@@ -69,7 +69,7 @@ def probed(program: str, tmp_path: Path, working_directory: Path, environment: M
         capture_output=True,
         text=True,
         errors="surrogateescape",
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
