@@ -12,7 +12,7 @@ from containers.engine import StageStart
 from containers.errors import OffsetsTrimmed
 from sluice.core.ids import ExecutionContainerId, RunId, TaskName
 from tests.support.agents import Incarnation, Place, place
-from tests.support.engines import FakeEngine, FakeQuery, soon
+from tests.support.engines import FakeEngine, soon
 from tests.support.fakes import FakeClock
 from tests.support.virtual_time import Gate
 
@@ -115,7 +115,7 @@ async def test_progress_under_a_former_generation_ends_its_container(there: Plac
 
 
 async def test_a_container_that_continues_after_its_lease_and_finds_its_records_trimmed_ends_because_of_the_lease(there: Place) -> None:
-    run_id, clock, engine, wire, suspended = await there.deploy(), FakeClock(), FakeEngine(), there.new_wire(), threading.Event()
+    run_id, clock, engine, wire, suspended = await there.deploy(), FakeClock(), FakeEngine(), there.new_wire(), Gate()
 
     def resumes(start: StageStart) -> None:
         suspended.wait()
@@ -126,7 +126,7 @@ async def test_a_container_that_continues_after_its_lease_and_finds_its_records_
     wire.hold("/containerHeartbeat")
     container = there.start(run_id, "c1", engine=engine, wire=wire, clock=clock)
     await soon(wire.held.wait())
-    suspended.set()
+    suspended.open()
     assert (await container.ending()).exit_code == EXIT_LEASE_LOST
     assert container.lost == [EXPIRED]
 
