@@ -173,20 +173,6 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self.errors: list[str] = []
         self.set_exception_handler(lambda _, context: self.errors.append(f"{context.get('message')}: {context.get('exception')!r}"))
 
-    def run_forever(self) -> None:
-        """Meanwhile greenlets that wait for a `concurrent.futures.Future` wait on this loop."""
-        waits = concurrent.futures.Future.result
-
-        def result(future: concurrent.futures.Future[Any], timeout: float | None = None) -> Any:
-            if threading.get_ident() != self._main:
-                return waits(future, timeout)
-            if not future.done() and greenlet.getcurrent().parent is not None:
-                self.wait_in_thread(lambda wake: future.add_done_callback(lambda _: wake()))
-            return waits(future, 0)
-
-        with mock.patch.object(concurrent.futures.Future, "result", result):
-            super().run_forever()
-
     @property
     def turns(self) -> int:
         """The number of turns so far."""
@@ -302,15 +288,32 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
 @contextmanager
 def simulated(chance: Random, most_turns: int = MOST_TURNS) -> Iterator[SimulatedLoop]:
-    """A simulated loop."""
+    """A simulated loop, on which greenlets wait inside the block."""
     loop = SimulatedLoop(chance, most_turns=most_turns)
-    asyncio.set_event_loop(loop)
-    try:
-        yield loop
-    finally:
-        loop.discard()
-        asyncio.set_event_loop(None)
-        loop.close()
+    with waits_of_threads(loop):
+        asyncio.set_event_loop(loop)
+        try:
+            yield loop
+        finally:
+            loop.discard()
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+@contextmanager
+def waits_of_threads(loop: SimulatedLoop) -> Iterator[None]:
+    """Inside the block, greenlets that wait for a `concurrent.futures.Future` wait on this loop."""
+    waits, ours = concurrent.futures.Future.result, threading.get_ident()
+
+    def result(future: concurrent.futures.Future[Any], timeout: float | None = None) -> Any:
+        if threading.get_ident() != ours:
+            return waits(future, timeout)
+        if not future.done() and greenlet.getcurrent().parent is not None:
+            loop.wait_in_thread(lambda wake: future.add_done_callback(lambda _: wake()))
+        return waits(future, 0)
+
+    with mock.patch.object(concurrent.futures.Future, "result", result):
+        yield
 
 
 @contextmanager

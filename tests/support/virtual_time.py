@@ -15,20 +15,30 @@ from random import Random
 import pytest
 
 from sluice.core.ids import Instant
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.loop import SimulatedLoop, waits_of_threads
 
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"real": asyncio.new_event_loop} if item.get_closest_marker("real_time") else {"virtual": virtual_loop}
+    return {"real": asyncio.new_event_loop} if item.get_closest_marker("real_time") else {"virtual": VirtualLoop}
 
 
-def virtual_loop() -> SimulatedLoop:
-    """Each thread takes a millisecond."""
-    loop = SimulatedLoop(Random(1), thread_seconds=lambda _: 0.001)
-    loop.set_exception_handler(None)
-    return loop
+class VirtualLoop(SimulatedLoop):
+    """The work of each thread takes a millisecond."""
+
+    def __init__(self) -> None:
+        super().__init__(Random(1), thread_seconds=lambda _: 0.001)
+        self.set_exception_handler(None)
+
+    def run_forever(self) -> None:
+        with waits_of_threads(self):
+            super().run_forever()
+
+    def close(self) -> None:
+        with waits_of_threads(self):
+            self.discard()
+            super().close()
 
 
 class LoopClock:
