@@ -51,7 +51,7 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     thread.start()
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     try:
-        httpx.get(f"{url}/livez", timeout=60).raise_for_status()
+        httpx.get(f"{url}/livez", timeout=300).raise_for_status()
         yield _filled(url, first.read_text().strip())
     finally:
         coordinator.should_exit = True
@@ -62,7 +62,7 @@ def _filled(url: str, admin: str) -> Guarded:
     tokens: dict[str, str] = {Role.ADMIN: admin, NOBODY: ""}
 
     def post(path: str, body: object, sender: str = Role.ADMIN) -> httpx.Response:
-        answer = httpx.post(f"{url}{path}", json=body, headers=bearer(tokens[sender]), timeout=60)
+        answer = httpx.post(f"{url}{path}", json=body, headers=bearer(tokens[sender]), timeout=300)
         answer.raise_for_status()
         return answer
 
@@ -124,7 +124,7 @@ def test_what_the_table_does_not_allow_is_refused_in_every_form(guarded: Guarded
     tokens = [guarded.tokens[sender]] * data.draw(st.sampled_from([1, 1, 1, 2]))
     headers += [("Authorization", f"Bearer {token}") for token in tokens if token]
     query = {"wait": "0"} | {name: str(value) for name, value in (sent.get("params") or {}).items() if name != "wait"}
-    with httpx.Client(timeout=60) as http:
+    with httpx.Client(timeout=300) as http:
         content = {"json": sent["json"]} if "json" in sent else {"content": sent.get("data")}
         try:
             answer = http.request(method, f"{guarded.url}{path}", headers=headers, params=query, **content)

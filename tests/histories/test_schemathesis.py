@@ -39,7 +39,7 @@ def coordinator_of(home: Path, **more: Any) -> Iterator[str]:
     thread = threading.Thread(target=coordinator.run, args=([listening],))
     thread.start()
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    httpx.post(f"{address}/runs", json=run_body(), timeout=30).raise_for_status()
+    httpx.post(f"{address}/runs", json=run_body(), timeout=300).raise_for_status()
     yield address
     coordinator.should_exit = True
     thread.join()

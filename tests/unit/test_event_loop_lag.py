@@ -22,7 +22,7 @@ class Watch:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while not condition():  # noqa: ASYNC110 - no event tells of a timer that was late
             await asyncio.sleep(0.005)
 

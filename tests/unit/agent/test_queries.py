@@ -321,13 +321,13 @@ async def test_a_query_that_ends_during_a_stop_counts_as_stopped_in_time() -> No
 
         def work(_: Any, begun: threading.Event = begun, go: threading.Event = go, gone: threading.Event = gone) -> None:
             begun.set()
-            assert go.wait(20)
+            assert go.wait(300)
             threading.Timer(0.02, gone.set).start()  # by then the worker thread has reported its end
 
         working = asyncio.create_task(queries.engine.run_for(start.task, work))
         await asyncio.to_thread(begun.wait)
         go.set()
-        assert gone.wait(20), "the event loop is blocked until then"
+        assert gone.wait(300), "the event loop is blocked until then"
         for _ in range(turns):
             await asyncio.sleep(0)
         assert await soon(queries.stop(LONG)) == set(), f"{turns} turns later"
@@ -341,7 +341,7 @@ async def test_a_failure_of_work_that_is_no_longer_awaited_is_not_logged() -> No
 
     def work(_: Any) -> None:
         begun.set()
-        assert go.wait(20)
+        assert go.wait(300)
         raise ValueError("the run is over")
 
     working = asyncio.create_task(queries.engine.run_for(two_starts()[0].task, work))

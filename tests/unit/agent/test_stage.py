@@ -271,7 +271,7 @@ async def starting() -> tuple[Bench, asyncio.Task[None], threading.Event]:
 
     def slow(start: StageStart) -> None:
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(300)
 
     bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_start=slow))
     run = bench.runs()

@@ -121,7 +121,7 @@ def test_scripts_are_not_only_observed() -> None:
 def waiting(answer: bytes = b"") -> tuple[App, socket.socket, socket.socket]:
     """A script that waits for its lease, and both ends of its connection."""
     ours, theirs = socket.socketpair()
-    theirs.settimeout(60)
+    theirs.settimeout(300)
     theirs.sendall(answer)
     return App(session(), JobName("orders"), (), FakeClock(), timedelta(seconds=60)), ours, theirs
 
@@ -184,12 +184,12 @@ def test_two_threads_that_ask_for_the_same_checkpoint_both_get_an_answer(monkeyp
         threads.submit(read, lines)
         asking = [threads.submit(ask) for _ in range(2)]
         try:
-            asked.get(timeout=60)
+            asked.get(timeout=300)
             with suppress(Empty):  # the second one asks when the first has its answer
                 asked.get(timeout=0.5)
                 asked.put({})
             answer()
-            asked.get(timeout=60)
+            asked.get(timeout=300)
             answer()
             for each in asking:
                 assert "the disk is full" in each.result(20)

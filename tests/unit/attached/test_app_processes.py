@@ -91,7 +91,7 @@ def run(script: str, tmp_path: Path) -> tuple[subprocess.CompletedProcess[str], 
     looked = tmp_path / "looked"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", ATTACHED + script, str(looked)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     return done, [int(pid) for pid in looked.read_text().split()] if looked.exists() else []
 
 

@@ -101,7 +101,7 @@ async def test_a_step_is_reported_although_an_older_drain_is_read_when_the_scrip
     await asyncio.sleep(0)
     found.away = False
     await following
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(300):
         await found.reported.wait()
     reporting.cancel()
     assert found.steps == [("d-2", "stopped")]

@@ -80,7 +80,7 @@ def test_a_pid_that_belongs_to_another_process_now_is_not_killed() -> None:
         assert now is not None
         processes.kill(ProcessId(child.pid, now.id.started - 1))
         processes.kill(ProcessId(child.pid, now.id.started))
-        assert child.wait(60) == -9
+        assert child.wait(300) == -9
     finally:
         child.kill()
         child.wait()
@@ -105,4 +105,4 @@ def test_processes_that_appear_while_others_are_killed_are_killed_too() -> None:
         return [each for each in rows if each is not None]
 
     assert processes.end_all(find, lambda _: None)[1]
-    assert [each.wait(60) for each in children] == [-9, -9, -9]
+    assert [each.wait(300) for each in children] == [-9, -9, -9]

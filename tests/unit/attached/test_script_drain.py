@@ -138,7 +138,7 @@ def test_a_script_that_is_stopped_before_the_flush_continues_so_that_its_queries
     running = threading.Thread(target=world.drain.run)
     running.start()
     world.drain.abandon(SOON)
-    running.join(10)
+    running.join(300)
     assert world.journal == ["resume tens"]
 
 
@@ -153,7 +153,7 @@ def test_queries_that_a_former_start_has_begun_to_flush_do_not_continue(stopped:
         drain.abandon(SOON)
     else:
         drain.move(Phase.FAILED)
-    running.join(20)
+    running.join(300)
     assert world.journal == ["stop later starts", "end tens"]
     assert world.steps == []
     assert drain.finished.is_set()

@@ -39,7 +39,7 @@ def test_a_stop_during_another_one_finds_no_query_left() -> None:
     queries = Queries()
     with ThreadPoolExecutor() as threads:
         first = threads.submit(queries.stops.run, queries.find, LONG)
-        assert queries.begun.wait(60)
+        assert queries.begun.wait(300)
         second = threads.submit(queries.stops.run, queries.find, LONG)
         at_once = queries.another.wait(0.5)
         queries.may_end.set()
@@ -50,7 +50,7 @@ def test_a_stop_that_may_take_less_time_interrupts_the_batches_of_the_one_before
     queries = Queries()
     with ThreadPoolExecutor() as threads:
         first = threads.submit(queries.stops.run, queries.find, LONG)
-        assert queries.begun.wait(60)
+        assert queries.begun.wait(300)
         second = threads.submit(queries.stops.run, queries.find, NONE)
         assert (first.result(60), second.result(60)) == (["counts", "totals"], ())
 
@@ -59,7 +59,7 @@ def test_a_stop_that_was_forced_does_not_force_the_next_one() -> None:
     queries = Queries()
     with ThreadPoolExecutor() as threads:
         first = threads.submit(queries.stops.run, queries.find, LONG)
-        assert queries.begun.wait(60)
+        assert queries.begun.wait(300)
         queries.stops.run(queries.find, NONE)
         assert first.result(60)
         queries.active.append("restarted")
@@ -71,7 +71,7 @@ def test_queries_that_start_later_are_left_to_the_stop_that_runs() -> None:
     queries = Queries()
     with ThreadPoolExecutor() as threads:
         first = threads.submit(queries.stops.run, queries.find, LONG)
-        assert queries.begun.wait(60)
+        assert queries.begun.wait(300)
         assert queries.stops.run_if_none_runs(queries.find, LONG) == ()
         assert queries.active
         queries.may_end.set()

@@ -43,7 +43,7 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     made = tmp_path_factory.mktemp("secrets")
-    subprocess.run([ROOT / "deploy/compose/secrets", made], check=True, timeout=120)
+    subprocess.run([ROOT / "deploy/compose/secrets", made], check=True, timeout=300)
     return made
 
 
@@ -155,7 +155,7 @@ def test_every_secret_file_that_a_service_names_is_made(name: str, secrets: Path
 
 def test_a_second_start_makes_no_secret_again(secrets: Path) -> None:
     before = {each: each.read_bytes() for each in secrets.rglob("*") if each.is_file()}
-    subprocess.run([ROOT / "deploy/compose/secrets", secrets], check=True, timeout=120)
+    subprocess.run([ROOT / "deploy/compose/secrets", secrets], check=True, timeout=300)
     assert {each: each.read_bytes() for each in secrets.rglob("*") if each.is_file()} == before
 
 
@@ -168,7 +168,7 @@ def test_each_certificate_is_of_the_authority_and_for_the_name_of_its_service(se
     for file, name in (("identity/tls", "coordinator"), ("kafka/server", "kafka"), ("postgres/server", "postgres"), ("s3/server", "s3")):
         trusted = ["-CAfile", str(secrets / "authority/ca.crt"), "-verify_hostname", name]
         command = ["openssl", "verify", *trusted, str(secrets / f"{file}.crt")]
-        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
 def test_users_of_kafka_have_passwords_of_their_own(secrets: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from containers.spark.systems.row_transfer import Resources, TransferFailed, transfer
 
-SOON = 20
+SOON = 300
 
 PIECE = pa.RecordBatch.from_pydict({"value": pa.array([b"1", b"2", b"3"], pa.binary())})
 

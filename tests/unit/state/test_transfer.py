@@ -63,7 +63,7 @@ async def test_work_on_a_thread_is_waited_for_when_its_caller_is_cancelled() -> 
 
     def work() -> None:
         begun.set()
-        assert go.wait(60)
+        assert go.wait(300)
         done.set()
 
     task = asyncio.create_task(run_to_completion(asyncio.to_thread(work)))
