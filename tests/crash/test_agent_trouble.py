@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from errno import ENOSPC
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from sluice.status import overview
 from tests.support.agents import Place, place
 from tests.support.engines import FakeEngine, FakeQuery, soon
 from tests.support.fakes import FakeClock
+from tests.support.virtual_time import Gate, wait_in_thread_until
 
 
 @pytest.fixture
@@ -28,20 +29,17 @@ async def there(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    """An event for which user code waits. It is set at the end of the test at the latest, so that no thread outlives the test."""
-    event = threading.Event()
-    yield event
-    event.set()
+def gate() -> Gate:
+    """It holds user code back."""
+    return Gate()
 
 
-def blocking(gate: threading.Event, stage: str, reached: threading.Event) -> Callable[[StageStart], None]:
+def blocking(gate: Gate, stage: str) -> Callable[[StageStart], None]:
     """A slow stage function."""
 
     def function(start: StageStart) -> None:
         if start.query == stage:
-            reached.set()
-            gate.wait(60)
+            gate.wait()
 
     return function
 
@@ -251,15 +249,15 @@ async def test_a_stage_function_that_raises_an_exit_or_an_interrupt_counts_as_fa
 # --- Spark fails -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_container_whose_jvm_was_killed_ends_and_leaves_its_tasks_to_the_watchdog(there: Place, gate: threading.Event) -> None:
+async def test_a_container_whose_jvm_was_killed_ends_and_leaves_its_tasks_to_the_watchdog(there: Place, gate: Gate) -> None:
     def dies() -> None:
-        gate.wait(60)
+        gate.wait()
         raise SparkStopped("Spark's JVM was ended by SIGKILL")
 
     run_id = await there.deploy()
     container = there.start(run_id, "c1", engine=FakeEngine(on_check=dies))
     await container.engine.all_started(4)
-    gate.set()
+    gate.open()
     ending = await container.ending()
     assert (ending.exit_code, ending.reason) == (EXIT_FAILED, "Spark's JVM was ended by SIGKILL")
     assert container.engine.stops == []
@@ -267,22 +265,22 @@ async def test_a_container_whose_jvm_was_killed_ends_and_leaves_its_tasks_to_the
     assert (await there.run(run_id)).incarnations[0].state == "LIVE"
 
 
-async def test_a_container_whose_jvm_hangs_ends(there: Place, gate: threading.Event) -> None:
+async def test_a_container_whose_jvm_hangs_ends(there: Place, gate: Gate) -> None:
     run_id = await there.deploy()
-    container = there.start(run_id, "c1", engine=FakeEngine(on_check=lambda: (gate.wait(60), None)[1]), spark_timeout_seconds=0.2)
+    container = there.start(run_id, "c1", engine=FakeEngine(on_check=lambda: (gate.wait(), None)[1]), spark_timeout_seconds=0.2)
     ending = await container.ending()
     assert (ending.exit_code, ending.reason) == (EXIT_FAILED, "Spark's JVM has not answered for 0.2 s")
 
 
-async def test_a_stop_does_not_wait_for_a_jvm_that_was_killed_meanwhile(there: Place, gate: threading.Event) -> None:
-    stopping = threading.Event()
+async def test_a_stop_does_not_wait_for_a_jvm_that_was_killed_meanwhile(there: Place, gate: Gate) -> None:
+    stopping = Gate()
 
     def never_stops(query: FakeQuery, forced: threading.Event) -> bool:
-        stopping.set()
-        return gate.wait(60)
+        stopping.open()
+        return gate.wait()
 
     def dies_then() -> None:
-        stopping.wait(60)
+        stopping.wait()
         raise SparkStopped("it was ended by SIGKILL")
 
     run_id = await there.deploy()
@@ -312,41 +310,31 @@ async def test_a_task_is_not_released_if_one_of_its_queries_could_not_be_stopped
 # --- stops while something is slow -----------------------------------------------------------------------------------
 
 
-async def test_a_stop_while_the_session_opens_does_not_wait_for_it(there: Place, gate: threading.Event) -> None:
-    opening = threading.Event()
-
-    def slow() -> None:
-        opening.set()
-        gate.wait(60)
-
+async def test_a_stop_while_the_session_opens_does_not_wait_for_it(there: Place, gate: Gate) -> None:
     run_id = await there.deploy()
-    container = there.start(run_id, "c1", engine=FakeEngine(on_open=slow))
-    await soon(asyncio.to_thread(opening.wait, 20))
+    container = there.start(run_id, "c1", engine=FakeEngine(on_open=lambda: (gate.wait(), None)[1]))
+    await soon(gate.reached())
     container.agent.stop_requested()
     assert (await container.ending()).exit_code == EXIT_OK
     assert container.engine.tries == []
 
 
-async def test_a_stop_waits_for_a_running_stage_function_and_stops_its_query(there: Place, gate: threading.Event) -> None:
-    reached = threading.Event()
+async def test_a_stop_waits_for_a_running_stage_function_and_stops_its_query(there: Place, gate: Gate) -> None:
     run_id = await there.deploy()
-    container = there.start(run_id, "c1", engine=FakeEngine(on_start=blocking(gate, "Partition 0/first", reached)))
-    await soon(asyncio.to_thread(reached.wait, 20))
+    container = there.start(run_id, "c1", engine=FakeEngine(on_start=blocking(gate, "Partition 0/first")))
+    await soon(gate.reached())
     container.agent.stop_requested()
-    gate.set()
+    gate.open()
     assert (await container.ending()).exit_code == EXIT_OK
     assert "Partition 0/first" in [query for query, _ in container.engine.stops]
     assert container.engine.acting == []
 
 
-async def test_a_second_stop_does_not_wait_for_a_blocked_function_and_leaves_its_task_to_the_watchdog(
-    there: Place, gate: threading.Event
-) -> None:
-    reached = threading.Event()
+async def test_a_second_stop_does_not_wait_for_a_blocked_function_and_leaves_its_task_to_the_watchdog(there: Place, gate: Gate) -> None:
     run_id = await there.deploy()
-    container = there.start(run_id, "c1", engine=FakeEngine(on_start=blocking(gate, "Partition 0/first", reached)))
+    container = there.start(run_id, "c1", engine=FakeEngine(on_start=blocking(gate, "Partition 0/first")))
     await container.engine.all_started(3)
-    await soon(asyncio.to_thread(reached.wait, 20))
+    await soon(gate.reached())
     container.agent.stop_requested()
     container.agent.stop_requested()
     assert (await container.ending()).exit_code == EXIT_OK
@@ -355,39 +343,34 @@ async def test_a_second_stop_does_not_wait_for_a_blocked_function_and_leaves_its
 
 
 async def test_a_second_stop_interrupts_running_batches(there: Place) -> None:
-    stopping = threading.Event()
+    stopping = asyncio.Event()
 
     def in_the_middle_of_a_batch(query: FakeQuery, forced: threading.Event) -> bool:
         stopping.set()
-        return not forced.wait(20)
+        wait_in_thread_until(forced.is_set)
+        return False
 
     run_id = await there.deploy()
     container = there.start(run_id, "c1", engine=FakeEngine(on_stop=in_the_middle_of_a_batch))
     await container.engine.all_started(4)
     container.agent.stop_requested()
-    await soon(asyncio.to_thread(stopping.wait, 20))
+    await soon(stopping.wait())
     container.agent.stop_requested()
     assert (await container.ending()).exit_code == EXIT_OK
     assert await there.holders(run_id) == {"Partition 0": None, "Partition 1": None}
 
 
-async def test_a_task_that_was_granted_after_the_stop_is_released_and_not_started(there: Place, gate: threading.Event) -> None:
-    stopping = threading.Event()
-
-    def stops_late(query: FakeQuery, forced: threading.Event) -> bool:
-        stopping.set()
-        return gate.wait(60)
-
+async def test_a_task_that_was_granted_after_the_stop_is_released_and_not_started(there: Place, gate: Gate) -> None:
     run_id = await there.deploy()
     way = there.new_wire()
     go_on = way.hold("/tasks/Partition 1/acquire")
-    container = there.start(run_id, "c1", wire=way, engine=FakeEngine(on_stop=stops_late))
+    container = there.start(run_id, "c1", wire=way, engine=FakeEngine(on_stop=lambda query, forced: gate.wait()))
     await container.engine.all_started(2)
     container.agent.stop_requested()
-    await soon(asyncio.to_thread(stopping.wait, 20))
+    await soon(gate.reached())
     go_on.set()
     await way.after("acquire", 2)
-    gate.set()
+    gate.open()
     assert (await container.ending()).exit_code == EXIT_OK
     assert {start.task for start in container.engine.tries} == {"Partition 0"}
     assert await there.holders(run_id) == {"Partition 0": None, "Partition 1": None}

@@ -30,6 +30,8 @@ from tests.support.fakes import FakeClock
 from tests.support.s3servers import Toxiproxy, toxiproxy
 from tests.support.servers import Postgres
 
+pytestmark = pytest.mark.real_time
+
 CLAIM_SECONDS = 1.0
 TASK = TaskName("Partition 0")
 LEASE, GRACE, OUTAGE = 40, 5, 120

@@ -21,6 +21,8 @@ from sluice.core.errors import DatabaseInUse, FileExists, NotASqliteDatabase, Un
 from tests.contracts.rows import run_row
 from tests.support.processes import SLUICE, completed
 
+pytestmark = pytest.mark.real_time
+
 KILLED = 77
 RESTORE_TO_STEP = """
 import os, sys
@@ -147,7 +149,7 @@ def test_a_kill_after_any_step_of_a_restore_leaves_the_former_database_or_the_co
     for suffix in ("", "-wal"):
         (tmp_path / f"killed{suffix}").replace(tmp_path / f"coordinator.db{suffix}")
     command = [sys.executable, "-c", RESTORE_TO_STEP, str(tmp_path / "copy"), str(database), str(step)]
-    assert subprocess.run(command, check=False, timeout=60).returncode == KILLED
+    assert subprocess.run(command, check=False, timeout=300).returncode == KILLED
     assert (runs_of(database), user_version(database)) in ((["r1", "r2"], 0), (["r1"], RESTORED))
     restore(tmp_path / "copy", database, force=True)
     assert (runs_of(database), user_version(database)) == (["r1"], RESTORED)

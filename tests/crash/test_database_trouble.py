@@ -16,6 +16,8 @@ from tests.support.databases import another_client
 from tests.support.fakes import FakeClock
 from tests.support.servers import Postgres, postgres
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:

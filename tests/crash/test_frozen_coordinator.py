@@ -33,6 +33,8 @@ from tests.support.engines import FakeEngine
 from tests.support.postgresproxy import postgres_proxy
 from tests.support.servers import Postgres
 
+pytestmark = pytest.mark.real_time
+
 CLAIM_SECONDS = 1.0
 
 Claimants = Callable[[str], Store]

@@ -16,7 +16,9 @@ from tests.support.api import problem_slug
 from tests.support.backups import BACKED_UP, one_stage
 from tests.support.s3servers import S3Server, Toxiproxy, toxiproxy
 
-GENEROUS = 120
+pytestmark = pytest.mark.real_time
+
+GENEROUS = 300
 BATCH = 25
 """Containers in a row. Each registration issues an epoch, and each acquire a generation."""
 

@@ -27,6 +27,8 @@ from tests.support.fakes import FakeClock
 from tests.support.postgresproxy import PostgresProxy, postgres_proxy
 from tests.support.servers import Postgres
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.fixture
 async def proxy(postgres_server: Postgres) -> AsyncIterator[PostgresProxy]:

@@ -24,7 +24,9 @@ from tests.support.engines import DiskEngine, FakeQuery
 from tests.support.fakes import FakeClock
 from tests.support.servers import Postgres
 
-GENEROUS = 120
+pytestmark = pytest.mark.real_time
+
+GENEROUS = 300
 TASK = "Partition 0"
 
 
@@ -70,7 +72,7 @@ class OnPostgres:
         self._run("pg_restore", "--clean", "--if-exists", "--single-transaction", f"--dbname={self._name}", str(self.copy))
 
     def _run(self, program: str, *arguments: str) -> None:
-        subprocess.run([str(self.programs / program), *arguments], check=True, capture_output=True, timeout=120)
+        subprocess.run([str(self.programs / program), *arguments], check=True, capture_output=True, timeout=300)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
