@@ -23,6 +23,8 @@ from tests.support.api import Caller, calling, problem_slug, run_body
 from tests.support.fakes import FakeClock
 from tests.support.issuers import AUDIENCE, DISCOVERY_PATH, KEYS_PATH, Issuer, ec_key, issuer, rsa_key
 
+pytestmark = pytest.mark.real_time
+
 SKEW = CLOCK_SKEW.total_seconds()
 
 

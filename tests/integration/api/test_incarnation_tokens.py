@@ -198,6 +198,7 @@ async def test_no_other_token_renews_a_lease(there: Guarded) -> None:
     assert there.caller.coordinator.api.state.parts.leases.answered_alive == answered
 
 
+@pytest.mark.real_time
 async def test_a_name_that_cannot_be_stored_is_refused_before_it_is_looked_up(tmp_path: Path, postgres_server: Postgres) -> None:
     async with serving(tmp_path, FakeClock(), database_url=postgres_server.new_database()) as there:
         await there.registered("c1")

@@ -15,6 +15,8 @@ from sluice.core.deprecations import Kind, of_kind
 from tests.support.api import INPUT, OUTPUT, Caller, Json, calling, chained_body
 from tests.support.fakes import FakeClock
 
+pytestmark = pytest.mark.real_time
+
 NOT_FINITE = ("NaN", "Infinity", "-1e400")
 HUGE = (str(-(10**30)), "9" * 5000, str(2**63), "1e308", "0.5")
 LARGEST = (str(2**63 - 1), str(2**31 - 1), "1e-320")

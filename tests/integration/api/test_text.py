@@ -13,6 +13,8 @@ from coordinator.api import new_api
 from tests.support.api import Caller, Json, calling, problem_slug, run_body
 from tests.support.fakes import FakeClock
 
+pytestmark = pytest.mark.real_time
+
 NUL, SURROGATE = "a\0b", "a\ud800b"
 PERCENT = {"NUL": "a%00b", "a lone surrogate": "%ED%A0%80", "half of a character": "%C3"}
 DOCUMENT = new_api().openapi()

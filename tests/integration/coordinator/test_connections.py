@@ -21,7 +21,9 @@ from coordinator.settings import read_settings
 from sluice.streams.log import Log
 from tests.support.api import run_body
 
-GENEROUS = 30.0
+pytestmark = pytest.mark.real_time
+
+GENEROUS = 300.0
 SHORT = timedelta(milliseconds=200)
 TIMEOUTS = Timeouts(head=SHORT, body=SHORT, read=SHORT)
 HEARTBEAT = b"GET /containerHeartbeat?executionContainerId=nobody HTTP/1.1\r\nHost: localhost\r\n"

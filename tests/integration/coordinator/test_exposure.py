@@ -18,6 +18,8 @@ from coordinator.settings import read_settings
 from sluice.client import IDLE_CONNECTION, OperatorClient, Refused
 from sluice.core.errors import BadSettings, CoordinatorUnreachable
 
+pytestmark = pytest.mark.real_time
+
 PAIR = {"tls_certificate": Path("tls.crt"), "tls_key": Path("tls.key")}
 PROXY = {"behind_proxy": True, "trusted_proxies": ["10.0.0.0/8"]}
 
@@ -102,7 +104,7 @@ def test_with_tls_clients_that_know_the_authority_are_served(tmp_path: Path, mon
     with serving(tmp_path / "home", authentication=True, tls_certificate=certificate, tls_key=key) as port:
         url = f"https://localhost:{port}"
         monkeypatch.setenv("SLUICE_CA_FILE", str(certificate))
-        assert httpx.get(f"{url}/livez", verify=ssl.create_default_context(cafile=str(certificate)), timeout=60).text == "ok"
+        assert httpx.get(f"{url}/livez", verify=ssl.create_default_context(cafile=str(certificate)), timeout=300).text == "ok"
         token = tmp_path / "admin.token"
         assert token.stat().st_mode & 0o777 == 0o600
         monkeypatch.setenv("SLUICE_TOKEN_FILE", str(token))
@@ -204,7 +206,7 @@ def test_a_client_certificate_gives_the_roles_of_its_name(tmp_path: Path) -> Non
             context = ssl.create_default_context(cafile=str(server_files[0]))
             if client is not None:
                 context.load_cert_chain(*clients[client])
-            return httpx.request(method, f"https://localhost:{port}{path}", verify=context, headers=headers, timeout=60).status_code
+            return httpx.request(method, f"https://localhost:{port}{path}", verify=context, headers=headers, timeout=300).status_code
 
         assert status(None) == 401, "a certificate is not needed"
         assert status("ci") == 200

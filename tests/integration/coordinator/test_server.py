@@ -18,6 +18,8 @@ import uvloop
 from coordinator.server import ACCEPTS, THRESHOLDS, FrozenHeap, listen, server, shared
 from coordinator.settings import read_settings
 
+pytestmark = pytest.mark.real_time
+
 CONNECTIONS = 64
 
 
@@ -69,7 +71,7 @@ def serving(home: Path) -> Iterator[tuple[str, socket.socket]]:
 def test_a_coordinator_that_has_ended_has_released_its_address_and_the_frozen_heap(tmp_path: Path) -> None:
     callbacks = list(gc.callbacks)
     with serving(tmp_path) as (url, listening):
-        httpx.get(f"{url}/readyz", timeout=30).raise_for_status()
+        httpx.get(f"{url}/readyz", timeout=300).raise_for_status()
         port = listening.getsockname()[1]
         assert gc.get_freeze_count() > 0
     with closing(listen("127.0.0.1", port)):
