@@ -384,6 +384,7 @@ async def test_every_record_is_counted_once_under_any_faults(tmp_path: Path, see
         await history.lives()
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("seed", range(ON_KAFKA))
 async def test_under_any_faults_nothing_is_lost_on_kafka_and_only_whole_batches_are_repeated(
     tmp_path: Path, kafka_server: str, seed: int
