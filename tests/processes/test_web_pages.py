@@ -65,11 +65,11 @@ def opened(context: BrowserContext, path: str) -> Page:
     return page
 
 
-def test_a_page_shows_changes_without_being_reloaded_and_text_of_users_is_shown_as_text(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_shows_changes_without_being_reloaded(browser: Browser, tmp_path: Path) -> None:
     with running(tmp_path / "home", *LONG_LEASE) as coordinator, browsing(browser, coordinator) as context:
         page = opened(context, "")
         expect(page.get_by_text("There is no job yet")).to_be_visible()
-        staged = Staged(coordinator.http, tmp_path / "home", error=HOSTILE)
+        staged = Staged(coordinator.http, tmp_path / "home")
         page.get_by_role("link", name=JOB, exact=True).click()
         expect(page.get_by_role("heading", name=JOB)).to_be_visible()
         expect(page.locator("#task-Partition_200")).to_contain_text("batch 0")
@@ -78,6 +78,11 @@ def test_a_page_shows_changes_without_being_reloaded_and_text_of_users_is_shown_
         coordinator.http.post("/containers/c0/exit", json={"exitCode": 0, "reason": "stopped"})
         expect(page.locator("#timeline")).to_contain_text("container c0 exited with code 0")
 
+
+def test_text_of_users_is_shown_as_text_and_does_not_widen_the_page(browser: Browser, tmp_path: Path) -> None:
+    with running(tmp_path / "home", *LONG_LEASE) as coordinator, browsing(browser, coordinator) as context:
+        Staged(coordinator.http, tmp_path / "home", error=HOSTILE)
+        page = opened(context, f"jobs/{JOB}")
         expect(page.locator("#problems")).to_contain_text("<script>document.title")
         expect(page).to_have_title(f"{JOB} – Sluice")
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "long text makes the page wider than the window"
