@@ -17,7 +17,7 @@ import pytest
 from examples.flights.data import FlightsMissing
 from examples.harness.demo import fresh, run_and_exit
 from examples.harness.replay import StreamNotOurs
-from tests.support.processes import TooSlow, wait_for
+from tests.support.processes import WAIT_SECONDS, TooSlow, wait_for
 
 MARK = ".a-demo"
 
@@ -54,8 +54,8 @@ def test_a_demo_that_stays_serves_its_pages_until_ctrl_c(tmp_path: Path) -> None
 
     def look() -> None:
         pattern = r"^pages (http://127\.0\.0\.1:\d+/ui/) until Ctrl-C$"
-        url = wait_for("the address of the pages", lambda: re.search(pattern, printed.getvalue(), re.MULTILINE), 60)[1]
-        served.append(httpx.get(url, timeout=60).text)
+        url = wait_for("the address of the pages", lambda: re.search(pattern, printed.getvalue(), re.MULTILINE))[1]
+        served.append(httpx.get(url, timeout=WAIT_SECONDS).text)
         os.kill(os.getpid(), signal.SIGINT)
 
     home = fresh(tmp_path / "demo", MARK)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from examples.harness.launch import SluiceRun
-from tests.support.processes import EndedEarly
+from tests.support.processes import WAIT_SECONDS, EndedEarly
 from tests.support.processes import start as start_process
 
 SAYS = "print('coordinator http://127.0.0.1:1', flush=True); print('run r-1', flush=True)"
@@ -45,29 +45,29 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def test_sluice_run_prints_its_address_and_stops_normally(start: Start) -> None:
     run = start(WAITS)
-    assert run.where(10) == ("http://127.0.0.1:1", "r-1")
+    assert run.where(WAIT_SECONDS) == ("http://127.0.0.1:1", "r-1")
     run.must_run()
-    assert run.stop(10) == 0
+    assert run.stop(WAIT_SECONDS) == 0
     assert "run r-1" in run.log_file.read_text()
 
 
 def test_a_command_that_ends_before_it_prints_its_address_shows_its_last_lines(start: Start) -> None:
     with pytest.raises(EndedEarly, match="port 1 is taken"):
-        start("print('port 1 is taken'); raise SystemExit(1)").where(10)
+        start("print('port 1 is taken'); raise SystemExit(1)").where(WAIT_SECONDS)
 
 
 def test_the_error_about_a_command_that_ends_early_shows_its_exit_code(start: Start) -> None:
     run = start("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {says}; raise SystemExit(7)")
-    run.where(10)
-    assert run.stop(10) == 7
+    run.where(WAIT_SECONDS)
+    assert run.stop(WAIT_SECONDS) == 7
     with pytest.raises(EndedEarly, match="exit code 7"):
         run.must_run()
 
 
 def test_a_command_that_does_not_stop_is_killed_with_its_child_processes(start: Start) -> None:
     run = start(STUBBORN)
-    run.where(10)
+    run.where(WAIT_SECONDS)
     child = psutil.Process(int(run.log_file.read_text().split()[1]))
     assert run.stop(0.2) == -signal.SIGKILL
-    psutil.wait_procs([child], timeout=5)
+    psutil.wait_procs([child], timeout=WAIT_SECONDS)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE

@@ -15,6 +15,7 @@ from examples.harness.replay import Consumed, Replay, Replayed, StreamNotOurs
 from sluice.core.errors import StreamConflict
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
+from tests.support.processes import WAIT_SECONDS
 
 DAYS = 30
 FLIGHTS_A_DAY = 8
@@ -159,10 +160,10 @@ def test_a_replay_waits_for_readers_without_progress_and_counts_the_time(log: Lo
     replay = replay_of(log, flights, seconds_per_month=0, consumed=readers.consumed, poll_seconds=0.005)
     thread = threading.Thread(target=replay.run)
     thread.start()
-    assert reached.wait(5)
+    assert reached.wait(WAIT_SECONDS)
     assert replay.progress.reached - flights[0].scheduled <= timedelta(days=10).total_seconds()
     readers.at = {p: len(rows) for p, rows in placed(flights).items()}
-    thread.join(5)
+    thread.join(WAIT_SECONDS)
     assert replay.progress.complete
     assert replay.progress.waited_seconds >= 0.01
 
@@ -172,7 +173,7 @@ def test_a_replay_with_a_pace_takes_the_expected_time(log: Log, flights: list[Fl
     thread = threading.Thread(target=replay.run)
     thread.start()
     replay.stop()
-    thread.join(5)
+    thread.join(WAIT_SECONDS)
     assert replay.progress.rows <= FLIGHTS_A_DAY
 
 
