@@ -25,7 +25,7 @@ from examples.harness.watch import RunWatch, is_assigned, is_started, offsets_re
 from sluice.core.errors import SluiceError
 from sluice.streams.log import Log
 from sluice.wire.runs import RunDetail
-from tests.support.processes import SLUICE, EndedEarly, ProcessFailed, TooSlow, await_line, end, start, tail, wait_for
+from tests.support.processes import SLUICE, WAIT_SECONDS, EndedEarly, ProcessFailed, TooSlow, await_line, end, start, tail, wait_for
 from tests.support.servers import kafka
 
 SHORT_RUN = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -105,7 +105,11 @@ def wait_until_ready(demo_run: DemoRun, line: Line, late: float) -> float:
     """Wait until the queries run. Returns the seconds it took. Raises TooSlow, EndedEarly."""
     started = time.monotonic()
     await_run(
-        demo_run, is_assigned, "every task has a container", 120 + late, lambda detail: line.show(f"starting {len(detail.tasks)} tasks")
+        demo_run,
+        is_assigned,
+        "every task has a container",
+        WAIT_SECONDS + late,
+        lambda detail: line.show(f"starting {len(detail.tasks)} tasks"),
     )
     try:
         await_run(demo_run, is_started, "every query has run", 60, lambda detail: line.show(f"starting {len(detail.tasks)} tasks' queries"))
@@ -201,7 +205,7 @@ def replay_until(
                 demo_run,
                 lambda _: demo_run.written(definition.output) >= definition.due,
                 f"all of {definition.output} has been written",
-                60,
+                WAIT_SECONDS,
                 show,
             )
         except TooSlow:
@@ -263,7 +267,7 @@ def _run_demo(definition: DemoDefinition, home: Path, options: DemoOptions, stre
                 late = 0 if number else options.late
                 if late:
                     stack.enter_context(starting_late(run, options.containers - 1, late))
-                coordinator, run_id = run.where(60)
+                coordinator, run_id = run.where(WAIT_SECONDS)
                 line.end(
                     f"run {run_id} on {coordinator}, {options.containers} containers" + (f", the last {late:g} s late" if late else "")
                 )

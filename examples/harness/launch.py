@@ -101,7 +101,7 @@ def starting_late(run: SluiceRun, slot: int, seconds: float) -> Iterator[None]:
     over = Event()
 
     def hold() -> None:
-        container = wait_for(f"the container of slot {slot}", lambda: run.container(slot), 60, every=0.02)
+        container = wait_for(f"the container of slot {slot}", lambda: run.container(slot), every=0.02)
         container.suspend()
         over.wait(seconds)
         with suppress(psutil.NoSuchProcess):
