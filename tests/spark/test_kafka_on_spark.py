@@ -645,7 +645,7 @@ def test_a_large_batch_after_small_ones_is_written_once_and_its_state_continues(
         return task.write(keys.groupBy("k").count(), OUT, key="k", value=F.col("count").cast("string")).outputMode("update")
 
     grant = bench.grant("in")
-    many = FEW_ROWS * 5
+    many = FEW_ROWS * 3  # more than FEW_ROWS in each of the two partitions
     bench.feed([10])
     directory = bench.stores.prepare(grant.task, grant.stage, grant.lineage, None)
     query = start_query(bench.spark, counted(bench.task(grant)), f"{bench.name}/few", directory, timedelta(seconds=0.1))
