@@ -30,7 +30,7 @@ def long(part: str) -> str:
         "://" + long(":"),
         long("-----BEGIN "),
         "-----BEGIN " + long("A"),
-        long("sluice-t.a"),
+        long("sluice-t.a "),
         long("password ="),
         "password" + long(" "),
     ],
