@@ -53,6 +53,8 @@ FIRST_KINDS = _FIRST.split()
 WITH_KINDS = [
     (0, 4, None, ("kill_container", "shorten_leases")),  # records that a stage without a snapshot needs were trimmed
     pytest.param(5002, 20, None, FIRST_KINDS, marks=pytest.mark.long),  # a disk that a task had left lacked records that were trimmed
+    # a container that was suspended until its lease had ended read records that were trimmed, and nothing was lost
+    pytest.param(781128062, 20, {0, 1, 2, 3, 6, 7, 10}, (), marks=pytest.mark.long),
     (5057, 20, {0, 1, 4, 5, 6, 7, 13, 14}, FIRST_KINDS),  # records of the history before a drain that kept the state were skipped
 ]
 """Seeds that have found a fault: how many faults they have, which of them happen, and of which kinds they are."""
