@@ -391,24 +391,6 @@ def test_a_function_of_foreach_batch_whose_batches_get_numbers_again_is_named(
     assert [each.partition(":")[0] for each in named] == ([f"query counts begins {begins}"] if begins else [])
 
 
-def test_a_query_whose_file_sink_would_skip_batches_is_stopped(
-    supervisor: Supervisor, orders: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLUICE_STATE_DIR", str(tmp_path / "state"))
-    orders.feed("one")
-    lines = orders.spark.readStream.text(str(tmp_path / "in"))
-    writer = lines.writeStream.format("text").option("path", str(tmp_path / "out"))
-    former = writer.option("checkpointLocation", str(tmp_path / "former")).start()
-    orders.started.append(former)
-    former.processAllAvailable()
-    former.stop()
-    supervisor.grant()
-    location = Checkpoints(supervisor, tmp_path / "state").get("lines", drain=0, new_lineage=True)
-    orders.started.append(writer.option("checkpointLocation", location).start())
-    refused = supervisor.stage(tmp_path, stage="lines", active=False)
-    assert "has batch 0, and the checkpoint, which is new or was restored, has no batch" in refused["error"]
-
-
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_a_drain_that_follows_another_one_at_once_pauses_the_queries(supervisor: Supervisor, orders: Script, cancelled: bool) -> None:
     """`cancelled`: the driver is informed that the former drain is over. The supervisor may have been cut off at that time."""

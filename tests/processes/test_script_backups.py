@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -274,3 +275,47 @@ def test_a_checkpoint_that_was_used_without_sluice_is_adopted_once_with_its_plan
     moved.feed("ink")
     assert moved.await_counts()["batch"] > last["batch"]
     assert contents(former) == before
+
+
+FILE_SINK = """
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import sluice
+
+root, job, out = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+spark = SparkSession.builder.appName(job).getOrCreate()
+app = sluice.attach(spark, job=job)
+rows = spark.readStream.option("maxFilesPerTrigger", 1).text(str(root / "in"))
+writer = rows.writeStream.format("text").option("path", str(root / out))
+writer.option("checkpointLocation", app.checkpoint("lines")).start().awaitTermination()
+print("the script ends.", flush=True)
+"""
+
+
+def test_a_query_whose_file_sink_would_skip_batches_after_a_lost_disk_is_stopped(moved: Script) -> None:
+    (moved.root / "counts.py").write_text(FILE_SINK)
+
+    def lines(out: str) -> list[str]:
+        return sorted(line for part in (moved.root / out).glob("part-*") for line in part.read_text().splitlines())
+
+    moved.interval = "3600"  # one snapshot, after the first batch
+    _, log = moved.start(0, "first")
+    moved.feed("book")
+    wait_for("a snapshot", moved.snapshots, BUSY_SECONDS, details=lambda: tail(log))
+    for number in (1, 2):
+        moved.feed(f"pen {number}")
+        wait_for(f"pen {number}", lambda: moved.fed.keys() == set(lines("first")), BUSY_SECONDS, details=lambda: tail(log))
+    moved.lose(0)
+    restored = moved.snapshots()[0]["batchId"]
+
+    refused, log = moved.start(1, "first")
+    assert refused.wait(BUSY_SECONDS) == 0, tail(log)
+    expected = rf"the file sink .* has batch \d+, and the checkpoint, which is new or was restored, ends at batch {restored}"
+    assert re.search(expected, log.read_text())
+    moved.start(1, "second")
+    moved.feed("ink")
+    wait_for("the last line", lambda: "ink" in lines("second"), BUSY_SECONDS, details=lambda: tail(moved.started[-1][1]))
+    assert set(lines("first")) | set(lines("second")) == set(moved.fed)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from examples.harness.launch import SluiceRun
-from tests.support.processes import WAIT_SECONDS, EndedEarly
+from tests.support.processes import WAIT_SECONDS, EndedEarly, wait_for
 from tests.support.processes import start as start_process
 
 SAYS = "print('coordinator http://127.0.0.1:1', flush=True); print('run r-1', flush=True)"
@@ -69,5 +69,4 @@ def test_a_command_that_does_not_stop_is_killed_with_its_child_processes(start: 
     run.where(WAIT_SECONDS)
     child = psutil.Process(int(run.log_file.read_text().split()[1]))
     assert run.stop(0.2) == -signal.SIGKILL
-    psutil.wait_procs([child], timeout=WAIT_SECONDS)
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    wait_for("the end of the child", lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
