@@ -25,7 +25,7 @@ from containers.spark.operators import Empties, LogicalPlan, Operator
 from containers.spark.query import offset_metadata, run_planned_batch
 from containers.state.checkpoint import CheckpointInfo, inspect, mark_emptied, read_offset_log, write_offset_log
 from containers.state.offsets import offsetlog
-from containers.state.offsets.offsetlog import OffsetSeq
+from containers.state.offsets.offsetlog import OffsetSeq, highest
 from sluice.clock import Clock
 from sluice.core.ids import Ssp
 
@@ -154,15 +154,15 @@ class Flusher:
         found = self._files.inspect()
         self._files.mark_emptied(drain, -1 if found is None else found.committed)
         self.finish_interrupted()
-        self.advance(ends)
+        self.advance(ends, even=True)
         flushed = self.flush()
         return Emptied(flushed.batch, flushed.rows_left, flushed.operators_left)
 
-    def keep(self, ends: Mapping[Ssp, int]) -> int:
+    def keep(self, ends: Mapping[Ssp, int], *, even: bool = False) -> int:
         """Run the steps of a drain that keeps the state, in order. Returns the last batch, -1 for none. The checkpoint is not marked,
-        because the query could have run every batch itself. May be run again."""
+        because the query could have run every batch itself. May be run again. `even`: see `advance`."""
         self.finish_interrupted()
-        self.advance(ends)
+        self.advance(ends, even=even)
         found = self._files.inspect()
         return -1 if found is None else found.committed
 
@@ -174,12 +174,15 @@ class Flusher:
         self._run(found.planned)
         return True
 
-    def advance(self, ends: Mapping[Ssp, int]) -> int:
+    def advance(self, ends: Mapping[Ssp, int], *, even: bool = False) -> int:
         """Read up to these ends, in bounded batches. Returns the number of batches. They keep the watermark of the last batch, so that rows
-        of a slower feeder are not late. Partitions that are not in `ends` are not read. Call `finish_interrupted` before."""
+        of a slower feeder are not late. Partitions that are not in `ends` are not read. `even`: sources that read the same partition end at
+        the same offset, because the next checkpoint has one start offset for all of them. Call `finish_interrupted` before."""
         found = self._files.inspect()
         assert found is not None
         last = self._plan(found.committed) if found.committed >= 0 else self._before_the_first()
+        if even:
+            ends = highest([ends, last.to_catch_up(self._reads)])
         batches = 0
         for plan in offsetlog.entries_up_to(last, ends, self._reads, self._max_rows, self._clock.now()):
             batches += 1

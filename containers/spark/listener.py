@@ -23,6 +23,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from containers.engine import StateSize
+from containers.state.offsets.offsetlog import NOTHING_YET
 
 WHOLE_BATCH = "triggerExecution"
 """The key of the whole batch in the durations of its parts."""
@@ -151,8 +152,8 @@ class Listener(StreamingQueryListener):
                 batch=int(progress.batchId),
                 rows=_count(progress.numInputRows),
                 duration_ms=_count(progress.batchDuration),
-                positions=tuple(str(source.endOffset) for source in progress.sources),
-                latest=tuple(str(source.latestOffset) for source in progress.sources),
+                positions=tuple(str(source.endOffset or NOTHING_YET) for source in progress.sources),
+                latest=tuple(str(source.latestOffset or NOTHING_YET) for source in progress.sources),
                 event_time_max=_event_time(progress.eventTime.get("max")),
                 watermark=_watermark(progress.eventTime.get("watermark")),
                 parts_ms={part: _count(millis) for part, millis in progress.durationMs.items() if part != WHOLE_BATCH},

@@ -2,21 +2,23 @@
 
     v1                                                         the version of the format
     {"batchWatermarkMs": …, "batchTimestampMs": …, "conf": {…}}    the metadata of the batch
-    {"stream": {"partition": next offset}}                     where the batch ends, a line for each source in the order of the query
+    {"stream": {"partition": next offset}, …}                  where the batch ends, a line for each source in the order of the query
     -                                                          a source without an offset yet
 
-Other versions are rejected: an entry that was misread would lose rows without an error.
+Other versions are rejected, and text of a source that is not JSON: an entry that was misread would lose rows without an error. Two sources
+of a query may read one stream, and be at different offsets.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from containers.errors import CheckpointUnreadable
+from sluice.core.drain import to_catch_up
 from sluice.core.ids import Ssp, StreamId
 
 VERSION = "v1"
@@ -57,6 +59,11 @@ class OffsetSeq:
     def positions(self, reads: Sequence[StreamId]) -> dict[Ssp, int]:
         """The end offsets of the batch, for the streams that the stage reads."""
         return positions_of(self.sources, reads)
+
+    def to_catch_up(self, reads: Sequence[StreamId]) -> Mapping[Ssp, int]:
+        """The highest offset of each partition that several sources read and at which they are at different offsets. The next checkpoint
+        has one start offset for all of them."""
+        return to_catch_up([positions_of([line], reads) for line in self.sources])
 
     def at(self, now: datetime, watermark: datetime | None = None) -> OffsetSeq:
         """A copy with another timestamp, not before the present one, and optionally another watermark."""
@@ -103,13 +110,16 @@ def parse(text: str, where: str) -> OffsetSeq:
 def first_entry(metadata: str, sources: Sequence[StreamId | None], starts: Mapping[Ssp, int]) -> OffsetSeq:
     """The entry before batch 0 of a checkpoint without batches: nothing is read yet. `metadata` is the line that Spark would write;
     `sources` are the streams of the query's sources in its order, None for sources that are not Sluice's."""
-    lines = [NOTHING_YET if stream is None else _offset_json(stream, starts) for stream in sources]
+    lines = [NOTHING_YET if stream is None else _offset_json([stream], starts) for stream in sources]
     return parse("\n".join([VERSION, metadata, *lines]), "the first entry")
 
 
-def _offset_json(stream: StreamId, offsets: Mapping[Ssp, int]) -> str:
-    of_stream = sorted((ssp.partition, offset) for ssp, offset in offsets.items() if ssp.stream_id == stream)
-    return json.dumps({stream.stream: {str(partition): offset for partition, offset in of_stream}})
+def _offset_json(streams: Iterable[StreamId], offsets: Mapping[Ssp, int]) -> str:
+    document: dict[str, dict[str, int]] = {stream.stream: {} for stream in streams}
+    for ssp, offset in sorted(offsets.items(), key=lambda each: each[0].partition):
+        if ssp.stream in document:
+            document[ssp.stream][str(ssp.partition)] = offset
+    return json.dumps(document)
 
 
 def entries_up_to(last: OffsetSeq, ends: Mapping[Ssp, int], reads: Sequence[StreamId], max_rows: int, now: datetime) -> Iterator[OffsetSeq]:
@@ -123,7 +133,7 @@ def entries_up_to(last: OffsetSeq, ends: Mapping[Ssp, int], reads: Sequence[Stre
     goal = {ssp: max(end, at.get(ssp, 0)) for ssp, end in ends.items()}
     while any(at.get(ssp, 0) < end for ssp, end in goal.items()):
         at |= advance({ssp: at.get(ssp, 0) for ssp in goal}, goal, max_rows)
-        yield replace(last, sources=tuple(_moved(line, at, reads) for line in last.sources)).at(now)
+        yield _moved(last, at, reads).at(now)
 
 
 def with_new_partitions(last: OffsetSeq, starts: Mapping[Ssp, int], reads: Sequence[StreamId], now: datetime) -> OffsetSeq | None:
@@ -134,7 +144,7 @@ def with_new_partitions(last: OffsetSeq, starts: Mapping[Ssp, int], reads: Seque
     new = {ssp: offset for ssp, offset in starts.items() if ssp not in at and ssp.stream_id in streams}
     if not any(new.values()):
         return None
-    return replace(last, sources=tuple(_moved(line, at | new, reads) for line in last.sources)).at(now)
+    return _moved(last, at | new, reads).at(now)
 
 
 def adds_partitions(before: OffsetSeq, entry: OffsetSeq, starts: Mapping[Ssp, int], reads: Sequence[StreamId]) -> bool:
@@ -143,12 +153,19 @@ def adds_partitions(before: OffsetSeq, entry: OffsetSeq, starts: Mapping[Ssp, in
     return any(starts.get(ssp, 0) for ssp in new)
 
 
-def _moved(line: str, at: Mapping[Ssp, int], reads: Sequence[StreamId]) -> str:
-    """The source's line with these offsets. If they are the same, the line is not changed, because Spark compares the texts."""
-    present = positions_of([line], reads)
-    streams = {ssp.stream_id for ssp in present}
-    moved = {ssp: offset for ssp, offset in at.items() if ssp.stream_id in streams}
-    return line if moved == present else "".join(_offset_json(stream, moved) for stream in streams)
+def _moved(last: OffsetSeq, at: Mapping[Ssp, int], reads: Sequence[StreamId]) -> OffsetSeq:
+    """The entry with these offsets in each source that reads the partition, unless it has read further. Partitions that no source has are
+    added to those that read the stream. If the offsets of a line are the same, it is not changed, because Spark compares the texts."""
+    known = last.positions(reads)
+
+    def moved(line: str) -> str:
+        present = positions_of([line], reads)
+        streams = {ssp.stream_id for ssp in present}
+        here = {ssp: offset for ssp, offset in at.items() if ssp in present or (ssp.stream_id in streams and ssp not in known)}
+        ends = present | {ssp: max(offset, present.get(ssp, offset)) for ssp, offset in here.items()}
+        return line if ends == present else _offset_json(sorted(streams, key=str), ends)
+
+    return replace(last, sources=tuple(map(moved, last.sources)))
 
 
 def flush_entry(last: OffsetSeq, now: datetime) -> OffsetSeq:
@@ -169,18 +186,57 @@ def positions_in(entry: str, reads: Sequence[StreamId]) -> dict[Ssp, int]:
 
 
 def positions_of(texts: Sequence[str], reads: Sequence[StreamId]) -> dict[Ssp, int]:
-    """The offsets of a batch from the texts of its sources, for the streams that the stage reads. Other sources are left out."""
+    """The offsets of a batch from the texts of its sources, for the streams that the stage reads: the lowest one of several sources. Other
+    sources are left out. Raises CheckpointUnreadable."""
     systems = {stream.stream: stream.system for stream in reads}
+    return lowest(_positions_in(text, systems) for text in texts) if systems else {}
+
+
+def lowest(positions: Iterable[Mapping[Ssp, int]]) -> dict[Ssp, int]:
+    """The lowest offset of each partition: what all of its readers have read."""
     found: dict[Ssp, int] = {}
-    for text in texts:
-        try:
-            document: Any = json.loads(text)
-        except ValueError:
-            continue
-        for stream, partitions in document.items() if isinstance(document, dict) else ():
-            if stream in systems and isinstance(partitions, dict):
-                found |= {Ssp(systems[stream], stream, int(p)): int(offset) for p, offset in partitions.items()}
+    for each in positions:
+        found |= {ssp: min(offset, found.get(ssp, offset)) for ssp, offset in each.items()}
     return found
+
+
+def highest(positions: Iterable[Mapping[Ssp, int]]) -> dict[Ssp, int]:
+    """The highest offset of each partition."""
+    found: dict[Ssp, int] = {}
+    for each in positions:
+        found |= {ssp: max(offset, found.get(ssp, offset)) for ssp, offset in each.items()}
+    return found
+
+
+def all_positions_in(text: str, system: str) -> dict[Ssp, int]:
+    """The offsets in the text of a source that reads only streams of the system. Raises CheckpointUnreadable."""
+    document = _document(text)
+    if text != NOTHING_YET and not (isinstance(document, dict) and all(isinstance(each, dict) for each in document.values())):
+        raise CheckpointUnreadable(f"these are not the offsets of streams: {text[:200]!r}")
+    return _positions_in(text, dict.fromkeys(document or (), system))
+
+
+def _positions_in(text: str, systems: Mapping[str, str]) -> dict[Ssp, int]:
+    """`systems`: by the names of their streams."""
+    document = _document(text)
+    streams = document.items() if isinstance(document, dict) else ()
+    try:
+        return {
+            Ssp(systems[stream], stream, int(partition)): int(offset)
+            for stream, partitions in streams
+            if stream in systems and isinstance(partitions, dict)
+            for partition, offset in partitions.items()
+        }
+    except (ValueError, TypeError) as error:
+        raise CheckpointUnreadable(f"these offsets cannot be read ({error}): {text[:200]!r}") from error
+
+
+def _document(text: str) -> Any:
+    """None if the source has no offset yet."""
+    try:
+        return None if text == NOTHING_YET else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointUnreadable(f"these offsets cannot be read ({error}): {text[:200]!r}") from error
 
 
 def advance(start: Mapping[P, int], latest: Mapping[P, int], max_rows: int | None) -> dict[P, int]:

@@ -84,6 +84,6 @@ def test_offsets_of_every_source_of_a_stage_are_read() -> None:
     }
 
 
-@pytest.mark.parametrize("spelled", ["None", "", "42", "null", "[1]", '{"logOffset": 3}', '{"flights": 5}', '{"others": {"0": 7}}'])
+@pytest.mark.parametrize("spelled", ["-", "42", "null", "[1]", '{"logOffset": 3}', '{"flights": 5}', '{"others": {"0": 7}}'])
 def test_offsets_of_sources_of_other_kinds_are_left_out(spelled: str) -> None:
     assert positions_of([spelled, '{"flights": {"0": 7}}'], [FLIGHTS]) == {Ssp("log", "flights", 0): 7}

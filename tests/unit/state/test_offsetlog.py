@@ -13,6 +13,7 @@ from containers.state.offsets.offsetlog import (
     END_OF_TIME,
     OffsetSeq,
     adds_partitions,
+    all_positions_in,
     entries_up_to,
     first_entry,
     flush_entry,
@@ -107,6 +108,53 @@ def test_batches_of_the_rest_are_bounded_never_go_back_and_end_at_the_ends(first
         assert all(now[ssp] >= at[ssp] for ssp in at)
         at = now
     assert at == goal
+
+
+def of_sources(*lines: str) -> OffsetSeq:
+    return parse("\n".join([*TEXT.splitlines()[:2], *lines]), "offsets/4")
+
+
+def test_the_offsets_of_a_source_of_two_streams_are_one_document() -> None:
+    (made,) = entries_up_to(of_sources('{"orders":{"0":3},"prices":{"0":10}}'), {orders(0): 5}, READS, 100, NOON)
+    (line,) = made.sources
+    assert json.loads(line) == {"orders": {"0": 5}, "prices": {"0": 10}}
+    assert made.positions(READS) == {orders(0): 5, prices(0): 10}
+
+
+def test_of_two_sources_of_one_stream_the_one_that_is_behind_counts_and_catches_up() -> None:
+    lines = '{"orders": {"0": 100, "1": 7}}', '{"orders": {"0": 5000, "1": 7}, "prices": {"0": 10}}'
+    last = of_sources(*lines)
+    assert last.positions(READS) == {orders(0): 100, orders(1): 7, prices(0): 10}
+    assert last.to_catch_up(READS) == {orders(0): 5000}
+    first, *between, made = entries_up_to(last, last.to_catch_up(READS), READS, 1000, NOON)
+    assert len(between) == 3
+    assert [json.loads(line)["orders"]["0"] for line in first.sources] == [1100, 5000]
+    assert [json.loads(line) for line in made.sources] == [
+        {"orders": {"0": 5000, "1": 7}},
+        {"orders": {"0": 5000, "1": 7}, "prices": {"0": 10}},
+    ]
+    assert made.to_catch_up(READS) == {}
+
+
+def test_sources_that_share_the_partitions_of_a_stream_keep_their_parts() -> None:
+    (made,) = entries_up_to(of_sources('{"orders": {"0": 3}}', '{"orders": {"1": 4}}'), {orders(0): 5, orders(1): 4}, READS, 100, NOON)
+    assert made.sources == ('{"orders": {"0": 5}}', '{"orders": {"1": 4}}')
+
+
+@pytest.mark.parametrize("text", ['{"orders": {"0": 3}}{"prices": {"0": 1}}', "{", '{"orders": {"0": "x"}}', '{"orders": {"x": 1}}'])
+def test_offsets_that_cannot_be_read_are_refused(text: str) -> None:
+    with pytest.raises(CheckpointUnreadable, match="these offsets cannot be read"):
+        of_sources(text).positions(READS)
+    with pytest.raises(CheckpointUnreadable):
+        all_positions_in(text, "log")
+
+
+def test_all_streams_of_a_source_are_read_but_nothing_else() -> None:
+    assert all_positions_in('{"a": {"0": 1}, "b": {}}', "kafka") == {Ssp("kafka", "a", 0): 1}
+    assert all_positions_in("-", "kafka") == {}
+    for text in ("7", "[]", '{"a": 1}', "null"):
+        with pytest.raises(CheckpointUnreadable, match="not the offsets of streams"):
+            all_positions_in(text, "kafka")
 
 
 def test_the_first_plan_begins_where_the_stage_begins() -> None:
