@@ -287,6 +287,7 @@ async def open_checkpoint(
         lineage=None if state is None else state.lineage,
         batch_id=None if state is None else state.batch_id,
         snapshot=None if state is None or found.snapshot is None else stage_snapshot(found.snapshot, state),
+        place=found.place,
     )
 
 

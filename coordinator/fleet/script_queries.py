@@ -52,6 +52,8 @@ class ScriptQueries:
 
     def __init__(self) -> None:
         self._reports: dict[RunId, ScriptReport] = {}
+        self._places: dict[RunId, dict[Lineage, str]] = {}
+        """Where the checkpoint of each lineage was last, also of those that the last report lacks."""
 
     def put(self, run_id: RunId, job: JobName, generation: Generation, queries: Sequence[ScriptQuery]) -> None:
         """Replace the report of the run, unless it has one of a later generation."""
@@ -59,6 +61,11 @@ class ScriptQueries:
         if known is not None and known.generation > generation:
             return
         self._reports[run_id] = ScriptReport(job, generation, {each.stage: each for each in queries})
+        self._places.setdefault(run_id, {}).update({each.lineage: each.checkpoint for each in queries})
+
+    def place(self, run_id: RunId, lineage: Lineage) -> str:
+        """The location of the checkpoint of that lineage; "" if it was not reported since the coordinator's start."""
+        return self._places.get(run_id, {}).get(lineage, "")
 
     def of_run(self, run_id: RunId) -> Mapping[StageName, ScriptQuery]:
         found = self._reports.get(run_id)
@@ -80,3 +87,4 @@ class ScriptQueries:
         """Remove the reports of all other runs."""
         for ended in self._reports.keys() - set(runs):
             del self._reports[ended]
+            self._places.pop(ended, None)

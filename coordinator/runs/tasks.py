@@ -83,11 +83,13 @@ class _Assignment:
 
 @dataclass(frozen=True, slots=True)
 class OpenedCheckpoint:
-    """A checkpoint of an attached job. `snapshot`: the one to restore, if any. `state`: None if the job does not have it."""
+    """A checkpoint of an attached job. `snapshot`: the one to restore, if any. `state`: None if the job does not have it. `place`: where it
+    was reported last, "" if that is not known."""
 
     state: StageStateRow | None
     snapshot: SnapshotRow | None
     new: bool
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +350,9 @@ class Tasks:
                     if row is not None and row.run_id == other and holds(row.owner, report.generation):
                         refused[query.stage] = report.job
         known, now = scripts.of_run(run_id), self._clock.now()
+        begun = [each for each in reported if each.batch is not None and _is_first(each, known.get(each.stage))]
+        if begun and not self._blob_stores.backup(run.backup).to:
+            await self._record_first_batches(run_id, task, generation, begun, now)
         scripts.put(
             run_id,
             run.job,
@@ -355,6 +360,22 @@ class Tasks:
             [self._received(each, known.get(each.stage), now) for each in reported if each.stage not in refused],
         )
         return refused
+
+    async def _record_first_batches(
+        self, run_id: RunId, task: TaskName, generation: Generation, begun: Sequence[ScriptQuery], now: datetime
+    ) -> None:
+        """Record that checkpoints without a snapshot have batches: a script must not begin them again on another disk. Raises UnknownRun,
+        UnknownTask, LeaseLost."""
+        queries = {(each.stage, each.lineage): each for each in begun}
+        async with self._store.begin() as tx:
+            run = await get_run(tx, run_id)
+            await check_owner(tx, run, task, generation)
+            found = [(row, queries.get((row.stage, row.lineage))) for row in await tx.fleet.stage_states(run.job, task)]
+            await tx.fleet.put_stage_states(
+                replace(row, batch_id=query.batch, offsets=query.offsets, generation=generation, reported_at=now)
+                for row, query in found
+                if query is not None and row.batch_id is None
+            )
 
     async def open_checkpoint(
         self, run_id: RunId, task: TaskName, stage: StageName, generation: Generation, lineage: Lineage | None, *, create: bool
@@ -379,7 +400,7 @@ class Tasks:
             if now != row:
                 await tx.fleet.put_stage_states([now])
             head = None if now.head is None else await tx.snapshots.get(key, now.head)
-            return OpenedCheckpoint(now, head, new=row is None)
+            return OpenedCheckpoint(now, head, new=row is None, place=self._stage_metrics.scripts.place(run_id, now.lineage))
 
     def _received(self, query: ScriptQuery, before: ScriptQuery | None, now: datetime) -> ScriptQuery:
         same = before is not None and (before.error, before.failures) == (query.error, query.failures)
@@ -402,6 +423,11 @@ class Tasks:
             row = await check_owner(tx, run, task, generation)
             await tx.fleet.put_owners([replace(row, owner=replace(row.owner, released=True))])
         self._task_waiters.notify_released([row])
+
+
+def _is_first(query: ScriptQuery, before: ScriptQuery | None) -> bool:
+    """Whether no batch of its checkpoint was in the report before."""
+    return before is None or before.batch is None or before.lineage != query.lineage
 
 
 async def _check_compares(tx: ReadTransaction, execution_id: ExecutionContainerId, stages: Sequence[StageStart]) -> None:

@@ -43,12 +43,14 @@ class CheckpointOpening(Body):
 
 class OpenedCheckpoint(Reply):
     """`new`: the job had no checkpoint of this name. `lineage`: the one that the checkpoint must have; null if `create` is false and it is
-    new. `batchId`: the last batch in a snapshot of this lineage. `snapshot`: as of a stage."""
+    new. `batchId`: the last batch in a snapshot of this lineage; without one, a batch that it has run, null if none is known. `snapshot`:
+    as of a stage. `place`: where the checkpoint of this lineage was last, "" if that is not known."""
 
     new: bool
     lineage: str | None
     batch_id: int | None = None
     snapshot: StageSnapshot | None = None
+    place: str = ""
 
 
 class MarkerBody(Body):

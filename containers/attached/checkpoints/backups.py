@@ -19,7 +19,7 @@ from containers.attached.checkpoints.former import delete_former
 from containers.attached.checkpoints.recovery import rule_of_scripts
 from containers.attached.claim import Claim
 from containers.engine import StageStart
-from containers.errors import CheckpointUnreadable
+from containers.errors import CheckpointUnreadable, StateNotLocal
 from containers.settings import read_container_settings
 from containers.state.checkpoint import (
     DRAIN_MARKER,
@@ -207,6 +207,8 @@ class ScriptBackups:
                 return Made(adopt=True)
             opened = await self._open(replace(wanted, adopts=False), local)
         start = self._start(wanted, opened)
+        if local is None and start.snapshot is None and start.reported is not None and not state.destinations.restore_from:
+            raise StateNotLocal(_not_here(directory, opened))
         if not state.destinations.to and start.snapshot is None:
             log.warning("checkpoint %s: %s", wanted.stage, NOTHING_BACKED_UP)
         prepared = await prepare_checkpoint(state, start, start.snapshot, rule_of_scripts(new=opened.new, replays=wanted.replays))
@@ -466,6 +468,14 @@ class CheckpointBackup:
             return
         await put_in_all([offset_log(self._state, self._start, each) for each in to.values()], self._kept[0])
         self._kept = (self._kept[0], to)
+
+
+def _not_here(directory: Path, opened: wire_snapshots.OpenedCheckpoint) -> str:
+    elsewhere = f"they are in {opened.place}" if opened.place else "they are where the script ran before"
+    return (
+        f"its batches up to {opened.batch_id} have run, and {directory} does not have them: {elsewhere}, and there is no snapshot: "
+        "start the script there, or set SLUICE_STATE_DIR to that state directory, as an absolute path; to begin again, use another name"
+    )
 
 
 def _local(directory: Path) -> LocalCheckpoint | None:

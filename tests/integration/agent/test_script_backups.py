@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +23,7 @@ from containers.attached.checkpoints.backups import Made, ScriptBackups, Wanted
 from containers.attached.claim import Claim, attached_request, stop_requested
 from containers.attached.drain_link import DrainLink, last_drain_of
 from containers.attached.driver_link import DriverLink
+from containers.errors import StateNotLocal
 from containers.state.checkpoint import DRAIN_MARKER, inspect
 from coordinator.snapshots.audit import Audits
 from coordinator.snapshots.operations import Progress
@@ -503,6 +505,43 @@ async def test_without_a_blob_store_a_checkpoint_stays_on_its_machine(tmp_path: 
         await machine.backups.finish(SOON)
         assert machine.batches == (0, 0)
         assert (made.restored, await there.snapshots(JOB)) == (None, [])
+
+
+async def report(machine: Machine, *batches: int) -> None:
+    """As the driver does: its query after one of these batches, or no query."""
+    queries = tuple(
+        wire_agents.QueryBody(stage=COUNTS, checkpoint=f"file://h{machine.directory}", query_id=str(machine.made.lineage), batch_id=batch)
+        for batch in batches
+    )
+    request = wire_agents.QueriesRequest(generation=machine.claim.generation, queries=queries)
+    await machine.client.report_queries(machine.claim.run, ATTACHED_TASK, request)
+
+
+async def test_a_checkpoint_that_has_batches_elsewhere_does_not_begin_again_without_a_snapshot(tmp_path: Path) -> None:
+    """As with a relative state directory, in another working directory."""
+    async with place(tmp_path / "home") as there:
+        async with script(there, tmp_path / "one", "c1") as first:
+            made = await first.checkpoint()
+            first.runs(0)
+            await report(first, 0)
+        async with script(there, tmp_path / "two", "c2") as second:
+            await report(second)
+            with pytest.raises(StateNotLocal, match=re.escape(f"they are in file://h{first.directory}, and there is no snapshot")):
+                await second.checkpoint()
+            assert not second.directory.exists()
+        async with script(there, tmp_path / "one", "c3") as third:
+            assert await third.checkpoint() == Made(made.lineage)
+            assert third.batches == (0, 0)
+
+
+async def test_a_checkpoint_without_batches_begins_wherever_the_script_starts(tmp_path: Path) -> None:
+    async with place(tmp_path / "home") as there:
+        async with script(there, tmp_path / "one", "c1") as first:
+            await first.checkpoint()
+            await report(first)
+        async with script(there, tmp_path / "two", "c2") as second:
+            await second.checkpoint()
+            assert second.batches == (-1, -1)
 
 
 async def test_a_checkpoint_that_a_drain_flushes_is_not_backed_up(there: Place, tmp_path: Path) -> None:
