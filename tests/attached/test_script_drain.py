@@ -23,9 +23,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from containers.attached import messages
 from containers.attached.app import App
+from containers.attached.checkpoints.adoption import adopt_checkpoint
 from containers.spark.jvm import parse_version
-from containers.spark.scripts.active_queries import ActiveQueries
-from containers.spark.scripts.checkpoint import LOCK_AFTER, ScriptCheckpoint
+from containers.spark.scripts.active_queries import NAMED_SOURCES, OFFSET_LOG_VERSION, ActiveQueries
+from containers.spark.scripts.checkpoint import LOCK_AFTER, ScriptCheckpoint, url_of
 from containers.spark.scripts.drain import OLDEST_SPARK, undrainable
 from examples.harness.topics import Topics
 from sluice.core.ids import Generation, Lineage
@@ -282,6 +283,82 @@ def test_a_checkpoint_begins_where_the_drain_has_ended_whatever_the_starting_off
     query.processAllAvailable()
     assert sum(progress["numInputRows"] for progress in query.recentProgress) == 6
     assert json.loads(query._jsq.recentProgress()[0].json())["sources"][0]["endOffset"] == {chain.topic("orders"): {"0": 13, "1": 13}}
+
+
+def test_sources_of_one_topic_end_at_the_same_offset_and_a_source_of_two_topics_reads_what_its_feeder_has_flushed(
+    supervisor: Supervisor, chain: Chain
+) -> None:
+    """The second query reads the counts and the orders with one source, and the orders with another one, which is slower."""
+    supervisor.grant()
+    chain.feed(range(25))
+    tens = chain.tens()
+    tens.processAllAvailable()
+
+    def source(*topics: str, **options: str) -> DataFrame:
+        reader = chain.spark.readStream.format("kafka").option("kafka.bootstrap.servers", chain.topics.bootstrap).options(**options)
+        names = ",".join(map(chain.topic, topics))
+        return reader.option("subscribe", names).option("startingOffsets", "earliest").load().select("topic", "timestamp", "value")
+
+    rows = source("tens", "orders").union(source("orders", maxOffsetsPerTrigger="2"))
+    found: list[str] = []
+    writer = rows.withWatermark("timestamp", "1 minute").groupBy(F.window("timestamp", "1 hour"), "topic").count().writeStream
+    writer = writer.outputMode("update").foreachBatch(lambda counts, batch: found.extend(f"{row.topic}" for row in counts.collect()))
+    both = writer.option("checkpointLocation", str(chain.root / "both")).trigger(processingTime="1 hour").start()
+    chain.started.append(both)
+    wait_for("a batch of both sources", lambda: both.lastProgress is not None)
+
+    supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["tens", "both"])
+    stopped = steps(supervisor, "stopped", {"tens", "both"})
+    supervisor.say("drain", uuid="d-1", phase="FLUSHING", needed=["tens", "both"])
+    flushed = steps(supervisor, "flushed", {"tens", "both"})
+    assert both.awaitTermination(60)
+    assert sum(each["offset"] for each in stopped["both"]["offsets"] if each["stream"] == chain.topic("orders")) == 2
+    ends = {each["stream"]: 0 for each in flushed["both"]["offsets"]}
+    for each in flushed["both"]["offsets"]:
+        ends[each["stream"]] += each["offset"]
+    assert ends == {chain.topic("orders"): 25, chain.topic("tens"): chain.topics.latest(chain.topic("tens"))[0]}
+    entries = ScriptCheckpoint(chain.spark, str(chain.root / "both"))
+    *_, last = (number for number in entries.numbers("offsets") if number < LOCK_AFTER)
+    first, second = (json.loads(line) for line in entries.read_offset_log(last).splitlines()[2:])
+    assert first[chain.topic("orders")] == second[chain.topic("orders")]
+
+
+def test_a_query_begins_at_drained_offsets_in_a_directory_with_special_characters_under_the_name_of_its_source(
+    supervisor: Supervisor, chain: Chain
+) -> None:
+    """A source has a name since Spark 4.2."""
+    supervisor.grant()
+    chain.feed(range(20))
+    chain.root = chain.root / "my state" / "día=1+2@50%41#?"
+    directory = chain.root / "next"
+    checkpoint = ScriptCheckpoint(chain.spark, url_of(directory))
+    checkpoint.begin_at({chain.topic("orders"): {"0": 10, "1": 10}})
+    assert (directory / "metadata").is_file()
+    supervisor.app.drains.listen()
+    chain.feed(range(20, 26))
+    spark = chain.spark
+    named = parse_version(pyspark.__version__) >= NAMED_SOURCES
+    options = {"spark.sql.streaming.queryEvolution.enableSourceEvolution": "true", OFFSET_LOG_VERSION: "2"} if named else {}
+    for option, value in options.items():
+        spark.conf.set(option, value)
+    try:
+        reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", chain.topics.bootstrap)
+        reader = reader.option("subscribe", chain.topic("orders")).option("startingOffsets", "earliest")
+        rows = (reader.name("src") if named else reader).load().select("value")
+        writer = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", chain.topics.bootstrap)
+        query = writer.option("topic", chain.topic("minutes")).option("checkpointLocation", url_of(directory)).start()
+    finally:
+        for option in options:
+            spark.conf.unset(option)
+    chain.started.append(query)
+    query.processAllAvailable()
+    assert sum(progress["numInputRows"] for progress in query.recentProgress) == 6
+    assert list(directory.glob("commits/0"))
+    assert [each.name for each in chain.root.parent.parent.iterdir() if "my" in each.name] == ["my state"]
+
+    copy = chain.root / "copy"
+    adopt_checkpoint(spark, str(directory), copy)
+    assert list(copy.glob("commits/0"))
 
 
 def test_a_cancelled_drain_lets_the_queries_continue(supervisor: Supervisor, chain: Chain) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from containers.attached.checkpoints.former import ADOPTED
 from containers.errors import CheckpointUnreadable
-from containers.spark.scripts.checkpoint import ScriptCheckpoint
+from containers.spark.scripts.checkpoint import ScriptCheckpoint, url_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ log = logging.getLogger("sluice")
 def adopt_checkpoint(spark: SparkSession, url: str, directory: Path) -> None:
     """Copy the checkpoint at `url` to the directory, which must not have a checkpoint. After a crash it is copied again. Blocks. Raises
     CheckpointUnreadable if there is none, or if a drain has flushed it."""
-    source = ScriptCheckpoint(spark, url if ":" in url.partition("/")[0] else Path(url).absolute().as_uri())
+    source = ScriptCheckpoint(spark, url if ":" in url.partition("/")[0] else url_of(Path(url).absolute()))
     found = source.inspect()
     if found is None:
         raise CheckpointUnreadable(f"{url} is not a checkpoint: it has no metadata")

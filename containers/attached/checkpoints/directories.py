@@ -25,7 +25,7 @@ from containers.attached.checkpoints.adoption import adopt_checkpoint
 from containers.errors import DiskUnwritable
 from containers.spark.jvm import version
 from containers.spark.masters import executors_requested, is_local
-from containers.spark.scripts.checkpoint import Offsets, ScriptCheckpoint
+from containers.spark.scripts.checkpoint import Offsets, ScriptCheckpoint, url_of
 from containers.spark.scripts.drain import OLDEST_SPARK
 from containers.state.checkpoint import check_writable
 from sluice.clock import Clock
@@ -137,7 +137,7 @@ class ScriptDirectories:
             adopt_checkpoint(spark, adopt, directory)
             ready = self._make_ready(stage, **wanted, adopts=False)
         check_writable(directory)
-        url = directory.as_uri()
+        url = url_of(directory)
         new = self._begin(spark, url, begins)
         if ready.replay or ready.new_lineage:
             self._listen()
@@ -156,7 +156,7 @@ class ScriptDirectories:
         new = found is None or (found.committed < 0 and found.planned < 0)
         if begins.offsets and (new or files.begins_at() is not None):
             self._listen()
-            if files.begins_at() is None and files.read("sources/0/0") is None:
+            if files.begins_at() is None and not files.has_sources():
                 files.begin_at(begins.offsets)
         return new
 

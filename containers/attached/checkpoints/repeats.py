@@ -13,6 +13,7 @@ from contextlib import suppress
 from datetime import timedelta
 from time import monotonic
 
+from containers.errors import CheckpointUnreadable
 from containers.spark.gate import PausedQuery
 from containers.spark.scripts.active_queries import SPARK_ERRORS, ActiveQuery
 from containers.state.offsets.offsetlog import parse
@@ -74,7 +75,7 @@ class Repeat:
     def _run(self) -> None:
         try:
             self._run_all()
-        except (*SPARK_ERRORS, RuntimeError, AssertionError) as error:
+        except (*SPARK_ERRORS, CheckpointUnreadable, RuntimeError, AssertionError) as error:
             self._fail(error)
         finally:
             self._over()

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from threading import Event
 from time import monotonic
@@ -24,10 +24,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from containers.engine import Batch, StatefulOperator, StateSize
 from containers.spark.gate import RAN, PausedQuery, pause
-from containers.spark.jvm import MICRO_BATCH, TRIGGER, WRAPPER, each_of, java, runtime_class
+from containers.spark.jvm import MICRO_BATCH, TRIGGER, WRAPPER, each_of, java, runtime_class, version
 from containers.spark.operators import LogicalPlan, Operator, stateful, unflushable
 from containers.spark.query import stop_between_batches, terminate
-from containers.state.offsets.offsetlog import from_millis
+from containers.state.offsets.offsetlog import from_millis, lowest
 from sluice.core.ids import Ssp
 
 T = TypeVar("T")
@@ -54,6 +54,8 @@ WRITE_OF_FUNCTION = "WriteToMicroBatchDataSourceV1"
 
 FOREACH_BATCH = "ForeachBatchSink"
 
+OFFSET_LOG_VERSION = "spark.sql.streaming.offsetLog.formatVersion"
+
 TOPIC_OPTION = "sluice.topic"
 """The option of a query whose function of `foreachBatch` writes a topic of Kafka. Spark keeps it with the query's plan, so that the topic
 is known before the first batch."""
@@ -64,11 +66,14 @@ _FILE_SINK = re.compile(r"FileSink\[(.*)\]")
 @dataclass(frozen=True, slots=True)
 class StreamSource:
     """A source of a query. `kind`: Spark's name of its format. `topics`: those of Kafka that it names; `pattern`: Kafka's topics whose name
-    matches this regular expression of Java."""
+    matches this regular expression of Java. `partitions`: those of each topic, if it names them. `name`: the one that the script has given
+    to the source, "" for none."""
 
     kind: str
     topics: tuple[str, ...] = ()
     pattern: str = ""
+    partitions: Mapping[str, Collection[int]] = field(default_factory=dict)
+    name: str = ""
 
     @property
     def is_kafka(self) -> bool:
@@ -77,18 +82,31 @@ class StreamSource:
     def reads(self, topic: str) -> bool:
         return topic in self.topics or (bool(self.pattern) and re.fullmatch(self.pattern, topic) is not None)
 
+    def reads_partition(self, topic: str, partition: int) -> bool:
+        return self.reads(topic) and partition in self.partitions.get(topic, (partition,))
 
-def _source(leaf: Any) -> StreamSource:
-    """`leaf`: Spark's relation of a source."""
+
+NAMED_SOURCES = (4, 2)
+"""The first version of Spark in which a source can have a name."""
+
+
+def _source(leaf: Any, spark: tuple[int, int]) -> StreamSource:
+    """`leaf`: Spark's relation of a source. `spark`: Spark's version."""
     kind = str(leaf.sourceName())
     if kind != "kafka" or leaf.getClass().getSimpleName() != "StreamingRelationV2":
         return StreamSource(kind)
-    options = leaf.extraOptions()
+    found = _kafka_source(leaf.extraOptions())
+    name = leaf.sourceIdentifyingName().nameOpt() if spark >= NAMED_SOURCES else None
+    return found if name is None or name.isEmpty() else replace(found, name=str(name.get()))
+
+
+def _kafka_source(options: Any) -> StreamSource:
     if subscribed := options.get("subscribe"):
-        return StreamSource(kind, tuple(name.strip() for name in subscribed.split(",") if name.strip()))
+        return StreamSource("kafka", tuple(name.strip() for name in subscribed.split(",") if name.strip()))
     if assigned := options.get("assign"):
-        return StreamSource(kind, tuple(json.loads(assigned)))
-    return StreamSource(kind, pattern=str(options.get("subscribePattern") or ""))
+        partitions: dict[str, list[int]] = json.loads(assigned)
+        return StreamSource("kafka", tuple(partitions), partitions=partitions)
+    return StreamSource("kafka", pattern=str(options.get("subscribePattern") or ""))
 
 
 class ActiveQuery:
@@ -146,7 +164,8 @@ class ActiveQuery:
     def sources(self) -> tuple[StreamSource, ...]:
         """The sources, in the order of Spark's offset log. Spark makes one source of equal leaves of a plan."""
         if self._sources is None:
-            self._sources = tuple(map(_source, self._source_leaves()))
+            spark = version(self._spark)
+            self._sources = tuple(_source(leaf, spark) for leaf in self._source_leaves())
         return self._sources
 
     def kafka_options(self, place: int) -> Mapping[str, str]:
@@ -202,6 +221,11 @@ class ActiveQuery:
     def make_plan(self) -> None:
         """Make the query's plan and its sources. Only the query's own thread may do this first."""
         self._execution.logicalPlan()
+
+    @property
+    def offset_log_version(self) -> str:
+        """The version of the format in which the query writes its offset log, in a new checkpoint."""
+        return f"v{self._execution.sparkSessionForStream().conf().get(OFFSET_LOG_VERSION, '1')}"
 
     @property
     def is_temporary(self) -> bool:
@@ -300,18 +324,18 @@ def batch_of(progress: Mapping[str, Any], operators: Sequence[StatefulOperator] 
     if RAN not in durations:
         return None
     event_time, states, sources = progress.get("eventTime", {}), progress.get("stateOperators", ()), progress.get("sources", ())
-    offsets: dict[Ssp, int] = {}
+    positions: list[Mapping[Ssp, int]] = []
     behind: int | None = 0
     for source in sources:
         ends, latest = dict(offsets_of(source, "endOffset")), dict(offsets_of(source, "latestOffset"))
-        offsets |= ends
+        positions.append(ends)
         behind = None if behind is None or not latest else behind + sum(max(0, end - ends.get(ssp, end)) for ssp, end in latest.items())
     return Batch(
         query=str(progress.get("name") or ""),
         batch=int(progress["batchId"]),
         rows=max(0, int(progress.get("numInputRows", 0))),
         duration_ms=max(0, int(progress.get("batchDuration", durations.get("triggerExecution", 0)))),
-        offsets=offsets,
+        offsets=lowest(positions),
         event_time_max=_time(event_time.get("max")),
         parts_ms={part: max(0, int(millis)) for part, millis in durations.items() if part != "triggerExecution"},
         behind=behind if sources else None,

@@ -7,7 +7,8 @@ error contains the text. So the lock also works for a query that is started with
     offsets/<committed + 1,000,000>   the lock: one line, that says why
     drain.json                        {"uuid": drain, "batch": last}, written before the lock; see `containers.state.checkpoint`
     begin.json                        {"topic": {"partition": offset}}: where the first query of a new checkpoint begins
-    sources/<number>/0                where a source begins if there is no batch yet: Spark's file, in the format of its Kafka source
+    sources/<number>/0                where a source begins if there is no batch yet: Spark's file, in the format of its Kafka source;
+                                      <name> in place of <number> if the source has a name
 
 The format of `sources` is that of Spark's `KafkaSourceInitialOffsetWriter`: a zero byte, "v1", and the offsets as JSON.
 """
@@ -37,6 +38,12 @@ BEGIN = "begin.json"
 
 LOCK_AFTER = 1_000_000
 """How far the lock is above the last batch. Spark lists all numbers up to it when a query starts, so it must not be much larger."""
+
+
+def url_of(directory: Path) -> str:
+    """The URL of a directory of this machine, for Spark and for Hadoop's `Path`: they do not decode it, so nothing is encoded. The path
+    must be absolute."""
+    return f"file://{directory}"
 
 
 class ScriptCheckpoint:
@@ -86,7 +93,7 @@ class ScriptCheckpoint:
     def copy_to(self, directory: Path) -> None:
         """Copy all files to a directory of this machine, which must not exist."""
         try:
-            to, source = self._path(directory.as_uri()), self._path(self.location)
+            to, source = self._path(url_of(directory)), self._path(self.location)
             conf = self._spark._jsparkSession.sessionState().newHadoopConf()
             java(self._spark, "org.apache.hadoop.fs.FileUtil").copy(self._files, source, to.getFileSystem(conf), to, False, conf)
         except Py4JError as error:
@@ -201,9 +208,14 @@ class ScriptCheckpoint:
         except (ValueError, AttributeError, TypeError) as error:
             raise CheckpointUnreadable(f"{self.location}/{BEGIN}: {error}") from error
 
-    def set_sources(self, sources: Sequence[Offsets]) -> None:
-        """Write where each source of the first query begins, in the order of the sources, then remove the lock."""
-        for number, offsets in enumerate(sources):
-            self.write(f"sources/{number}/0", b"\0v1\n" + json.dumps(offsets).encode())
+    def has_sources(self) -> bool:
+        """Whether it is recorded where the sources begin."""
+        return bool(self._names("sources"))
+
+    def set_sources(self, sources: Mapping[str, Offsets]) -> None:
+        """Write where each source of the first query begins, then remove the lock. The keys are the names of the sources, or the numbers of
+        those that have none."""
+        for name, offsets in sources.items():
+            self.write(f"sources/{name}/0", b"\0v1\n" + json.dumps(offsets).encode())
         self.unlock()
         self.delete(BEGIN)

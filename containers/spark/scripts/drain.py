@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,12 @@ from containers.spark.gate import PausedQuery
 from containers.spark.jvm import READ_LIMIT, java, version
 from containers.spark.operators import Empties
 from containers.spark.query import offset_metadata
-from containers.spark.scripts.active_queries import ActiveQuery
+from containers.spark.scripts.active_queries import OFFSET_LOG_VERSION, ActiveQuery
 from containers.spark.scripts.checkpoint import Offsets, ScriptCheckpoint
 from containers.state.offsets import offsetlog
 from containers.state.offsets.offsetlog import OffsetSeq
 from sluice.clock import Clock
+from sluice.core.drain import to_catch_up
 from sluice.core.ids import Ssp, StageName
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ def undrainable(spark: SparkSession, query: ActiveQuery) -> Sequence[str]:
         return ("continuous processing",)
     if not query.can_be_paused:
         return ("its trigger ends it by itself (availableNow, once)",)
+    if query.offset_log_version != offsetlog.VERSION:
+        return (f"its offset log is of version {query.offset_log_version}: set {OFFSET_LOG_VERSION} to 1, and use a new checkpoint",)
     operators = query.operators()
     if not operators:
         return _not_continued(query) if _OF_APP.search(query.checkpoint) else ()
@@ -131,8 +135,7 @@ class QueryDrain:
     def position(self) -> Position:
         """Call it when the query has reached its gate."""
         batch = self.committed()
-        texts = self._lines(batch)
-        return Position(None if batch < 0 else batch, {ssp: at for text in texts for ssp, at in _positions(text).items()})
+        return Position(None if batch < 0 else batch, offsetlog.lowest(self._positions(batch)))
 
     def committed(self) -> int:
         found = self._checkpoint.inspect()
@@ -141,9 +144,12 @@ class QueryDrain:
     def flush(self, drain: str, fed_by: Collection[str]) -> Drained:
         """Read what other queries have written into the topics `fed_by`, then empty the state. A checkpoint with state is locked before the
         first of these batches. May be repeated. Raises what a batch raises, NotSettled, and CheckpointUnreadable."""
-        at = self.position()
+        batch = self.committed()
+        positions = self._positions(batch)
+        at = Position(None if batch < 0 else batch, offsetlog.lowest(positions))
         ends = self._ends(fed_by)
-        if at.batch is None and all(at.offsets.get(ssp, 0) >= end for ssp, end in ends.items()):
+        unread = any(at.offsets.get(ssp, 0) < end for ssp, end in ends.items())
+        if at.batch is None and not unread and not to_catch_up(positions):
             return Drained(at)  # it has no state yet
         flusher = Flusher(
             self._spark,
@@ -158,7 +164,7 @@ class QueryDrain:
             operators=self._query.operators(),
         )
         if not self.stateful:
-            flusher.keep(ends)
+            flusher.keep(ends, even=_OF_APP.search(self._query.checkpoint) is not None)
             return Drained(self.position())
         emptied = flusher.empty(drain, ends)
         return Drained(self.position(), emptied.rows_left, tuple(emptied.operators_left), locked=True)
@@ -166,10 +172,17 @@ class QueryDrain:
     def _ends(self, topics: Collection[str]) -> Mapping[Ssp, int]:
         """The ends of the topics that the query reads, when everything before them can be read. Raises NotSettled."""
         found: dict[Ssp, int] = {}
-        for place, (source, line) in enumerate(zip(self.paused.sources(), self._lines(self.committed()), strict=True)):
-            if any(ssp.stream in topics for ssp in _positions(line)):
-                found |= self._settled_ends(place, source, line, topics)
+        batch = self.committed()
+        read = self._positions(batch)
+        for place, (source, line) in enumerate(zip(self.paused.sources(), self._lines(batch), strict=True)):
+            if any(ssp.stream in topics for ssp in read[place]):
+                found = offsetlog.highest([found, self._settled_ends(place, source, line, topics)])
         return found
+
+    def _positions(self, batch: int) -> Sequence[Mapping[Ssp, int]]:
+        """The offsets of each source after the batch; none for a source that is not Kafka's. Raises CheckpointUnreadable."""
+        read = zip(self.paused.sources(), self._lines(batch), strict=True)
+        return [offsetlog.all_positions_in(line, KAFKA) if _is_kafka(source) else {} for source, line in read]
 
     def _settled_ends(self, place: int, source: Any, line: str, topics: Collection[str]) -> Mapping[Ssp, int]:
         """As `KafkaSystem.settled_ends`. A source that reads only committed records ends before an open transaction, also of another
@@ -180,7 +193,7 @@ class QueryDrain:
         until = self._clock.elapsed() + SETTLES_WITHIN.total_seconds()
         last: Mapping[Ssp, int] | None = None
         while True:
-            latest = _positions(str(source.latestOffset(source.deserializeOffset(line), limit).json()))
+            latest = offsetlog.all_positions_in(str(source.latestOffset(source.deserializeOffset(line), limit).json()), KAFKA)
             ends = {ssp: end for ssp, end in latest.items() if ssp.stream in topics}
             if committed_only and last is None:
                 last = self._last_records(options, ends)  # once, because other programs may write on
@@ -216,34 +229,22 @@ class QueryDrain:
         return offsetlog.parse("\n".join(lines), "the first entry")
 
 
-def sources_beginning(query: ActiveQuery, offsets: Offsets) -> Sequence[Offsets]:
-    """Where each source of the query begins, of `offsets`: all partitions of the topics that it reads. Raises ValueError for a source of
-    which there are no offsets."""
-    found = []
+def sources_beginning(query: ActiveQuery, offsets: Offsets) -> Mapping[str, Offsets]:
+    """Where each source of the query begins, of `offsets`: all partitions that it reads. The keys are as in `set_sources`. Raises
+    ValueError for a source of which there are no offsets."""
+    found: dict[str, Offsets] = {}
+    unnamed = count()
     for source in query.sources():
-        begins = {topic: partitions for topic, partitions in offsets.items() if source.reads(topic)}
+        begins = {
+            topic: {partition: offset for partition, offset in partitions.items() if source.reads_partition(topic, int(partition))}
+            for topic, partitions in offsets.items()
+            if source.reads(topic)
+        }
         missing = sorted(set(source.topics) - begins.keys())
         if missing or not begins:
             raise ValueError(f"the query reads {', '.join(missing) or source.kind}, and the drained query did not")
-        found.append(begins)
+        found[source.name or str(next(unnamed))] = begins
     return found
-
-
-def _positions(line: str) -> dict[Ssp, int]:
-    """The offsets in the text of a Kafka source; none for other sources."""
-    try:
-        found: Any = json.loads(line)
-    except ValueError:
-        return {}
-    if not isinstance(found, dict):
-        return {}
-    return {
-        Ssp(KAFKA, str(topic), int(partition)): int(offset)
-        for topic, partitions in found.items()
-        if isinstance(partitions, dict)
-        for partition, offset in partitions.items()
-        if str(partition).isdecimal()
-    }
 
 
 def _is_kafka(source: Any) -> bool:

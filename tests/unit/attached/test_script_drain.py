@@ -12,6 +12,7 @@ import pytest
 
 from containers.attached.driver_drains import prepare
 from containers.attached.script_drain import Paused, ScriptDrain, Step
+from containers.spark.scripts.active_queries import StreamSource
 from containers.spark.scripts.drain import Drained, Position
 from sluice.core.drain import Phase
 from sluice.core.ids import Ssp, StageName
@@ -175,7 +176,7 @@ class Checkpoint:
         return self._emptied_by
 
     def set_sources(self, sources: Any) -> None:
-        self.journal.append(f"begin at {list(sources)}")
+        self.journal.append(f"begin at {dict(sources)}")
 
     def lock(self, why: str) -> None:
         self.journal.append(f"lock: {why}")
@@ -187,21 +188,12 @@ class Checkpoint:
         self.journal.append(f"emptied by {drain}")
 
 
-@dataclass
-class Source:
-    topics: tuple[str, ...]
-    kind: str = "kafka"
-
-    def reads(self, topic: str) -> bool:
-        return topic in self.topics
-
-
 class Reading:
-    def __init__(self, *topics: str) -> None:
-        self._topics = topics
+    def __init__(self, *topics: str, sources: Sequence[StreamSource] = ()) -> None:
+        self._sources = sources or [StreamSource("kafka", (topic,)) for topic in topics]
 
-    def sources(self) -> Sequence[Source]:
-        return [Source((topic,)) for topic in self._topics]
+    def sources(self) -> Sequence[StreamSource]:
+        return self._sources
 
 
 @pytest.mark.parametrize(
@@ -226,7 +218,22 @@ def test_only_the_drain_that_has_locked_a_checkpoint_may_start_a_query_on_it(
 def test_each_source_of_the_first_query_begins_at_the_offsets_of_its_topics() -> None:
     checkpoint = Checkpoint(begins={"orders": {"0": 7}, "prices": {"0": 9}})
     prepare(checkpoint, Reading("prices", "orders"), None)
-    assert checkpoint.journal == ["begin at [{'prices': {'0': 9}}, {'orders': {'0': 7}}]"]
+    assert checkpoint.journal == ["begin at {'0': {'prices': {'0': 9}}, '1': {'orders': {'0': 7}}}"]
+
+
+def test_a_source_with_a_name_begins_under_its_name() -> None:
+    """Spark counts only those that have none."""
+    checkpoint = Checkpoint(begins={"orders": {"0": 7}, "prices": {"0": 9}})
+    sources = [StreamSource("kafka", ("prices",), name="src"), StreamSource("kafka", ("orders",))]
+    prepare(checkpoint, Reading(sources=sources), None)
+    assert checkpoint.journal == ["begin at {'src': {'prices': {'0': 9}}, '0': {'orders': {'0': 7}}}"]
+
+
+def test_sources_that_share_the_partitions_of_a_topic_begin_with_their_own() -> None:
+    checkpoint = Checkpoint(begins={"orders": {"0": 7, "1": 9}})
+    sources = [StreamSource("kafka", ("orders",), partitions={"orders": [number]}) for number in (1, 0)]
+    prepare(checkpoint, Reading(sources=sources), None)
+    assert checkpoint.journal == ["begin at {'0': {'orders': {'1': 9}}, '1': {'orders': {'0': 7}}}"]
 
 
 def test_a_first_query_that_reads_another_topic_is_refused() -> None:

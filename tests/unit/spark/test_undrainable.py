@@ -26,6 +26,7 @@ class Query:
     is_micro_batch: bool = True
     can_be_paused: bool = True
     is_temporary: bool = False
+    offset_log_version: str = "v1"
 
     def operators(self) -> Sequence[Operator]:
         return self.kept
@@ -50,3 +51,9 @@ def test_a_file_sink_is_named_if_the_next_checkpoint_begins_at_batch_0(checkpoin
 
 def test_a_file_sink_of_a_query_that_continues_on_its_checkpoint_can_be_drained() -> None:
     assert why(Query(OF_SCRIPT, "/out/orders")) == ()
+
+
+@pytest.mark.parametrize(("checkpoint", "kept"), [(OF_APP, ()), (OF_SCRIPT, ()), (OF_SCRIPT, (AGGREGATION,))])
+def test_a_query_whose_offset_log_has_another_version_is_named_before_a_drain(checkpoint: str, kept: tuple[Operator, ...]) -> None:
+    (found,) = why(Query(checkpoint, None, kept, offset_log_version="v2"))
+    assert found.startswith("its offset log is of version v2: set spark.sql.streaming.offsetLog.formatVersion to 1")
