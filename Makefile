@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Images often set it. Without bytecode, every process of a test run compiles all modules and rewrites the assertions of all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka demo-late test test-long test-s3a unit simulate matrix matrix-kafka check format bench screenshots docs docs-serve reference dist constraints clean java
+.PHONY: demo demo-kafka demo-late test test-long test-under-load test-s3a unit simulate matrix matrix-kafka check check-format check-lint check-types check-layers format bench screenshots docs docs-serve reference dist constraints clean java
 
 # With KEEP=1 the coordinator is started again afterwards, so that its pages can be looked at, until Ctrl-C.
 demo: $(VENV)/demo.stamp java
@@ -15,16 +15,22 @@ demo: $(VENV)/demo.stamp java
 
 # Number of parallel test processes; most of their time is waiting for other processes. See OneSpark in tests/conftest.py.
 TESTERS ?= 3
+# make test TESTS=tests/spark runs the tests of a folder.
+TESTS ?=
 test: check $(VENV)/classes.stamp
-	$(BIN)/python -m pytest -n $(TESTERS) --durations=10
+	$(BIN)/python -m pytest -n $(TESTERS) --durations=10 $(TESTS)
 
-# Fast tests only: no Spark, no processes.
+# Fast tests only: no Spark, no processes. A worker for each core: each looks at all tests first.
 unit: $(VENV)/test.stamp
-	$(BIN)/python -m pytest tests/unit -q -n $(TESTERS)
+	$(BIN)/python -m pytest tests/unit -q -n logical --maxprocesses 4
 
 # Longer variants of other tests, which `make test` leaves out.
 test-long: $(VENV)/test.stamp $(VENV)/classes.stamp
 	$(BIN)/python -m pytest -m long -n $(TESTERS)
+
+# The same beside a program that keeps all cores busy: no test may depend on the speed of the machine. With TESTS as above.
+test-under-load: $(VENV)/test.stamp
+	$(BIN)/python -m tests.support.load $(MAKE) test
 
 # Checkpoints of scripts on s3a://. Downloads jars of 660 MB, so CI does not run it.
 test-s3a: $(VENV)/test.stamp java
@@ -49,10 +55,20 @@ else
 	    $(if $(TRACE),--trace) $(if $(NO_SHRINK),--no-shrink)
 endif
 
+# The four run at once, and each prints its output when it ends.
 check: $(VENV)/test.stamp java
+	@$(MAKE) --no-print-directory --jobs=4 --keep-going --output-sync check-types check-layers check-format check-lint
+
+check-format:
 	$(BIN)/ruff format --check .
+
+check-lint:
 	$(BIN)/ruff check .
+
+check-types:
 	$(BIN)/mypy
+
+check-layers:
 	$(BIN)/lint-imports
 
 format: $(VENV)/test.stamp

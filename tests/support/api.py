@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from uuid import uuid4
 
 import httpx
 
+from coordinator.api import new_api
 from coordinator.api.deps import JobModelParts
 from coordinator.app import Coordinator, build
 from coordinator.chores import Chore
@@ -32,6 +34,12 @@ NAMED = {"allowed_hosts": ("c",)}
 
 INPUT = {"name": "flights", "system": "log"}
 OUTPUT = {"name": "delays", "system": "log"}
+
+
+@cache
+def openapi_document() -> Json:
+    """The description of the API, which takes a second to make."""
+    return new_api().openapi()
 
 
 def run_body(**changes: Any) -> Json:

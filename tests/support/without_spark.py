@@ -21,11 +21,12 @@ class PlainPython:
         venv.create(directory, symlinks=True)
         self.packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(directory)}))
         self._program = directory / "bin" / Path(sys.executable).name
-        for place in {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}:
+        for place in (Path(each) for each in sys.path if Path(each).name == self.packages.name):  # also those that a .pth file names
             for each in place.iterdir():
                 name = each.name.split("-")[0]
-                if (name in kept or name not in OF_THE_EXTRA) and not (self.packages / each.name).exists():
-                    (self.packages / each.name).symlink_to(each)
+                link = self.packages / each.name
+                if (name in kept or name not in OF_THE_EXTRA) and each.suffix != ".pth" and not link.exists():
+                    link.symlink_to(each)
 
     def command(self, *arguments: str) -> Sequence[str]:
         return [str(self._program), "-P", *arguments]

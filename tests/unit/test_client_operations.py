@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.api import new_api
 from sluice.client import NO_RETRIES, AsyncClient, Client
 from sluice.core.errors import SluiceError
 from sluice.wire import access, drains, jobmodels, runs, snapshots
+from tests.support.api import openapi_document
 
 STORE = snapshots.StoreBody(task="t", stage="s")
 RUN = runs.RunRequest(job="j", containers=1, inputs=(), stages=())
@@ -89,7 +89,7 @@ WITHOUT_METHOD = {
 
 OF_AGENTS = re.compile(r"\w+ /runs/\{runId\}/tasks/.*|POST /runs/\{runId\}/containers|\w+ /runs/\{runId\}/containers/.*")
 
-DOCUMENT = new_api().openapi()
+DOCUMENT = openapi_document()
 OPERATIONS: Mapping[str, Mapping[str, Any]] = {
     f"{method.upper()} {path}": operation
     for path, operations in DOCUMENT["paths"].items()

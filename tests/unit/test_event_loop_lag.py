@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -27,13 +26,14 @@ async def eventually(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_call_that_blocks_the_loop_is_seen() -> None:
-    lag = EventLoopLag(time.monotonic, OFTEN)
+async def test_a_call_that_blocks_the_loop_is_seen_before_and_after_its_end() -> None:
+    watch = Watch()
+    lag = EventLoopLag(watch, OFTEN)
     lag.start()
-    time.sleep(0.3)  # noqa: ASYNC251 - blocks the loop, which is the point
-    assert lag.longest() >= 0.25
-    await asyncio.sleep(0.05)
-    assert lag.longest() >= 0.25
+    watch.seconds = 0.3
+    assert lag.longest() == 0.3 - OFTEN.total_seconds()
+    await eventually(lambda: bool(lag._late))
+    assert lag.longest() == 0.3 - OFTEN.total_seconds()
     lag.stop()
 
 

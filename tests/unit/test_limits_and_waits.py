@@ -13,7 +13,6 @@ import pytest
 from containers.agent import metrics_server
 from containers.agent.failures import LONGEST_PAUSE, LONGEST_WAIT_FOR_ROOM
 from containers.settings import ContainerSettings
-from coordinator.api import new_api
 from coordinator.api.bodies import MAX_DEPTH, MAX_FIELDS, MAX_VALUES
 from coordinator.connections import MAX_HEAD_BYTES, MOST_CONNECTIONS, OTHER_FILES, Timeouts
 from coordinator.identity.sessions import MAX_SESSIONS_OF_A_TOKEN, SESSION_LASTS
@@ -22,6 +21,7 @@ from coordinator.snapshots.cleanup import LONGEST_PAUSE as LONGEST_CLEAN_UP_PAUS
 from coordinator.transitions import KEPT_AFTER_FAILURE
 from sluice.core.waits import TOLERANCE, Backoff
 from sluice.status import LATE_ROWS_FOR, RECENT
+from tests.support.api import openapi_document
 
 DOCS = Path(__file__).parents[2] / "docs"
 WAITS, LIMITS = (DOCS / "waits.md").read_text(), (DOCS / "limits.md").read_text()
@@ -123,7 +123,7 @@ def test_the_limits_of_connections_are_those_of_the_page() -> None:
 
 
 def test_the_limits_of_jobs_are_those_of_the_api() -> None:
-    document = new_api().openapi()
+    document = openapi_document()
     schemas = document["components"]["schemas"]
 
     def field(schema: str, name: str, key: str) -> Any:
@@ -141,7 +141,7 @@ def test_the_limits_of_jobs_are_those_of_the_api() -> None:
 
 
 def test_each_list_has_pages_of_the_size_of_the_page() -> None:
-    paths = new_api().openapi()["paths"]
+    paths = openapi_document()["paths"]
     limits = {
         path: next(each["schema"] for each in methods["get"]["parameters"] if each["name"] == "limit")
         for path, methods in paths.items()
@@ -169,7 +169,7 @@ UNPAGED = {
 
 
 def test_a_route_that_answers_with_a_list_has_pages() -> None:
-    document = new_api().openapi()
+    document = openapi_document()
     schemas = document["components"]["schemas"]
 
     def resolved(schema: dict[str, Any]) -> dict[str, Any]:

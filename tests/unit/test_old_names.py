@@ -13,7 +13,6 @@ import pytest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from pydantic import BaseModel
 
-from coordinator.api import new_api
 from coordinator.settings import Settings, read_settings
 from sluice import status
 from sluice.cli.upgrade import decide
@@ -25,6 +24,7 @@ from sluice.core.ids import Generation, RunId, TaskName
 from sluice.metrics import with_old_names
 from sluice.wire import agents, body, drains, jobmodels, runs, snapshots
 from sluice.wire.body import OLD_NAMES, RenamedBody, RenamedReply
+from tests.support.api import openapi_document
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PRINTED = {"RunOverview", "StageOverview", "UpgradeReply"}
@@ -39,10 +39,9 @@ METRICS = agents.StageMetricsBody(rows=1, rows_per_second=1, batch_millis=1, lag
 PROGRESS = agents.ProgressRequest(generation=1, stage="s", lineage="l", batch_id=0, offsets=(), metrics=METRICS)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def document() -> dict[str, Any]:
-    """The API's description."""
-    return new_api().openapi()
+    return openapi_document()
 
 
 @pytest.fixture

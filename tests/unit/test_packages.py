@@ -7,6 +7,10 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -63,3 +67,29 @@ def test_a_job_file_of_the_release_before_works_and_is_warned() -> None:
 def test_importing_the_library_imports_neither_spark_nor_a_server() -> None:
     code = "import sys, sluice; print([each for each in ('pyspark', 'pydantic', 'httpx', 'sqlalchemy') if each in sys.modules])"
     assert python(code).stdout.strip() == "[]"
+
+
+def names_of(requirements: Iterable[str]) -> set[str]:
+    """The distributions that requirements name, without those of extras."""
+    return {re.split(r"[^\w.-]", each)[0].lower().replace("_", "-") for each in requirements if "extra ==" not in each}
+
+
+def test_each_imported_package_comes_with_a_declared_dependency() -> None:
+    """The environment of tests has more packages than an installation."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    installed, found = set[str](), names_of([*project["dependencies"], *extras["spark"], *extras["tracing"]])
+    while found:
+        installed |= found
+        for each in tuple(found):
+            with suppress(PackageNotFoundError):  # for another system or Python
+                found |= names_of(requires(each) or ())
+        found -= installed
+    sources = [file.read_text() for package in (*PACKAGES, "migrations") for file in (ROOT / package).rglob("*.py")]
+    imported = {name for source in sources for name in re.findall(r"^\s*(?:from|import) (\w+)", source, re.M)}
+    lacking = {
+        name: providers
+        for name, providers in packages_distributions().items()
+        if name in imported and name not in PACKAGES and names_of(providers).isdisjoint(installed)
+    }
+    assert lacking == {"types_aiobotocore_s3": ["types-aiobotocore-s3"]}  # for mypy only

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.unit.attached.test_app_processes import run
+from tests.integration.processes.test_app_processes import run
 
 SCRIPT = """
 import ctypes

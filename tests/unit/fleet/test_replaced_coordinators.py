@@ -300,7 +300,7 @@ def happened(steps: list[Step]) -> World:
     return world
 
 
-@settings(max_examples=400)
+@settings(max_examples=settings().max_examples * 3)
 @given(steps=st.lists(STEPS, max_size=30))
 @example(steps=[*REPLACED, *UNREACHED])
 @example(steps=[*REPLACED, step("advance", seconds=8), *UNREACHED])
