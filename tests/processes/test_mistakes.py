@@ -93,7 +93,7 @@ def test_a_column_that_does_not_exist_is_named_with_the_line_of_the_job_file_and
     ended = completed(command(job_file), environment={**os.environ, **environment}, seconds=GENEROUS)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     error, repeated, log, end_of_container, remedy = ended.stderr.splitlines()
-    [line] = [n for n, text in enumerate(job_file.read_text().splitlines(), 1) if 'F.col("line")' in text]
+    [line] = [n for n, text in enumerate(job_file.read_text().splitlines(), 1) if "task.read(lines)" in text]
     assert error.startswith(f"sluice: {job_file}:{line} in split: pyspark.errors.exceptions.captured.AnalysisException: ")
     assert "`line` cannot be resolved" in error
     assert "`value`" in error
