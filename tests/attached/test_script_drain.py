@@ -290,7 +290,7 @@ def test_sources_of_one_topic_end_at_the_same_offset_and_a_source_of_two_topics_
 ) -> None:
     """The second query reads the counts and the orders with one source, and the orders with another one, which is slower."""
     supervisor.grant()
-    chain.feed(range(25))
+    chain.feed(range(600))
     tens = chain.tens()
     tens.processAllAvailable()
 
@@ -303,7 +303,7 @@ def test_sources_of_one_topic_end_at_the_same_offset_and_a_source_of_two_topics_
     found: list[str] = []
     writer = rows.withWatermark("timestamp", "1 minute").groupBy(F.window("timestamp", "1 hour"), "topic").count().writeStream
     writer = writer.outputMode("update").foreachBatch(lambda counts, batch: found.extend(f"{row.topic}" for row in counts.collect()))
-    both = writer.option("checkpointLocation", str(chain.root / "both")).trigger(processingTime="1 hour").start()
+    both = writer.option("checkpointLocation", str(chain.root / "both")).trigger(processingTime="1 second").start()
     chain.started.append(both)
     wait_for("a batch of both sources", lambda: both.lastProgress is not None)
 
@@ -312,11 +312,11 @@ def test_sources_of_one_topic_end_at_the_same_offset_and_a_source_of_two_topics_
     supervisor.say("drain", uuid="d-1", phase="FLUSHING", needed=["tens", "both"])
     flushed = steps(supervisor, "flushed", {"tens", "both"})
     assert both.awaitTermination(60)
-    assert sum(each["offset"] for each in stopped["both"]["offsets"] if each["stream"] == chain.topic("orders")) == 2
+    assert sum(each["offset"] for each in stopped["both"]["offsets"] if each["stream"] == chain.topic("orders")) < 600
     ends = {each["stream"]: 0 for each in flushed["both"]["offsets"]}
     for each in flushed["both"]["offsets"]:
         ends[each["stream"]] += each["offset"]
-    assert ends == {chain.topic("orders"): 25, chain.topic("tens"): chain.topics.latest(chain.topic("tens"))[0]}
+    assert ends == {chain.topic("orders"): 600, chain.topic("tens"): chain.topics.latest(chain.topic("tens"))[0]}
     entries = ScriptCheckpoint(chain.spark, str(chain.root / "both"))
     *_, last = (number for number in entries.numbers("offsets") if number < LOCK_AFTER)
     first, second = (json.loads(line) for line in entries.read_offset_log(last).splitlines()[2:])

@@ -133,6 +133,7 @@ async def test_heartbeats_continue_while_a_grouper_runs(caller: Caller) -> None:
     assert (await deploying)["state"] == "CREATED"
 
 
+@pytest.mark.real_time
 async def test_a_grouper_that_does_not_return_is_refused(home: Path, caller: Caller, clock: FakeClock) -> None:
     store, systems = temporary_store(Store), {"log": LogSystem(home / "log")}
     within = timedelta(seconds=0.05)
