@@ -148,7 +148,7 @@ async def test_each_refused_request_is_answered_with_its_problem_type(
     [
         ("GET", "/runs/lost", None, "unknown-run", "`sluice jobs runs JOB`"),
         ("POST", "/runs", b"{}", "invalid-request", "`/docs`"),
-        ("POST", "/runs", b"[", "http-400", "valid JSON"),
+        ("POST", "/runs", b"1" * 5000, "http-400", "valid JSON"),
         ("GET", "/nowhere", None, "http-404", "`/docs`"),
         ("GET", "/jobs/lost", None, "http-405", "`/docs`"),
     ],
