@@ -47,7 +47,7 @@ class Acting:
         other slots which may have read a version of the model that assigned such a task to them."""
         if not self._leases.bare:
             return None
-        containers = [each for each in await tx.fleet.active_bare_containers(run.job) if each.execution_id != but]
+        containers = [each for each in await tx.fleet.active_containers(bare_of=run.job) if each.execution_id != but]
         return self._last([each.execution_id for each in containers if await self._may_run(tx, run, each, slot, tasks)])
 
     async def _may_run(

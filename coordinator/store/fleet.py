@@ -201,20 +201,19 @@ class FleetReads(Reads):
         query = query.where(table.run_id == run_id, table.epoch == newest)
         return await self._all(query, slot_row)
 
-    async def active_containers(self, run_id: RunId | None = None, limit: int | None = None) -> Sequence[ContainerRow]:
-        """The containers that have not ended, of a run or of all runs: the live ones, and those that were replaced but may still act."""
+    async def active_containers(
+        self, run_id: RunId | None = None, limit: int | None = None, *, bare_of: JobName | None = None
+    ) -> Sequence[ContainerRow]:
+        """The containers that have not ended, of a run or of all runs: the live ones, and those that were replaced but may still act. With
+        `bare_of`, only the bare ones of this job."""
         table = tables.containers
         active = [ContainerState.LIVE.value, ContainerState.REPLACED.value]
         query = select(table).where(table.c.state.in_(active), table.c.ended_at.is_(None)).order_by(table.c.execution_id).limit(limit)
         if run_id is not None:
             query = query.where(table.c.run_id == run_id)
+        if bare_of is not None:
+            query = query.where(table.c.job == bare_of, table.c.bare)
         return [container_row(found) for found in await self._connection.execute(query)]
-
-    async def active_bare_containers(self, job: JobName) -> Sequence[ContainerRow]:
-        """The bare containers of all runs of the job that have not ended."""
-        table = tables.containers
-        query = select(table).where(table.c.ended_at.is_(None), table.c.job == job, table.c.bare).order_by(table.c.execution_id)
-        return await self._all(query, container_row)
 
     async def counts(self, run_id: RunId, job: JobName) -> RunCounts:
         """The counts of a run of the job, computed by the database."""

@@ -247,7 +247,11 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
         lambda tx: tx.fleet.containers(RUN, None, 5),
     ],
     "fleet.slots": [lambda tx: tx.fleet.slots(RUN)],
-    "fleet.active_containers": [lambda tx: tx.fleet.active_containers(), lambda tx: tx.fleet.active_containers(RUN, 1)],
+    "fleet.active_containers": [
+        lambda tx: tx.fleet.active_containers(),
+        lambda tx: tx.fleet.active_containers(RUN, 1),
+        lambda tx: tx.fleet.active_containers(bare_of=JOB),
+    ],
     "fleet.owners": [lambda tx: tx.fleet.owners(JOB)],
     "fleet.owner": [lambda tx: tx.fleet.owner(JOB, TASK)],
     "fleet.owned_by": [lambda tx: tx.fleet.owned_by(CONTAINER)],
