@@ -84,7 +84,9 @@ async def test_without_a_kill_the_retained_snapshots_remain_and_no_garbage() -> 
     await check_settled(world)
 
 
-@pytest.mark.parametrize("fault", [Fault.KILL, Fault.KILL_AFTER, Fault.KILL_PART])
+@pytest.mark.parametrize(
+    "fault", [Fault.KILL_AFTER, *(pytest.param(each, marks=pytest.mark.long) for each in (Fault.KILL, Fault.KILL_PART))]
+)
 async def test_a_kill_at_any_operation_loses_no_snapshot_and_leaves_no_garbage(fault: Fault) -> None:
     total = await operations()
     assert total > 20
@@ -96,7 +98,7 @@ async def test_a_kill_at_any_operation_loses_no_snapshot_and_leaves_no_garbage(f
     assert killed > total / 2  # the others are lists that were not read to the end
 
 
-@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOST, Fault.PART])
+@pytest.mark.parametrize("fault", [Fault.LOST, *(pytest.param(each, marks=pytest.mark.long) for each in (Fault.FAIL, Fault.PART))])
 async def test_clean_up_recovers_from_a_failure_of_any_operation_without_a_restart(fault: Fault) -> None:
     total = await operations()
     for number in range(1, total + 1):

@@ -151,7 +151,7 @@ async def empty(world: World) -> None:
     world.wire(world.blobs)
 
 
-@pytest.mark.parametrize("put_back", [older, empty])
+@pytest.mark.parametrize("put_back", [older, pytest.param(empty, marks=pytest.mark.long)])
 async def test_a_completion_that_is_killed_at_any_statement_is_finished_by_the_next(put_back: Callable[[World], Awaitable[None]]) -> None:
     async def behind() -> World:
         world, _ = await committing(b"one", b"two")

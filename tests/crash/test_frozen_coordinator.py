@@ -197,7 +197,9 @@ async def deployed(address: Front, **changes: Any) -> str:
         return str(answer.json()["runId"])
 
 
-@pytest.mark.parametrize("frozen", ["at rest", "inside a transaction", "inside COMMIT"])
+@pytest.mark.parametrize(
+    "frozen", [*(pytest.param(each, marks=pytest.mark.long) for each in ("at rest", "inside a transaction")), "inside COMMIT"]
+)
 async def test_a_replacement_that_starts_while_a_coordinator_is_frozen_serves_its_containers(url: str, tmp_path: Path, frozen: str) -> None:
     """The replacement has the claim within 15 s. This time is measured by the database's clock and by how often the replacement reads the
     claim, and leases are longer than usual, so that the test does not depend on the speed of the machine."""

@@ -279,6 +279,7 @@ async def test_a_process_killed_at_any_write_of_a_repair_is_followed_by_one_that
     assert sum("/data/" in each for each in steps) == 2
 
 
+@pytest.mark.long
 async def test_a_process_killed_at_any_write_after_an_index_is_lost_is_followed_by_one_that_uploads_its_disk(
     tmp_path: Path,
 ) -> None:
@@ -298,6 +299,7 @@ async def test_a_process_killed_at_any_write_after_an_index_is_lost_is_followed_
     assert sum("/data/" in each for each in steps) >= 2 * 7, "everything, to both"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("entries", [True, False])
 async def test_a_process_killed_at_any_write_while_an_older_snapshot_is_restored_is_followed_by_one_that_restores_it(
     tmp_path: Path, entries: bool
@@ -325,7 +327,7 @@ async def test_a_process_killed_at_any_write_while_an_older_snapshot_is_restored
     assert any("os.rename" in each for each in steps), "the directory is swapped in"
 
 
-@pytest.mark.parametrize("lost", ["the index", "data of each"])
+@pytest.mark.parametrize("lost", [pytest.param("the index", marks=pytest.mark.long), "data of each"])
 async def test_a_process_killed_at_any_write_of_a_restore_from_both_blob_stores_is_followed_by_one_that_repairs_both(
     tmp_path: Path, lost: str
 ) -> None:

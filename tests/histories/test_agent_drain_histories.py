@@ -52,9 +52,9 @@ TROUBLES = [
     ("stop run", EARLY),
     ("stop", EARLY),
 ]
-HISTORIES = int(os.environ.get("SLUICE_TEST_HISTORIES", "3"))
+HISTORIES = int(os.environ.get("SLUICE_TEST_HISTORIES", "2"))
 """A larger number takes longer, and finds more."""
-ON_KAFKA = int(os.environ.get("SLUICE_TEST_KAFKA_HISTORIES", "2"))
+ON_KAFKA = int(os.environ.get("SLUICE_TEST_KAFKA_HISTORIES", "1"))
 
 
 class History:

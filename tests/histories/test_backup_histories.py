@@ -201,7 +201,7 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestHistories.settings = settings(max_examples=20, stateful_step_count=50, deadline=None)
 
 
 async def test_after_clean_up_only_the_retained_snapshots_are_left() -> None:

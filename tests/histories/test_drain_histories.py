@@ -232,7 +232,7 @@ async def happens(world: World, event: Event) -> None:
         raise AssertionError(bug) from bug
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(histories(), st.sampled_from(Mode))
 def test_a_run_is_drained_by_all_its_stages_or_not_at_all(events: list[Event], mode: Mode) -> None:
     asyncio.run(history(events, mode))

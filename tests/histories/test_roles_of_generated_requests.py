@@ -111,7 +111,7 @@ def is_allowed(rule: Rule, sender: str) -> bool:
 
 
 @pytest.mark.parametrize("sender", SENDERS)
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_what_the_table_does_not_allow_is_refused_in_every_form(guarded: Guarded, sender: str, data: st.DataObject) -> None:
     label = data.draw(st.sampled_from(sorted(operations)))

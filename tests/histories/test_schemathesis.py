@@ -73,12 +73,13 @@ def must_conform(url: str, label: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("label", sorted(operations))
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_answer_is_one_that_the_document_declares(on_sqlite: str, label: str, data: st.DataObject) -> None:
     must_conform(on_sqlite, label, data)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("label", sorted(operations))
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())

@@ -45,6 +45,7 @@ def await_report(process: subprocess.Popen[bytes], said: Path, log: Log, sent: i
     return "waiting for room on a disk" in said.read_text()
 
 
+@pytest.mark.long
 def test_a_job_waits_while_its_disk_is_full_and_writes_each_record_once_when_there_is_room(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(TOY)
     said = tmp_path / "run.log"

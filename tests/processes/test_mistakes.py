@@ -141,11 +141,13 @@ def test_without_java_the_line_below_the_table_on_a_terminal_names_java_and_the_
     assert "Traceback" not in terminal.text
 
 
+@pytest.mark.long
 def test_a_wrong_address_of_the_broker_is_named(job_file: Path) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     assert "check the address" in line_that_names(f"Kafka at {nobody}", job_file, {"SLUICE_KAFKA_BOOTSTRAP": nobody})
 
 
+@pytest.mark.long
 def test_a_wrong_password_is_named_with_the_user_and_the_broker_and_is_not_shown(broker: Process, job_file: Path) -> None:
     assert broker.secured is not None
     file = job_file.parent / "client.properties"
@@ -157,6 +159,7 @@ def test_a_wrong_password_is_named_with_the_user_and_the_broker_and_is_not_shown
     assert "4712" not in (job_file.parent / "run.log").read_text()
 
 
+@pytest.mark.long
 def test_a_broker_that_needs_a_password_is_named_with_the_setting(broker: Process, job_file: Path) -> None:
     assert broker.secured is not None
     line = line_that_names("SLUICE_KAFKA_PROPERTIES", job_file, {"SLUICE_KAFKA_BOOTSTRAP": broker.secured})

@@ -42,6 +42,7 @@ def parts_of_start(run: SluiceRun, run_id: str, name: str) -> list[str]:
     return [part.split()[0] for part in line[1].split(", ")]
 
 
+@pytest.mark.long
 def test_a_spare_takes_the_slot_of_a_killed_container(scene: Stage) -> None:
     with sluice_run(scene.job_file, scene.home, containers=1, port=scene.port, config=["standby.warm=1"]) as run:
         try:

@@ -23,6 +23,7 @@ LATE_SECONDS = 15
 """By then the first container has read as much of the month as it may."""
 
 
+@pytest.mark.long
 def test_a_month_of_departures_is_joined_exactly_with_its_weather_when_one_container_starts_late(tmp_path: Path) -> None:
     home = tmp_path / "demo"
     arguments = ["--month-limit", "1", "--seconds-per-month", "0", "--late", str(LATE_SECONDS), "--home", str(home), "--keep"]

@@ -134,6 +134,7 @@ def test_a_drain_of_a_script_is_begun_and_watched_on_its_page(browser: Browser, 
         expect(page.locator("#drain")).to_contain_text("DRAINED")
 
 
+@pytest.mark.long
 def test_ten_tabs_stay_live_over_one_connection(context: BrowserContext, staged: Staged) -> None:
     streams: list[str] = []
     context.on("request", lambda each: streams.append(each.url) if "/ui/events" in each.url else None)
@@ -209,7 +210,7 @@ def test_an_action_can_be_performed_with_the_keyboard_alone(context: BrowserCont
     expect(page.get_by_role("button", name="Scale…")).to_be_focused()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_axe_finds_nothing_serious(browser: Browser, coordinator: Running, staged: Staged, scheme: str) -> None:
     drain = staged.drain()
     made = browser.new_context(color_scheme=scheme, bypass_csp=True, base_url=f"http://127.0.0.1:{coordinator.port}")  # type: ignore[arg-type]

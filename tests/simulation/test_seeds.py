@@ -22,6 +22,8 @@ from tests.support.processes import ROOT, start, wait_for
 
 OF_ALL_KINDS = (657, 1650, 3744, 3898, 4350, 4397, 4800)
 """Together they plan every kind of fault, and each place that a seed may run on."""
+SLOWEST = (657, 1650, 4800)
+"""Those of `make test-long`."""
 
 NEWEST = (EVENT_TIMES, "faults_during_an_outage", "one_blob_store_fails")
 NEWER = (*NEWEST, "all_away_for_months", "drain_that_fails", "move_backup_in_a_batch", "slow_batches")
@@ -67,7 +69,7 @@ def test_the_seeds_plan_every_kind_of_fault_on_every_place() -> None:
         assert {getattr(each, kind) for each in places} == {True, False}, kind
 
 
-@pytest.mark.parametrize("seed", OF_ALL_KINDS)
+@pytest.mark.parametrize("seed", [pytest.param(each, marks=[pytest.mark.long] if each in SLOWEST else []) for each in OF_ALL_KINDS])
 def test_a_seed_of_all_kinds_breaks_no_invariant(seed: int) -> None:
     outcome = run_seed(seed)
     assert not outcome.broken, "\n".join([*outcome.trace[-50:], *outcome.broken])
@@ -104,6 +106,7 @@ def test_a_coordinator_that_lost_its_claim_on_postgresql_ends_and_no_task_has_tw
     assert any("still reaches coordinator" in line for line in outcome.trace)
 
 
+@pytest.mark.long
 def test_watermarks_rise_and_no_row_is_late_through_kills_growth_deployments_and_restarts_of_the_coordinator() -> None:
     kinds = (EVENT_TIMES, "kill_container", "freeze_container", "grow_input", "deploy", "restart_coordinator")
     outcome = run_seed(112, kinds=kinds)
@@ -117,12 +120,14 @@ def test_spare_containers_take_slots() -> None:
     assert any(" takes slot " in line for line in outcome.trace)
 
 
+@pytest.mark.long
 def test_no_impostor_may_act_for_a_container_through_kills_replacements_and_restarts_of_the_coordinator() -> None:
     outcome = run_seed(0, 14, None, ("impostor", "kill_container", "replace_container", "restart_coordinator", "cut_container_off"))
     assert not outcome.broken, "\n".join([*outcome.trace[-50:], *outcome.broken])
     assert any(" may not " in line for line in outcome.trace)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seed", "arguments"), [(3, "faults=6"), pytest.param(615, f"only=range(5), without={NEWEST}", marks=pytest.mark.long)]
 )
@@ -139,6 +144,7 @@ def test_the_same_seed_gives_the_same_trace_in_two_processes(seed: int, argument
     assert trace("2") == first
 
 
+@pytest.mark.long
 def test_seeds_run_in_several_processes() -> None:
     command = [sys.executable, "-m", "tests.simulation", "--workers", "2", "--seeds", "3", "--from", "0", "--faults", "0"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -161,6 +161,7 @@ def test_a_timer_fires_before_the_state_of_another_key_expires(log_first: Bench)
     assert (flushed.rounds, flushed.rows_left) == (3, 0)
 
 
+@pytest.mark.long
 def test_timers_that_are_set_again_without_end_are_given_up_and_reported(log_first: Bench) -> None:
     pytest.importorskip("google.protobuf.descriptor", reason="Spark's transformWithState needs protobuf")
     log_first.feed(EVENTS, batch=0)

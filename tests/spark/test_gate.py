@@ -97,6 +97,7 @@ def test_a_query_can_continue_from_state_that_was_flushed_in_place(log_first: Be
     assert drained.counted() == 25
 
 
+@pytest.mark.long
 def test_a_query_with_two_sources_is_held_at_both(log_first: Bench) -> None:
     log_first.feed(EVENTS, batch=0)
     drained = Drained(log_first, joined("left_outer"))

@@ -211,6 +211,7 @@ def test_a_query_with_an_interval_begins_no_batch_before_the_interval_ends_and_s
     assert query.exception() is None
 
 
+@pytest.mark.long
 def test_a_query_that_is_paced_reads_later_and_in_fewer_batches(gated: Gated) -> None:
     gated.bench.feed(EVENTS, batch=0)
     second = Drained(gated.bench, windowed)

@@ -13,6 +13,7 @@ from tests.spark.operators import EVENTS, Counting, transformed
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.long
 def test_a_query_with_its_own_state_continues_in_another_directory(bench: Bench, tmp_path: Path) -> None:
     pytest.importorskip("google.protobuf.descriptor", reason="Spark's transformWithState needs protobuf")
     grant, stage = bench.grant("in"), transformed(Counting(every=600), "EventTime")

@@ -199,6 +199,7 @@ def test_after_a_restart_a_rising_cap_closes_windows_without_new_rows(bench: Ben
     assert reader.counted() == 180
 
 
+@pytest.mark.long
 def test_a_batch_that_was_planned_before_a_kill_keeps_its_watermark(bench: Bench, starts: GatedStarts) -> None:
     reader = Reader(bench, starts, windowed, at(1000)).feed(FAST).start().reads().await_watermark(1000).stop()
     last = reader.planned

@@ -162,6 +162,7 @@ def in_one_batch(bench: Bench, inputs: Sequence[Input]) -> list[tuple[int, str, 
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_chain_counts_the_same_as_one_batch_query_whatever_the_delays_of_its_feeders(bench: Bench, seed: int) -> None:
     chance, starts = random.Random(seed), GatedStarts(bench.spark)

@@ -83,6 +83,7 @@ def lagging(hours: int) -> tuple[list[Flight], list[Weather]]:
     ]
 
 
+@pytest.mark.long
 def test_a_join_waits_for_the_input_that_lags(bench: Bench, task: tuple[Grant, StageTask]) -> None:
     grant, stage_task = task
     departures, weather = lagging(100)
@@ -122,6 +123,7 @@ def test_records_that_are_late_by_more_than_the_delay_are_dropped_and_the_check_
     )
 
 
+@pytest.mark.long
 def test_after_a_restart_the_watermark_does_not_rise_until_both_inputs_were_read(bench: Bench, task: tuple[Grant, StageTask]) -> None:
     grant, stage_task = task
     departures, weather = lagging(100)

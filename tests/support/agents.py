@@ -198,7 +198,7 @@ class Place:
             "processor_id": slot,
             "EXECUTION_ENV_CONTAINER_ID": name,
             "restart_delay_seconds": 0.0,
-            "report_seconds": 0.001,
+            "report_seconds": 0.1,
             "metrics_host": NO_ADDRESS,
             "home": self.home,
             **settings,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.integration.processes.test_app_processes import run
 
 SCRIPT = """
@@ -33,6 +35,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.long
 def test_a_script_that_keeps_its_interpreter_busy_for_longer_than_a_lease_that_is_renewed_is_not_killed(tmp_path: Path) -> None:
     done, _ = run(SCRIPT, tmp_path)
     assert (done.returncode, done.stdout) == (0, "it goes on\n"), done.stderr

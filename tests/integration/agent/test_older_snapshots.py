@@ -86,6 +86,7 @@ class Counting:
         return summed(self.there.log, stream, {}, self.there.log.latest(stream), lambda headers: True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("drains", [1, 2])
 async def test_a_stage_that_restores_a_snapshot_from_before_drains_that_kept_the_state_reads_the_records_since_again(
     there: Place, drains: int

@@ -220,6 +220,7 @@ async def test_a_revoked_token_is_refused_and_its_long_polls_end(guarded: Guarde
     assert (await guarded.http.delete("/tokens/0000", headers=bearer(admin))).status_code == 404
 
 
+@pytest.mark.long
 async def test_roles_that_change_under_load_hold_from_the_answer_on(guarded: Guarded) -> None:
     """A token is replaced by one with another role while requests with it are sent all the time."""
     admin, metrics = await guarded.token(Role.ADMIN), await guarded.token(Role.METRICS)

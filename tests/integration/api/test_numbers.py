@@ -143,7 +143,7 @@ DOCUMENT = new_api().openapi()
 OLD_ROUTES = {each.old for each in of_kind(Kind.ROUTE)}
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 async def on_both(request: pytest.FixtureRequest, home: Path, clock: FakeClock) -> AsyncIterator[Caller]:
     more = {"database_url": request.getfixturevalue("postgres_server").new_database()} if request.param == "postgresql" else {}
     async with calling(home, clock, **more) as made:
@@ -210,6 +210,7 @@ async def test_a_number_or_time_of_any_size_in_a_body_is_stored_or_refused(on_bo
     assert (await on_both.http.get("/metrics")).status_code == 200
 
 
+@pytest.mark.long
 async def test_a_number_or_time_of_any_size_in_the_queries_of_a_script_is_shown_or_refused(caller: Caller) -> None:
     run_id = (await caller.deploy({"job": "orders", "kind": "attached", "containers": 1, "inputs": [], "stages": []}))["runId"]
     await caller.registered(run_id, "c1")

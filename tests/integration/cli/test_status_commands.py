@@ -317,7 +317,7 @@ def test_errors_are_one_line_and_a_remedy_with_exit_code_1() -> None:
     assert remedy.startswith("remedy: Check `SLUICE_COORDINATOR_URL`")
 
 
-@pytest.mark.parametrize("words", [["jobs"], ["status"], ["status", "--json"], ["status", "--watch"]])
+@pytest.mark.parametrize("words", [["jobs"], ["status", "--watch"]])
 def test_a_command_ends_without_an_error_when_its_reader_closes_the_pipe(coordinator: Coordinator, words: list[str]) -> None:
     coordinator.working()
     reader, writer = os.pipe()

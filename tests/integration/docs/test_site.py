@@ -76,6 +76,7 @@ def reader(browser: Browser, url: str) -> Iterator[Reader]:
         page.close()
 
 
+@pytest.mark.long
 def test_diagrams_are_drawn_without_another_host(reader: Reader) -> None:
     reader.page.goto(f"{reader.url}/concepts/drains.html")
     expect(reader.page.locator("pre.mermaid")).to_have_count(0)

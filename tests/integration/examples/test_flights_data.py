@@ -33,6 +33,7 @@ def flights() -> list[Flight]:
     return load_flights()
 
 
+@pytest.mark.long
 def test_all_flights_of_2013_are_there_once_in_order_of_schedule(flights: list[Flight]) -> None:
     assert len(flights) == ALL_FLIGHTS == len({flight.id for flight in flights})
     assert all(before.scheduled <= after.scheduled for before, after in pairwise(flights))

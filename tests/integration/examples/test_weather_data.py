@@ -44,6 +44,7 @@ def at(month: int, day: int, hour: int) -> int:
     return int(datetime(2013, month, day, hour, tzinfo=UTC).timestamp())
 
 
+@pytest.mark.long
 def test_all_departures_have_the_instants_of_their_local_time_in_new_york(departures: list[Flight]) -> None:
     local = {flight.id: flight.scheduled for flight in load_flights()}
     assert len(departures) == ALL_FLIGHTS

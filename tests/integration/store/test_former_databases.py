@@ -37,7 +37,7 @@ class Former(NamedTuple):
     answers: dict[str, Any]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 async def former(request: pytest.FixtureRequest, tmp_path: Path) -> Former:
     script = (DATA / f"{request.param}.sql").read_text()
     home = tmp_path / "home"

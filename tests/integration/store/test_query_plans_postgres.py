@@ -43,6 +43,7 @@ def scans_a_table(node: Mapping[str, Any], above: str) -> bool:
     return "Index" in kind and "Index Cond" not in node and above != "Limit" and node["Index Name"] not in PARTIAL
 
 
+@pytest.mark.long
 class TestPostgresPlans(QueryPlanContract):
     @pytest.fixture
     async def store(self, url: str) -> AsyncIterator[Store]:
