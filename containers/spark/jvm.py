@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -87,20 +88,17 @@ _compiled: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 class of a name."""
 
 
-def compiled(spark: SparkSession, source: str, name: str) -> Any:
-    """The class `name` of Java source text, compiled by Janino, the compiler of Spark's own generated code. Raises Py4JError,
-    PySparkException."""
+def compiled(spark: SparkSession, name: str) -> Any:
+    """The class `name` of `containers/spark/java`, compiled by Janino, the compiler of Spark's own generated code: no jar is needed.
+    Raises Py4JError, PySparkException."""
     classes = _compiled.setdefault(spark.sparkContext._gateway, {})
     if name not in classes:
-        classes[name] = _compile(spark, source, name)
+        source = files("containers.spark").joinpath("java", *f"{name}.java".split(".", name.count(".")))
+        compiler = java(spark, "org.codehaus.janino.SimpleCompiler")()
+        compiler.setParentClassLoader(java(spark, "java.lang.Thread").currentThread().getContextClassLoader())
+        compiler.cook(source.read_text("utf-8"))
+        classes[name] = compiler.getClassLoader().loadClass(name)
     return classes[name]
-
-
-def _compile(spark: SparkSession, source: str, name: str) -> Any:
-    compiler = java(spark, "org.codehaus.janino.SimpleCompiler")()
-    compiler.setParentClassLoader(java(spark, "java.lang.Thread").currentThread().getContextClassLoader())
-    compiler.cook(source)
-    return compiler.getClassLoader().loadClass(name)
 
 
 def set_member(thing: Any, member: str, value: Any) -> None:

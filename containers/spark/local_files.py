@@ -5,8 +5,8 @@ each batch of a query, because its checkpoint is on a local disk. `install` repl
 that sets permissions with `java.nio.file`. Everything else remains Hadoop's: how files are written, renamed and listed, and that they are
 not synchronized to the disk.
 
-The subclass is compiled by Janino, the compiler of Spark's own generated code, so that no jar is needed. Hadoop keeps one file system for
-local paths, whatever the configuration; the subclass takes the place of the raw file system in it. The JVMs of executors keep Hadoop's.
+Hadoop keeps one file system for local paths, whatever the configuration; the subclass, `java/sluice/LocalFiles.java`, takes the place of
+the raw file system in it. The JVMs of executors keep Hadoop's.
 """
 
 from __future__ import annotations
@@ -24,46 +24,6 @@ log = logging.getLogger(__name__)
 
 CLASS = "sluice.LocalFiles"
 
-SOURCE = """
-package sluice;
-
-import java.io.IOException;
-import java.lang.reflect.Field;
-import java.net.URI;
-import java.nio.file.Files;
-import java.nio.file.attribute.PosixFilePermissions;
-import org.apache.hadoop.conf.Configuration;
-import org.apache.hadoop.fs.FileSystem;
-import org.apache.hadoop.fs.FilterFileSystem;
-import org.apache.hadoop.fs.Path;
-import org.apache.hadoop.fs.RawLocalFileSystem;
-import org.apache.hadoop.fs.permission.FsPermission;
-
-public class LocalFiles extends RawLocalFileSystem {
-
-    public void setPermission(Path path, FsPermission permission) throws IOException {
-        if (permission.getStickyBit()) {
-            super.setPermission(path, permission);
-            return;
-        }
-        String symbols = permission.getUserAction().SYMBOL + permission.getGroupAction().SYMBOL + permission.getOtherAction().SYMBOL;
-        try {
-            Files.setPosixFilePermissions(pathToFile(path).toPath(), PosixFilePermissions.fromString(symbols));
-        } catch (UnsupportedOperationException e) {
-            super.setPermission(path, permission);
-        }
-    }
-
-    public static void install(Configuration configuration) throws Exception {
-        LocalFiles files = new LocalFiles();
-        files.initialize(URI.create("file:///"), configuration);
-        Field raw = FilterFileSystem.class.getDeclaredField("fs");
-        raw.setAccessible(true);
-        raw.set(FileSystem.getLocal(configuration), files);
-    }
-}
-"""
-
 
 def install(spark: SparkSession) -> bool:
     """Replace the raw file system of local paths in the driver's JVM. It has no state, so this is possible at any time. Returns False, and
@@ -76,7 +36,7 @@ def install(spark: SparkSession) -> bool:
         types[0] = configuration.getClass()
         arguments = gateway.new_array(jvm.java.lang.Object, 1)
         arguments[0] = configuration
-        compiled(spark, SOURCE, CLASS).getMethod("install", types).invoke(None, arguments)
+        compiled(spark, CLASS).getMethod("install", types).invoke(None, arguments)
     except (Py4JError, PySparkException) as error:
         log.warning("Hadoop starts a process for each local file that it writes, because its file system cannot be replaced: %s", error)
         return False

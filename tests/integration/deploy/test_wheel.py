@@ -30,9 +30,10 @@ def test_the_wheel_has_the_three_packages_and_nothing_else(wheel: zipfile.ZipFil
     assert f"{metadata}/licenses/LICENSE" in wheel.namelist()
 
 
-def test_the_wheel_has_the_migrations_and_the_marker_files_of_typed_packages(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_has_the_migrations_the_java_sources_and_the_marker_files_of_typed_packages(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     assert {"sluice/py.typed", "coordinator/py.typed", "containers/py.typed", "coordinator/migrations/env.py"} <= names
+    assert {f"containers/spark/java/sluice/{each}.java" for each in ("InputGates", "LocalFiles")} <= names
     ours = {each.name for each in (ROOT / "migrations" / "versions").glob("*.py")}
     assert ours == {name.rsplit("/", 1)[1] for name in names if name.startswith("coordinator/migrations/versions/")}
 
