@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -37,12 +38,16 @@ def known_revisions() -> Collection[str]:
     return {each.revision for each in ScriptDirectory.from_config(_config()).walk_revisions()}
 
 
+@cache
+def _head() -> str:
+    """The newest revision. To find it, Alembic executes all migrations' files."""
+    return ScriptDirectory.from_config(_config()).get_current_head() or "none"
+
+
 def _upgrade(connection: Connection) -> str:
-    config = alembic_config(connection)
-    head = ScriptDirectory.from_config(config).get_current_head()
-    if MigrationContext.configure(connection).get_current_revision() != head:
-        command.upgrade(config, "head")
-    return head or "none"
+    if MigrationContext.configure(connection).get_current_revision() != _head():
+        command.upgrade(alembic_config(connection), "head")
+    return _head()
 
 
 async def upgrade(store: Store) -> str:
