@@ -190,6 +190,7 @@ def test_a_drain_of_a_script_whose_disk_was_lost_repeats_the_planned_batches_fir
 
 
 # The test before and the one after it have a drain that begins earlier.
+@pytest.mark.long
 @pytest.mark.parametrize("last", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_drain_that_begins_while_planned_batches_are_repeated_waits_for_them(counts: Counts, last: bool) -> None:
     """`last`: it begins in the last one of them."""
@@ -240,6 +241,7 @@ def test_a_stop_ends_a_query_between_two_repeated_batches_and_the_next_start_rep
     assert counts.ran[: len(counts.plans)] == sorted(counts.plans)
 
 
+@pytest.mark.long
 def test_a_drain_does_not_flush_a_query_that_lacks_planned_batches(counts: Counts, caplog: pytest.LogCaptureFixture) -> None:
     """It was started in another session, so that its start was not seen."""
     counts.session = counts.spark.newSession()

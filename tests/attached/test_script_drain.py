@@ -211,6 +211,7 @@ def test_a_drain_closes_the_windows_of_each_query_after_those_that_write_its_inp
         again.awaitTermination()
 
 
+@pytest.mark.long
 def test_a_query_reads_what_its_feeder_has_flushed_behind_a_transaction_of_another_program(supervisor: Supervisor, chain: Chain) -> None:
     """The query reads only committed records. The transaction is aborted while the drain waits for it."""
     chain.isolation = "read_committed"
@@ -238,6 +239,7 @@ def test_a_query_reads_what_its_feeder_has_flushed_behind_a_transaction_of_anoth
 
 
 # test_an_interrupted_flush_continues_when_the_script_starts_again has another start in the drain.
+@pytest.mark.long
 @pytest.mark.parametrize("continued", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_query_reads_what_its_feeder_flushes_with_a_kafka_writer_that_has_written_nothing_since_the_start(
     confirming: Callable[[], Confirming], chain: Chain, continued: bool

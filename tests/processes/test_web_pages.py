@@ -158,6 +158,7 @@ DESCRIBE = """(each => [each.tagName, each.name, each.getAttribute('href'), each
     each.parentElement?.id, each.tagName === 'SUMMARY' ? '' : each.textContent.slice(0, 20)].join('|'))"""
 
 
+@pytest.mark.long
 def test_the_tab_key_reaches_every_control_and_the_focus_is_visible(context: BrowserContext, staged: Staged) -> None:
     drain = staged.drain()
     page = context.new_page()

@@ -96,10 +96,10 @@ def test_a_stage_without_state_has_nothing_to_flush(log_first: Bench) -> None:
     assert drained.committed == before
 
 
-def test_the_planned_first_batch_equals_the_one_that_spark_writes(either: Bench, tmp_path: Path) -> None:
-    either.feed(some_events(4), batch=0)
-    by_spark = Drained(either, windowed).runs()
-    by_us = Drained(Bench(either.spark, tmp_path / "other", either.topics), windowed)
+def test_the_planned_first_batch_equals_the_one_that_spark_writes(log_first: Bench, tmp_path: Path) -> None:
+    log_first.feed(some_events(4), batch=0)
+    by_spark = Drained(log_first, windowed).runs()
+    by_us = Drained(Bench(log_first.spark, tmp_path / "other", log_first.topics), windowed)
     by_us.bench.stores.prepare(by_us.grant.task, by_us.grant.stage, by_us.grant.lineage, None)
     by_us.bench.feed(some_events(4), batch=0)
     by_us.flusher().advance(by_us.ends())

@@ -148,6 +148,7 @@ def test_timers_of_transform_with_state_fire_and_find_their_state(log_first: Ben
     assert flushed.rounds == rounds
 
 
+@pytest.mark.long
 def test_a_timer_fires_before_the_state_of_another_key_expires(log_first: Bench) -> None:
     """Time advances to the timer of "a" first, not directly to that of "b", at which the state of "a" would have expired."""
     pytest.importorskip("google.protobuf.descriptor", reason="Spark's transformWithState needs protobuf")

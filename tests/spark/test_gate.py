@@ -110,6 +110,7 @@ def test_a_query_with_two_sources_is_held_at_both(log_first: Bench) -> None:
     assert len(drained.output()) == 15
 
 
+@pytest.mark.long
 def test_to_fire_timeouts_of_processing_time_a_flush_ends_the_held_query_and_starts_others(log_first: Bench) -> None:
     log_first.feed(EVENTS, batch=0)
     drained = Drained(log_first, grouped(GroupStateTimeout.ProcessingTimeTimeout)).runs_once()

@@ -130,6 +130,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 def test_every_kind_of_python_process_of_spark_imports_the_helper_modules_and_none_of_the_traps(tmp_path: Path) -> None:
     pytest.importorskip("google.protobuf.descriptor", reason="Spark's transformWithState needs protobuf")
     job, elsewhere = tmp_path / "a job's", tmp_path / "elsewhere"

@@ -637,6 +637,7 @@ def test_an_error_of_a_plan_with_few_rows_is_raised(bench: KafkaBench) -> None:
         collect_few(rows)
 
 
+@pytest.mark.long
 def test_a_large_batch_after_small_ones_is_written_once_and_its_state_continues(bench: KafkaBench) -> None:
     """Each record n makes the keys 1 to n. The count of a key is written whenever it changes."""
 

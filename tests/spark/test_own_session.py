@@ -190,6 +190,7 @@ def test_an_archive_is_used_in_a_directory_of_any_name_and_with_other_modificati
     assert command_line(seen) < SHORT
 
 
+@pytest.mark.long
 def test_the_error_of_an_archive_that_cannot_be_made_has_the_message_of_the_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:MaxHeapFreeRatio=500")
     with pytest.raises(ClassArchiveUnavailable, match="MaxHeapFreeRatio=500 is outside the allowed range"):

@@ -39,19 +39,19 @@ def test_batches_of_a_running_query_follow_changes_of_its_row_limit(either: Benc
     assert either.stop(query)
 
 
-def test_a_query_that_is_to_be_paused_reads_nothing_until_it_continues(either: Bench) -> None:
-    drained = Drained(either, windowed)
-    query = either.start(drained.grant, windowed)
+def test_a_query_that_is_to_be_paused_reads_nothing_until_it_continues(log_first: Bench) -> None:
+    drained = Drained(log_first, windowed)
+    query = log_first.start(drained.grant, windowed)
     await_initialised(query, SOON)
-    limit = RowLimit(BatchSizes(1000, SOON), SourceLimits(either.spark, query._jsq.streamingQuery()).set)
-    either.feed(EVENTS[:1], batch=0)
+    limit = RowLimit(BatchSizes(1000, SOON), SourceLimits(log_first.spark, query._jsq.streamingQuery()).set)
+    log_first.feed(EVENTS[:1], batch=0)
     query.processAllAvailable()
     before = drained.committed
     limit.stop_reading()
-    either.feed(EVENTS[1:], batch=1)
+    log_first.feed(EVENTS[1:], batch=1)
     query.processAllAvailable()
     assert drained.committed == before
     limit.continue_reading()
     query.processAllAvailable()
     assert drained.committed > before
-    assert either.stop(query)
+    assert log_first.stop(query)

@@ -175,6 +175,7 @@ def test_a_rising_cap_closes_windows_without_new_rows(bench: Bench, starts: Gate
     assert reader.counted() == 170
 
 
+@pytest.mark.long
 def test_a_cap_never_lowers_the_watermark_below_that_of_the_last_batch(bench: Bench, starts: GatedStarts) -> None:
     reader = Reader(bench, starts, windowed, at(1100)).feed(FAST).start().reads().await_watermark(1100)
     reader.cap = at(1000)
@@ -190,6 +191,7 @@ def test_the_cap_also_holds_for_the_first_batch_after_a_start(bench: Bench, star
     assert reader.counted() == 240
 
 
+@pytest.mark.long
 def test_after_a_restart_a_rising_cap_closes_windows_without_new_rows(bench: Bench, starts: GatedStarts) -> None:
     reader = Reader(bench, starts, windowed, at(1000)).feed(FAST).start().reads().stop()
     reader.feed(SLOW[:10]).start().reads().stop()
@@ -281,7 +283,9 @@ def over_two_inputs(task: StageTask) -> DataStreamWriter:
     return task.write(counts.select(F.unix_timestamp("window.start").alias("start"), "k", "count"), OUT).outputMode("append")
 
 
-@pytest.mark.parametrize(("policy", "highest"), [("min", 1089), pytest.param("max", 1179, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("policy", "highest"), [pytest.param("min", 1089, marks=pytest.mark.long), pytest.param("max", 1179, marks=pytest.mark.long)]
+)
 def test_two_inputs_with_unequal_watermarks_wait_for_the_slower_feeder_of_either(
     bench: Bench, starts: GatedStarts, policy: str, highest: int
 ) -> None:
@@ -319,11 +323,11 @@ def rows(reader: Reader) -> int:
 @pytest.mark.parametrize(
     ("stage", "policy", "slow_keys", "of", "expected"),
     [
-        (chained, "min", "ab", Reader.counted, 240),
+        pytest.param(chained, "min", "ab", Reader.counted, 240, marks=pytest.mark.long),
         pytest.param(joined("inner"), "min", "ab", rows, 20, marks=pytest.mark.long),
         (joined("left_outer"), "max", "ab", rows, 130),
         pytest.param(deduplicated, "min", "cd", rows, 240, marks=pytest.mark.long),
-        (beside_another_source, "max", "ab", Reader.counted, 240),
+        pytest.param(beside_another_source, "max", "ab", Reader.counted, 240, marks=pytest.mark.long),
         pytest.param(
             transformed(Counting(every=3600), "EventTime"),
             "min",

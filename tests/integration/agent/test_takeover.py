@@ -134,6 +134,7 @@ async def test_a_container_that_continues_after_its_lease_and_finds_its_records_
 # --- a new deployment ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_a_deployment_over_a_live_run_never_has_two_queries_of_a_task_at_once(there: Place) -> None:
     may_stop = Gate()
     old_run = await there.deploy()

@@ -174,7 +174,7 @@ def last_of(session: int) -> None:
 # --- exit codes ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [0, 1, 3])
+@pytest.mark.parametrize("code", [3, *(pytest.param(each, marks=pytest.mark.long) for each in (0, 1))])
 async def test_the_driver_s_exit_code_is_the_container_s_and_is_logged_with_its_last_output(
     kennel: Kennel, coordinator: Coordinator, code: int
 ) -> None:
@@ -193,7 +193,7 @@ async def test_the_exit_is_reported_with_the_token_that_the_driver_got(kennel: K
     assert coordinator.authorizations == ["Bearer sluice-i.secret.name"]
 
 
-@pytest.mark.parametrize("code", [0, 3, 7])
+@pytest.mark.parametrize("code", [3, *(pytest.param(each, marks=pytest.mark.long) for each in (0, 7))])
 async def test_a_driver_that_ends_without_a_last_report_has_failed_with_any_exit_code(
     kennel: Kennel, coordinator: Coordinator, code: int
 ) -> None:
@@ -256,6 +256,7 @@ async def test_the_driver_starts_without_a_directory_for_sockets_if_none_can_be_
     assert await exit_code(process) == 0
 
 
+@pytest.mark.long
 async def test_a_container_deletes_the_directories_of_containers_without_a_process_and_no_others(kennel: Kennel, tmp_path: Path) -> None:
     makes = "os.makedirs(os.environ['SLUICE_HOME'] + '/spark/' + os.environ['EXECUTION_ENV_CONTAINER_ID'] + '/blockmgr')\n"
     frozen = "held = child('import os; os.kill(os.getpid(), signal.SIGSTOP)')\n"
@@ -329,7 +330,9 @@ async def test_a_driver_that_has_no_lease_yet_is_not_killed(kennel: Kennel) -> N
 # --- signals ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "which", [signal.SIGHUP, *(pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGTERM, signal.SIGINT))]
+)
 async def test_a_signal_to_stop_reaches_the_driver_as_sigterm(kennel: Kennel, which: signal.Signals) -> None:
     process, _ = await kennel.ready(STOPS_ON_SIGTERM + WAITS)
     process.send_signal(which)

@@ -93,6 +93,7 @@ async def test_the_id_of_an_event_never_changes_and_outlives_the_event(tmp_path:
         assert all(each["id"] not in before for each in (await events(caller, after=gone, limit=1))["events"])
 
 
+@pytest.mark.long
 async def test_the_list_has_the_newest_three_hundred_of_a_kind(tmp_path: Path) -> None:
     clock = FakeClock()
     async with calling(tmp_path, clock) as caller:

@@ -25,6 +25,7 @@ READS: dict[str, Callable[[ReadTransaction], Awaitable[object]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 async def test_the_event_loop_serves_others_while_many_rows_are_read(read: Callable[[ReadTransaction], Awaitable[object]]) -> None:
     store = temporary_store(Store)
