@@ -105,7 +105,6 @@ def lived_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 class TestLifeOfABroker:
     """The tests share one broker, which starts as seldom as they allow, so they run in order."""
 
-    @pytest.mark.long
     def test_data_that_was_not_formatted_completely_is_formatted_again(self, lived_in: Home) -> None:
         data = lived_in.broker.directory / "data"
         data.mkdir(parents=True)
@@ -131,7 +130,6 @@ class TestLifeOfABroker:
         assert not process.is_alive()
         assert lived_in.call("down")[0] == "Kafka was not running"
 
-    @pytest.mark.long
     async def test_a_secured_broker_accepts_clients_with_the_password_and_its_certificate(self, lived_in: Home) -> None:
         broker = Broker(lived_in.directory / "kafka", sasl={"alice": 'se"cr\\et'}, tls=True)
         process = await broker.up()
