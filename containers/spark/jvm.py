@@ -93,7 +93,8 @@ def compiled(spark: SparkSession, name: str) -> Any:
     Raises Py4JError, PySparkException."""
     classes = _compiled.setdefault(spark.sparkContext._gateway, {})
     if name not in classes:
-        source = files("containers.spark").joinpath("java", *f"{name}.java".split(".", name.count(".")))
+        package, _, class_ = name.rpartition(".")
+        source = files("containers.spark").joinpath("java", package, f"{class_}.java")
         compiler = java(spark, "org.codehaus.janino.SimpleCompiler")()
         compiler.setParentClassLoader(java(spark, "java.lang.Thread").currentThread().getContextClassLoader())
         compiler.cook(source.read_text("utf-8"))

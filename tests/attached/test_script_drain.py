@@ -211,7 +211,6 @@ def test_a_drain_closes_the_windows_of_each_query_after_those_that_write_its_inp
         again.awaitTermination()
 
 
-@pytest.mark.long
 def test_a_query_reads_what_its_feeder_has_flushed_behind_a_transaction_of_another_program(supervisor: Supervisor, chain: Chain) -> None:
     """The query reads only committed records. The transaction is aborted while the drain waits for it."""
     chain.isolation = "read_committed"

@@ -92,7 +92,15 @@ class History:
         self.disks += 1
 
 
-@pytest.mark.parametrize(("seed", "interval"), [(0, 0), (1, 0.02), (2, 3600)])
+@pytest.mark.parametrize(
+    ("seed", "interval"),
+    [
+        (0, 0),
+        (1, 0.02),
+        (2, 3600),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in ((0, 0.02), (0, 3600), (1, 0), (1, 3600), (2, 0), (2, 0.02))),
+    ],
+)
 async def test_all_outputs_of_a_batch_are_equal_over_kills_stops_and_lost_disks(tmp_path: Path, seed: int, interval: float) -> None:
     chance = random.Random(f"{seed} {interval}")
     async with place(tmp_path / "home", **BACKED_UP) as there:

@@ -17,7 +17,6 @@ from tests.support.processes import SLUICE, completed
 GENEROUS = 1500.0
 
 
-@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1800)

@@ -150,6 +150,20 @@ class Script:
 
         wait_for(f"{least} orders", look, BUSY_SECONDS, details=lambda: tail(log))
 
+    def check_exported(self, disk: str) -> None:
+        """What `sluice export` writes for another program is what the disk has."""
+        exported = json.loads(self.sluice("export", self.job, str(self.root / "exported"), "--json"))["checkpoints"]
+        assert {each["stage"] for each in exported} == set(OUT)
+        for each in exported:
+            directory = Path(each["directory"])
+            for found in (file for file in directory.rglob("*") if file.is_file()):
+                assert (
+                    found.read_bytes()
+                    == (self.root / disk / self.job / "drain-0" / each["stage"] / found.relative_to(directory)).read_bytes()
+                )
+            assert (directory / "commits" / str(each["batchId"])).exists()
+            assert not (directory / "offsets" / str(each["batchId"] + 1)).exists()
+
 
 def at(order: int) -> str:
     return f"2024-01-01T00:{order // 120:02d}:{order // 2 % 60:02d}Z"
@@ -185,8 +199,15 @@ def test_a_script_gives_the_same_results_when_its_supervisor_is_killed_its_disk_
     moved, log = orders.exec("two")
     orders.feed()
     orders.await_written(orders.fed)
-    upgraded, said = orders.run("three", *SLUICE, "upgrade", orders.job, "--batches", "1", "--", *orders.command(version=2))
+    moved.send_signal(signal.SIGTERM)
     assert moved.wait(BUSY_SECONDS) == 0, tail(log)
+    orders.check_exported("two")
+
+    replaced, log = orders.exec("three")
+    orders.feed()
+    orders.await_written(orders.fed)
+    upgraded, said = orders.run("three", *SLUICE, "upgrade", orders.job, "--batches", "1", "--", *orders.command(version=2))
+    assert replaced.wait(BUSY_SECONDS) == 0, tail(log)
     orders.feed()
     await_line(upgraded, said, "(upgraded: run .* is healthy)")
     orders.await_written(orders.fed)

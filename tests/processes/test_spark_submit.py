@@ -31,7 +31,6 @@ def only(task):
 """
 
 
-@pytest.mark.long
 def test_a_job_under_spark_submit_keeps_its_settings_and_is_stopped_by_the_api(tmp_path: Path) -> None:
     home = Path(pyspark.__file__).parent
     with stage(tmp_path, JOB) as scene:

@@ -17,9 +17,7 @@ from tests.processes.drains import ONCE, WINDOWS, by_hour, can_be_emptied, drain
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 
-# Long, as test_script_life.py upgrades a script, test_tutorial.py a job file by hand, and tests/integration/cli/test_upgrade_command.py has
-# each decision of the command.
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 GENEROUS = 600.0
 

@@ -283,9 +283,7 @@ def over_two_inputs(task: StageTask) -> DataStreamWriter:
     return task.write(counts.select(F.unix_timestamp("window.start").alias("start"), "k", "count"), OUT).outputMode("append")
 
 
-@pytest.mark.parametrize(
-    ("policy", "highest"), [pytest.param("min", 1089, marks=pytest.mark.long), pytest.param("max", 1179, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("policy", "highest"), [("min", 1089), pytest.param("max", 1179, marks=pytest.mark.long)])
 def test_two_inputs_with_unequal_watermarks_wait_for_the_slower_feeder_of_either(
     bench: Bench, starts: GatedStarts, policy: str, highest: int
 ) -> None:

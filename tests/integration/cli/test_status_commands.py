@@ -317,7 +317,9 @@ def test_errors_are_one_line_and_a_remedy_with_exit_code_1() -> None:
     assert remedy.startswith("remedy: Check `SLUICE_COORDINATOR_URL`")
 
 
-@pytest.mark.parametrize("words", [["jobs"], ["status", "--watch"]])
+@pytest.mark.parametrize(
+    "words", [["jobs"], ["status", "--watch"], *(pytest.param(each, marks=pytest.mark.long) for each in (["status"], ["status", "--json"]))]
+)
 def test_a_command_ends_without_an_error_when_its_reader_closes_the_pipe(coordinator: Coordinator, words: list[str]) -> None:
     coordinator.working()
     reader, writer = os.pipe()

@@ -118,7 +118,6 @@ def cluster(running: Cluster) -> Iterator[Cluster]:
 class TestBrokersThatAreKilled:
     """The tests share their brokers, so they run in order."""
 
-    @pytest.mark.long
     def test_the_transaction_coordinator_is_killed_in_a_transaction_and_another_broker_continues(self, cluster: Cluster) -> None:
         with second_broker(cluster.broker.directory) as kill_second:
             cluster.create("__transaction_state", [[2, 1]], cleanup_policy="compact", min_insync_replicas="1")
@@ -132,7 +131,6 @@ class TestBrokersThatAreKilled:
             assert cluster.writer(topic).open() == 1
             assert cluster.numbers(topic) == [*FIRST, *SECOND]
 
-    @pytest.mark.long
     def test_a_broker_is_killed_in_a_transaction_and_the_batch_is_written_once(self, cluster: Cluster) -> None:
         topic = cluster.new_topic()
         writer = cluster.writer(topic)
@@ -156,7 +154,6 @@ class TestBrokersThatAreKilled:
         assert cluster.numbers(topic) == [*FIRST]
 
     # test_kafka_steps.py has a writer that is killed before its commit.
-    @pytest.mark.long
     @pytest.mark.parametrize("executed", [pytest.param(False, marks=pytest.mark.long), True])
     def test_a_broker_and_the_writer_are_killed_in_a_commit_and_the_marker_shows_its_outcome(
         self, cluster: Cluster, executed: bool
