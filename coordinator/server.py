@@ -256,33 +256,40 @@ takes less than a millisecond. Full ones, which take five to ten in a coordinato
 
 class FrozenHeap:
     """Prevents the garbage collector from scanning long-lived objects repeatedly: after each full collection the surviving objects are
-    frozen. Once an hour they are unfrozen and collected. Affects the whole process between `start` and `stop`."""
+    frozen. Once an hour they are unfrozen and collected. Affects the whole process between `start` and `stop`. What was frozen before
+    `start` is not collected by it, and stays frozen after `stop`."""
 
     def __init__(self) -> None:
         self._next: asyncio.TimerHandle | None = None
         self._former_thresholds = gc.get_threshold()
+        self._was_frozen = False
 
     def start(self) -> None:
         """Call on the event loop."""
         self._former_thresholds = gc.get_threshold()
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self._collected)
-        self.collect_everything()
+        self._was_frozen = gc.get_freeze_count() > 0
+        self._collect()
 
     def stop(self) -> None:
-        """Unfreeze all objects. Idempotent."""
+        """Unfreeze all objects, if none were frozen before. Idempotent."""
         if self._next is not None:
             self._next.cancel()
             self._next = None
             gc.callbacks.remove(self._collected)
             gc.set_threshold(*self._former_thresholds)
-            gc.unfreeze()
+            if not self._was_frozen:
+                gc.unfreeze()
 
     def collect_everything(self) -> None:
         """Run a full collection now, and again after FULL_COLLECTION_INTERVAL."""
+        gc.unfreeze()
+        self._collect()
+
+    def _collect(self) -> None:
         if self._next is not None:
             self._next.cancel()
-        gc.unfreeze()
         gc.collect()
         self._next = asyncio.get_running_loop().call_later(FULL_COLLECTION_INTERVAL.total_seconds(), self.collect_everything)
 

@@ -37,7 +37,7 @@ class RunWatch:
         self._url = f"{coordinator.rstrip('/')}/runs/{run_id}"
         token = EnvironmentToken()()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._client = httpx.Client(timeout=_TIMEOUT_SECONDS, trust_env=False, verify=verification(), headers=headers)
+        self._client = httpx.Client(timeout=_TIMEOUT_SECONDS, trust_env=False, verify=verification(coordinator), headers=headers)
 
     def detail(self) -> RunDetail | None:
         """None if the coordinator does not answer, or answers with a 5xx. Raises httpx.HTTPStatusError if the run does not exist."""

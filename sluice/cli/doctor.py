@@ -214,7 +214,7 @@ async def _coordinator_at(url: str) -> AsyncIterator[Finding]:
     token = EnvironmentToken(url)()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     start = "Start one with `sluice coordinator`, or name it with --coordinator or SLUICE_COORDINATOR_URL. `sluice run` starts its own."
-    async with httpx.AsyncClient(base_url=url, verify=verification(), headers=headers, timeout=WITHIN.total_seconds() / 3) as http:
+    async with httpx.AsyncClient(base_url=url, verify=verification(url), headers=headers, timeout=WITHIN.total_seconds() / 3) as http:
         try:
             answer = await http.get("/livez")
         except httpx.TransportError as error:

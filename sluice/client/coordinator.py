@@ -153,8 +153,8 @@ class CoordinatorClient:
         self._retries = retries
         self._addresses = Addresses(len(urls))
         self._tls = TlsFiles()
-        options: dict[str, Any] = {"timeout": TIMEOUT.total_seconds(), "transport": transport, "verify": self._tls.verified}
-        self._https = [httpx.AsyncClient(base_url=each, **options) for each in urls]
+        options: dict[str, Any] = {"timeout": TIMEOUT.total_seconds(), "transport": transport}
+        self._https = [httpx.AsyncClient(base_url=each, verify=self._tls.verified(each), **options) for each in urls]
         self._term = KnownTerm()
         self._beats_every = timedelta(0)
         self._old_names = False

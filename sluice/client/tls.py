@@ -20,14 +20,14 @@ CLIENT_CERTIFICATE, CLIENT_KEY = "SLUICE_CLIENT_CERTIFICATE", "SLUICE_CLIENT_KEY
 """Variables with the names of PEM files: this process's client certificate with its chain, and its key, unless the first file has it."""
 
 
-def verification() -> ssl.SSLContext | bool:
+def verification(url: str) -> ssl.SSLContext | bool:
     """How httpx verifies the coordinator's certificate, with the client certificate of this process. Raises BadSettings."""
-    return TlsFiles().verified
+    return TlsFiles().verified(url)
 
 
 class TlsFiles:
     """The files that the environment names. They are read again when they change, and new connections then use them. Authorities are added;
-    those that a file no longer has are trusted until the process ends, because a context cannot forget one. `verified`: for httpx."""
+    those that a file no longer has are trusted until the process ends, because a context cannot forget one."""
 
     def __init__(self) -> None:
         """Raises BadSettings."""
@@ -50,9 +50,12 @@ class TlsFiles:
             except OSError as error:
                 raise BadSettings(f"{CLIENT_CERTIFICATE}, {CLIENT_KEY}: {certificate} cannot be read with its key: {error}") from error
 
-    @property
-    def verified(self) -> ssl.SSLContext | bool:
-        return True if self._context is None else self._context
+    def verified(self, url: str) -> ssl.SSLContext | bool:
+        """The parameter `verify` of httpx for requests to this URL. Without TLS, the authorities of the system are not loaded, which takes
+        a tenth of the time of a short command, and none is trusted."""
+        if self._context is not None:
+            return self._context
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if url.startswith("http://") else True
 
     def refresh(self) -> None:
         """Load the files if they have changed. If they do not match, because only one of them has been replaced yet, the former ones are

@@ -50,7 +50,7 @@ class Running:
     def __init__(self, process: subprocess.Popen[bytes], log: Path, url: str) -> None:
         self.process = process
         self.log = log
-        self.http = httpx.Client(base_url=url, timeout=GENEROUS)
+        self.http = httpx.Client(base_url=url, timeout=GENEROUS, verify=False)
         self.port = httpx.URL(url).port
 
 
@@ -137,7 +137,7 @@ class Cluster:
         self.environment = dict(environment or {})
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.http = httpx.Client(base_url=self.url, timeout=GENEROUS, trust_env=False)
+        self.http = httpx.Client(base_url=self.url, timeout=GENEROUS, trust_env=False, verify=False)
         self.coordinator: subprocess.Popen[bytes] | None = None
         self.run_id = ""
         self.system = "log"

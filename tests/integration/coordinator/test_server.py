@@ -68,6 +68,15 @@ def serving(home: Path) -> Iterator[tuple[str, socket.socket]]:
         thread.join()
 
 
+@pytest.fixture
+def nothing_frozen() -> Iterator[None]:
+    """The objects of the tests are frozen otherwise (tests/conftest.py)."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("nothing_frozen")
 def test_a_coordinator_that_has_ended_has_released_its_address_and_the_frozen_heap(tmp_path: Path) -> None:
     callbacks = list(gc.callbacks)
     with serving(tmp_path) as (url, listening):
@@ -92,6 +101,7 @@ async def heap() -> AsyncIterator[FrozenHeap]:
     yield made
     made.stop()
     made.stop()
+    gc.freeze()
 
 
 async def test_objects_that_survived_a_full_collection_are_not_examined_again(heap: FrozenHeap) -> None:
@@ -109,6 +119,15 @@ async def test_the_thresholds_of_the_collector_are_those_of_before_when_the_serv
     assert gc.get_threshold() == THRESHOLDS
     heap.stop()
     assert gc.get_threshold() == before
+
+
+async def test_what_was_frozen_before_the_server_is_frozen_after_it() -> None:
+    gc.freeze()
+    before = gc.get_freeze_count()
+    heap = FrozenHeap()
+    heap.start()
+    heap.stop()
+    assert gc.get_freeze_count() >= before
 
 
 async def test_frozen_objects_that_became_garbage_are_freed_by_a_collection_of_everything(heap: FrozenHeap) -> None:
