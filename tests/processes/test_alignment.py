@@ -14,7 +14,7 @@ from sluice.wire import runs as wire_runs
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 HOUR = 3600
 HOURS = 24 * 16

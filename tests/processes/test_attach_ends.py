@@ -21,7 +21,7 @@ from tests.support.deployed import ROOT
 from tests.support.processes import SLUICE, await_line, kill_whole, must_run, start, tail, wait_for
 from tests.support.terminal import at_terminal
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SCRIPT = """
 import os, sys, time

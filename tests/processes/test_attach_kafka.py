@@ -30,7 +30,7 @@ from tests.support.deployed import ROOT
 from tests.support.kafkaproxy import Hold, KafkaProxy, Request, kafka_proxy
 from tests.support.processes import kill_whole, must_run, start, tail, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 BATCH = 20
 LAST = Writer(Lineage("last"), "last", Generation(1))

@@ -29,7 +29,7 @@ from tests.support.deployed import ROOT
 from tests.support.processes import SLUICE, await_line, kill_whole, must_run, start, tail, wait_for
 from tests.support.servers import kafka
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SPARK_HOME = Path(pyspark.__file__).parent
 EXAMPLES = SPARK_HOME / "examples" / "src" / "main" / "python" / "sql" / "streaming"

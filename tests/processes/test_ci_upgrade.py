@@ -17,7 +17,7 @@ import yaml
 from tests.processes.stage import Stage, stage
 from tests.support.processes import ROOT, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SCRIPT = ROOT / "deploy" / "ci" / "upgrade.sh"
 WORKFLOW = ROOT / "deploy" / "ci" / "workflow.yml"

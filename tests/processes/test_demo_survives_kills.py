@@ -19,7 +19,7 @@ from sluice.core.errors import StreamUnavailable, UnknownStream
 from sluice.streams.log import Log
 from tests.support.processes import WAIT_SECONDS, kill_whole, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.long]  # as test_weather.py and test_kafka.py
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]  # as test_weather.py and test_kafka.py
 
 MONTHS = 3
 FLIGHTS = 80_789

@@ -13,7 +13,7 @@ from tests.processes.drains import HALVES, WINDOWS, by_hour, counted, drain, pha
 from tests.processes.stage import Stage, stage
 from tests.support.processes import WAIT_SECONDS, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 FED = 300
 SETTINGS: dict[str, Any] = {"SLUICE_TRIGGER_SECONDS": "0.2"}

@@ -24,7 +24,7 @@ from tests.processes.kafkastage import stage_on_kafka
 from tests.processes.stage import Stage
 from tests.support.processes import SLUICE, WAIT_SECONDS, await_line, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PER_SECOND, PAUSE = 2000, 0.05
 HOURS = 50

@@ -19,7 +19,7 @@ from tests.processes.stage import Stage
 from tests.support.former_release import TODAY, Release, release_0_1
 from tests.support.processes import await_answer, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 JOB = WINDOWS.replace("from sluice import", "from containers import")
 """A window stays open until the drain: a total is exact only if its state survived everything before."""

@@ -16,7 +16,7 @@ from tests.processes.stage import TOY
 from tests.support.disks import small_disk
 from tests.support.processes import WAIT_SECONDS, kill_whole, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 WRITER = Writer(Lineage("feeder"), "feeder", Generation(1))
 

@@ -23,7 +23,7 @@ from tests.processes.gates import pause, resume
 from tests.processes.stage import Stage, stage
 from tests.support.processes import WAIT_SECONDS, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 TOTALS = """
 from sluice import Job

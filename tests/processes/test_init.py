@@ -19,7 +19,6 @@ GENEROUS = 1500.0
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_the_test_of_the_first_job_passes(tmp_path: Path) -> None:
     assert completed([*SLUICE, "init", str(tmp_path / "orders")]).returncode == 0
     test = tmp_path / "orders" / "test_job.py"

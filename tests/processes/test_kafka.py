@@ -29,7 +29,7 @@ from tests.support.processes import WAIT_SECONDS, wait_for
 from tests.support.s3servers import S3Server
 from tests.support.servers import kafka_jars
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PASSWORD = "open-sesame-4711"
 

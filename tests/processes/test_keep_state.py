@@ -19,7 +19,7 @@ from tests.processes.kafkastage import stage_on_kafka
 from tests.processes.stage import Stage
 from tests.support.processes import WAIT_SECONDS, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MENDED = ONCE.replace('out, value="v")', 'out, key="v", value="v")')
 """Another version with the same operators."""

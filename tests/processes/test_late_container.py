@@ -17,7 +17,7 @@ from sluice.streams.log import Record, Writer
 from tests.processes.kafkastage import stage_on_kafka
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PARTITIONS = 6
 ORDERS = 60_000

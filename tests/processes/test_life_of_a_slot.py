@@ -20,7 +20,7 @@ from tests.processes.stage import Stage, stage
 from tests.support.coordinators import Container
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 GENEROUS = 600.0
 LONG_LEASE, SHORT_LEASE = ({"lease_seconds": lease, "heartbeat_seconds": 2, "margin_seconds": 4, "grace_seconds": 2} for lease in (300, 20))

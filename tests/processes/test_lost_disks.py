@@ -13,7 +13,7 @@ from containers.scratch import session_members
 from tests.processes.stage import FIRST, Stage, stage
 from tests.support.processes import WAIT_SECONDS, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROUNDS = 2
 

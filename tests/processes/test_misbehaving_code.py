@@ -20,7 +20,7 @@ from tests.processes.gates import GATED, Gate, jvm_of, pause, resume
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 GENEROUS = 600.0
 LEASE_SECONDS, HEARTBEAT_SECONDS = 20, 2

@@ -6,7 +6,7 @@ import pytest
 
 from tests.processes.stage import Stage, stage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 GENEROUS = 600.0
 

@@ -23,7 +23,7 @@ from tests.support.processes import SLUICE, completed, end, free_port, start, wa
 from tests.support.servers import kafka_jars
 from tests.support.terminal import SHOW_CURSOR, at_terminal
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 GENEROUS = 600.0
 TOPIC = "mistakes-lines"

@@ -24,7 +24,7 @@ from tests.support.processes import ROOT, WAIT_SECONDS, ending, free_port, kill_
 from tests.support.s3servers import versitygw
 from tests.support.servers import kafka, postgres
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 DAYS = 7
 PACE = "--days 365 --seconds-per-day 1"

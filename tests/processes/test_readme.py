@@ -16,7 +16,7 @@ from tests.support.deployed import ROOT
 from tests.support.processes import wait_for
 from tests.support.terminal import SHOW_CURSOR, at_terminal
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 README = (ROOT / "README.md").read_text()
 GENEROUS = 600.0

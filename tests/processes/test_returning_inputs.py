@@ -13,7 +13,7 @@ from sluice.streams.log import Record, Writer, partition_of
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 RB_ALONE = """
 from sluice import Job

@@ -27,7 +27,7 @@ from tests.support.coordinators import Running, running
 from tests.support.deployed import ROOT
 from tests.support.processes import SLUICE, WAIT_SECONDS, kill_whole, must_run, start, tail, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 # as test_script_life.py for a lost disk, and tests/integration/agent/test_script_backups.py for each decision about a checkpoint
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

@@ -24,7 +24,7 @@ from tests.support.coordinators import Running, running
 from tests.support.deployed import ROOT
 from tests.support.processes import SLUICE, WAIT_SECONDS, must_run, start, tail, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROWS = 60
 

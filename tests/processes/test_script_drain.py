@@ -26,7 +26,6 @@ from tests.support.processes import SLUICE, WAIT_SECONDS, await_line, kill_whole
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(3600),
     pytest.mark.skipif(parse_version(pyspark.__version__) < OLDEST_SPARK, reason="a running query cannot be flushed before Spark 4.0"),
 ]
 

@@ -26,7 +26,7 @@ from tests.support.coordinators import Running, running
 from tests.support.deployed import ROOT
 from tests.support.processes import SLUICE, await_line, completed, kill_whole, must_run, start, tail, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 IN, OUT = ("orders", "payments"), ("windows", "unique", "joined")
 ORDERS = 20

@@ -14,7 +14,7 @@ from examples.harness.launch import SluiceRun, sluice_run
 from tests.processes.stage import Stage
 from tests.support.processes import tail, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 GENEROUS = 600.0
 

@@ -11,7 +11,7 @@ import pytest
 from tests.processes.stage import stage
 from tests.support.processes import WAIT_SECONDS
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "spark" / "sluice_driver.py"
 

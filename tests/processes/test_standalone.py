@@ -23,7 +23,7 @@ from tests.support.coordinators import running
 from tests.support.processes import tail, wait_for
 from tests.support.sparkservers import SHORT_LIVED, spark_master, spark_worker
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 GENEROUS = 600.0
 

@@ -18,7 +18,7 @@ from sluice.core.errors import UnknownStream
 from tests.support.deployed import ROOT
 from tests.support.processes import await_answer, end, free_port, start, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
 GENEROUS = 600.0

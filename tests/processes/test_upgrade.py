@@ -17,7 +17,7 @@ from tests.processes.drains import ONCE, WINDOWS, by_hour, can_be_emptied, drain
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 GENEROUS = 600.0
 

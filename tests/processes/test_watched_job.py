@@ -27,7 +27,7 @@ from tests.support.coordinators import Container
 from tests.support.processes import wait_for
 from tests.support.servers import prometheus
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "sluice.json").read_text())

@@ -17,7 +17,7 @@ from tests.processes.stage import Stage, stage
 from tests.support.coordinators import Container
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 HOUR = 3600
 OUTAGE_SECONDS = 20

@@ -13,7 +13,7 @@ from examples.weather.data import JOINED, PARTITIONS
 from sluice.streams.log import Log
 from tests.support.processes import WAIT_SECONDS, kill_whole
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 DEPARTURES, HOURS = 27_004, 2_226
 """Of January 2013. 52 of the departures have no weather, and their hours are closed at the end of the month."""

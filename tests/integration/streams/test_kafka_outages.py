@@ -26,8 +26,6 @@ from tests.support.kafkaproxy import Request, kafka_proxy
 from tests.support.processes import free_port, wait_for
 from tests.support.servers import kafka_jars, second_broker
 
-pytestmark = pytest.mark.timeout(600)
-
 FIRST, SECOND = range(10), range(10, 20)
 
 

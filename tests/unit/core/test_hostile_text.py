@@ -13,8 +13,8 @@ from sluice.core.errors import BadConfig
 from sluice.core.text import is_storable
 from sluice.disks import says_no_room
 
-LENGTH = 4 * 2**20
-"""The largest body of a request."""
+LENGTH = 2**20
+"""A quarter of the largest body of a request."""
 
 
 def long(part: str) -> str:
