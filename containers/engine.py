@@ -6,7 +6,6 @@ Methods block, and run on threads that are for them, never on the agent's event 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,25 +14,14 @@ from typing import Any, Protocol
 from sluice.core.drain import Effect
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StreamId, TaskName
+from sluice.core.jobmodels.graph import Stage
 from sluice.core.snapshots.snapshot import Snapshot
 from sluice.core.watermarks import FeederProgress, WatermarkStep
-from sluice.job import DeclaredStage, Delivery
+from sluice.job import Delivery
 
 STARTING = os.cpu_count() or 1
 """How many queries start concurrently. Each starts a Python process that needs up to a second of a core, and Spark waits ten seconds for
 it."""
-
-
-class BatchHooks(Protocol):
-    """Called for each batch of a stage that writes through its task, on Spark's threads. Both methods may block, and raise."""
-
-    def before_batch(self, batch: int) -> None:
-        """The batch is planned, and is about to be computed."""
-        ...
-
-    def before_write(self, batch: int) -> None:
-        """The batch is about to write: from here on its output may be visible."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +30,15 @@ class StageStart:
     last batch that was reported to the coordinator; None if there is none. `starts`: the offsets at which a new checkpoint begins, of all
     partitions that the stage reads. `first_run`: the run in which the present history began."""
 
-    declared: DeclaredStage
+    stage: Stage
     task: TaskName
     generation: Generation
     lineage: Lineage
     reported: int | None
     starts: Mapping[Ssp, int]
     first_run: RunId
-    batch_hooks: Sequence[BatchHooks] = ()
+    asks: bool = False
+    """Whether the batches of the stage call `Callbacks.before_batch` and `before_write`."""
     replay: Mapping[int, str] = field(default_factory=dict)
     """Offset-log entries by batch (Spark's text of `offsets/N`). These batches must be run again before the query continues, unless the
     checkpoint has them already."""
@@ -67,16 +56,13 @@ class StageStart:
     reads their records of intermediate streams again."""
     continuation: Mapping[str, Any] | None = None
     """Data for a rebuild, which the index of each snapshot contains (`sluice.wire.snapshots.Continuation`)."""
-    confirm_owner: Callable[[], None] = lambda: None
-    """Confirm with the coordinator that the task is still owned under `generation`. Blocks until it answers. Raises LeaseLost, and
-    Unavailable if the container exits first."""
     snapshot: Snapshot | None = None
     """The snapshot to restore the checkpoint from if this disk has none that is as new."""
 
     @property
     def query(self) -> str:
         """The name of its query, which is unique in the container."""
-        return f"{self.task}/{self.declared.stage.name}"
+        return f"{self.task}/{self.stage.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +133,20 @@ class Batch:
 @dataclass(frozen=True, slots=True)
 class Callbacks:
     """`on_end`: the token of a query (see `Engine.start`) and its error, None if it was stopped. `on_idle`: the name of a query that finds
-    nothing to read, about every ten seconds."""
+    nothing to read, about every ten seconds.
+
+    These block, and are called on Spark's threads. `before_batch`: a batch of a stage that writes through its task is planned, and is about
+    to be computed; with the name of the query and its generation. It may raise. `before_write`: the same batch is about to write, and from
+    here on its output may be visible. It may raise. `confirm_owner`: confirm with the coordinator that the task is still owned under the
+    generation. It raises LeaseLost, and Unavailable if the container exits before the coordinator answers."""
 
     on_batch: Callable[[Batch], None]
     on_end: Callable[[str, str | None], None]
     on_lease_lost: Callable[[LeaseLost], None]
     on_idle: Callable[[str], None]
+    before_batch: Callable[[str, Generation, int], None]
+    before_write: Callable[[str, Generation, int], None]
+    confirm_owner: Callable[[TaskName, Generation], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,25 +186,29 @@ class Engine(Protocol):
         """Do what makes the first batches of a session slow, before there is a task. Takes seconds. Raises what Spark raises."""
         ...
 
-    def start(self, start: StageStart) -> tuple[str, Any]:
-        """Call the stage's function and start its query. Returns a token, unique for each start, and the query.
+    def start(self, start: StageStart) -> str:
+        """Call the stage's function and start its query. Returns a token, unique for each start, which names the query from now on.
 
         Raises StateNotLocal (also for a checkpoint that a drain has flushed), CheckpointUnreadable, LeaseLost, OperatorsDiffer if the
         query has other operators than `start.kept_operators`, and what the user's function raises.
         """
         ...
 
-    def stop(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
-        """Stop between two batches. False if the batch had to be interrupted, at the deadline or when `forced` was set."""
+    def stop(self, token: str, deadline: timedelta) -> bool:
+        """Stop between two batches. False if the batch had to be interrupted, at the deadline or by `interrupt_batches`."""
         ...
 
-    def pause(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
+    def interrupt_batches(self) -> None:
+        """Wait for no batch any more in `stop` and `pause`, now and later. Thread-safe; does not block."""
+        ...
+
+    def pause(self, token: str, deadline: timedelta) -> bool:
         """Pause the query: let the running batch finish, and wait before the next one. Until `resume`, `empty` or `stop`, the query reads
         nothing and its checkpoint does not change. False if it cannot be paused, or if the batch did not finish by `deadline` or before
-        `forced` was set; it then keeps running."""
+        `interrupt_batches`; it then keeps running."""
         ...
 
-    def resume(self, query: Any) -> None:
+    def resume(self, token: str) -> None:
         """Resume a paused query."""
         ...
 

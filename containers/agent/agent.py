@@ -377,7 +377,7 @@ class Agent:
             disks=LocalDisks(self._settings.disks, self._settings.disk_thresholds),
             check_lease=self._lifecycle.check_lease,
         )
-        queries = self._queries = Queries(self._make_engine(run), context, self._lifecycle.lose_lease)
+        queries = self._queries = Queries(self._make_engine(run), context, self._lifecycle.lose_lease, self._confirm_owner)
         self._watermarks = WatermarkReporter(
             self._coordinator,
             self._settings.run,
@@ -445,6 +445,16 @@ class Agent:
                 log.warning("waiting for the blob store: %s", error)
                 await self._lifecycle.pause(RETRY)
 
+    async def _confirm_owner(self, task: TaskName, generation: Generation) -> None:
+        """See `Callbacks`."""
+
+        async def request() -> bool:
+            await self._coordinator.confirm_owner(self._settings.run, task, generation)
+            return True
+
+        if not await self._lifecycle.until_answered(request):
+            raise Unavailable(f"the container exits before the coordinator has confirmed that it owns task {task}")
+
     async def _probe_spark(self, queries: Queries) -> None:
         self._lifecycle.exit(ExitReason(EXIT_FAILED, await queries.until_spark_stops(self._settings.spark_timeout)))
 
@@ -454,7 +464,7 @@ class Agent:
         intermediate = {stream.name for stream in run.streams if stream.role == "intermediate"}
 
         def new_aligner(start: StageStart) -> Aligner | None:
-            if run.max_event_skew_seconds is None or intermediate.isdisjoint(start.declared.stage.writes):
+            if run.max_event_skew_seconds is None or intermediate.isdisjoint(start.stage.writes):
                 return None
             return Aligner(self._coordinator, self._settings.run, start)
 
@@ -470,7 +480,7 @@ class Agent:
                 self._watermarks.changed()
 
         def new_watermarks(start: StageStart) -> StageWatermarks | None:
-            stage = start.declared.stage
+            stage = start.stage
             reads = not intermediate.isdisjoint(stage.reads)
             if not reads and intermediate.isdisjoint(stage.writes):
                 return None

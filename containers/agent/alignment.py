@@ -31,7 +31,7 @@ PROGRESS_WITHIN = timedelta(seconds=20)
 
 
 class Aligner:
-    """Aligns one stage of a task with the others. Created and run on the agent's loop. A `BatchHooks`."""
+    """Aligns one stage of a task with the others. Created and run on the agent's loop."""
 
     def __init__(self, coordinator: AgentClient, run_id: RunId, start: StageStart, waiting_interval: timedelta = WAITING_INTERVAL) -> None:
         self._coordinator = coordinator
@@ -65,11 +65,8 @@ class Aligner:
         self._open = False
 
     def before_batch(self, batch: int) -> None:
-        """Block until the batch need not wait."""
+        """Block until the batch need not wait. Called on Spark's threads."""
         asyncio.run_coroutine_threadsafe(self._pass(batch), self._loop).result()
-
-    def before_write(self, batch: int) -> None:
-        """Do nothing: the batch has passed already."""
 
     async def _pass(self, batch: int) -> None:
         if self._passed == batch - 1:
@@ -102,7 +99,7 @@ class Aligner:
 
     async def _report(self) -> None:
         start, committed, last = self._start, self._committed, self._decision
-        stage = start.declared.stage.name
+        stage = start.stage.name
         decision = await self._coordinator.report_event_time(self._run_id, start.task, start.generation, stage, self._event_time)
         if decision.wait and (decision.waits_for != last.waits_for or not last.wait):
             lead = "" if decision.lead_seconds is None else f", {timedelta(seconds=round(decision.lead_seconds))} ahead"

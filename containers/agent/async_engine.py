@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from containers.engine import STARTING, Batch, Callbacks, Engine, JvmUsage
 from sluice.core.errors import LeaseLost
-from sluice.core.ids import StreamId, TaskName
+from sluice.core.ids import Generation, StreamId, TaskName
 from sluice.core.watermarks import FeederProgress, WatermarkStep
 
 log = logging.getLogger(__name__)
@@ -43,14 +43,24 @@ class AsyncEngine:
         self._work: dict[asyncio.Future[Any], TaskName] = {}
 
     async def open(
-        self, on_batch: Callable[[Batch], None], on_idle: Callable[[str], None], on_lease_lost: Callable[[LeaseLost], None]
+        self,
+        on_batch: Callable[[Batch], None],
+        on_idle: Callable[[str], None],
+        on_lease_lost: Callable[[LeaseLost], None],
+        before_batch: Callable[[str, Generation, int], None],
+        before_write: Callable[[str, Generation, int], None],
+        confirm_owner: Callable[[TaskName, Generation], Coroutine[None, None, None]],
     ) -> None:
-        """Start the engine, which takes seconds. The callbacks are called on the loop."""
+        """Start the engine, which takes seconds. The callbacks are called on the loop, apart from `before_batch` and `before_write`, which
+        may block: on the engine's threads."""
         callbacks = Callbacks(
             on_batch=lambda batch: self._from_thread(on_batch, batch),
             on_idle=lambda query: self._from_thread(on_idle, query),
             on_end=lambda token, error: self._from_thread(self._on_end, token, error),
             on_lease_lost=lambda lost: self._from_thread(on_lease_lost, lost),
+            before_batch=before_batch,
+            before_write=before_write,
+            confirm_owner=lambda *task: asyncio.run_coroutine_threadsafe(confirm_owner(*task), self._loop).result(),
         )
         await self.call(lambda engine: engine.open(callbacks))
 
@@ -92,6 +102,10 @@ class AsyncEngine:
     def busy_tasks(self) -> Collection[TaskName]:
         """The tasks for which work is running. The futures themselves are checked, because their callbacks run later."""
         return {task for doing, task in self._work.items() if not doing.done()}
+
+    def interrupt_batches(self) -> None:
+        """See `Engine.interrupt_batches`, which does not block."""
+        self._engine.interrupt_batches()
 
     def limit_watermark(self, query: str, steps: Mapping[StreamId, Sequence[WatermarkStep]] | None) -> None:
         """See `Engine.limit_watermark`, which does not block."""

@@ -253,7 +253,7 @@ class DrainParticipant:
     async def _flush(self, drain: Drain, queries: Queries, stage: Stage, failed: asyncio.Event) -> None:
         if drain.phase is not Phase.FLUSHING:
             return
-        feeders = self._feeders[stage.start.declared.stage.name]
+        feeders = self._feeders[stage.start.stage.name]
         await drain.until(lambda: failed.is_set() or (drain.flushed is not None and drain.flushed.issuperset(feeders)))
         if failed.is_set():
             return
@@ -304,14 +304,14 @@ class DrainParticipant:
             leftover_operators=() if emptied is None else tuple(emptied.operators_left),
             operators=None if kept is None else tuple(kept.operators),
         )
-        name = stage.start.declared.stage.name
+        name = stage.start.stage.name
         reply = await self._retry(drain, lambda: self._coordinator.drain_step(self._run_id, stage.start.task, name, body), stage)
         drain.advance(reply.phase, reply.flushed, wire_body.offsets_of(reply.catch_up))
 
     def _position(self, stage: Stage) -> tuple[int | None, Mapping[Ssp, int]]:
         """The last committed batch of the stage's checkpoint, and the offsets after it. Blocks."""
         start = stage.start
-        directory = self._state.checkpoints.directory(start.task, start.declared.stage.name)
+        directory = self._state.checkpoints.directory(start.task, start.stage.name)
         found = inspect(directory)
         if found is None or found.committed < 0:
             return None, dict(start.starts)
@@ -381,7 +381,7 @@ async def _all(works: Iterable[Awaitable[None]]) -> None:
 
 
 def _part_of(drain: Drain, name: str, stage: Stage) -> AbstractContextManager[None]:
-    return tracing.part_of(tracing.drain_subject(drain.uuid), name, task=stage.start.task, stage=stage.start.declared.stage.name)
+    return tracing.part_of(tracing.drain_subject(drain.uuid), name, task=stage.start.task, stage=stage.start.stage.name)
 
 
 def _feeders(job: Job) -> Mapping[StageName, Collection[StageName]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -16,7 +15,8 @@ from containers.agent.metrics import Meter
 from containers.agent.stage import Stage, StageContext, StageRunner, first_of
 from containers.agent.watermarks import StageWatermarks
 from containers.engine import Batch, Engine, StageStart
-from sluice.core.ids import StageName, TaskName
+from containers.state.offsets.batch_waits import BatchInterrupted
+from sluice.core.ids import Generation, StageName, TaskName
 from sluice.core.snapshots.snapshot import BlobStoreName
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,15 @@ T = TypeVar("T")
 class Queries:
     """One engine and the stages that run on it. Created and used on the agent's loop."""
 
-    def __init__(self, engine: Engine, context: StageContext, on_lease_lost: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        context: StageContext,
+        on_lease_lost: Callable[[str], None],
+        confirm_owner: Callable[[TaskName, Generation], Coroutine[None, None, None]],
+    ) -> None:
+        """`confirm_owner`: see `Callbacks`."""
+        self._confirm_owner = confirm_owner
         self.engine = AsyncEngine(engine)
         self._context = context
         self._on_lease_lost = on_lease_lost
@@ -37,7 +45,27 @@ class Queries:
 
     async def open(self) -> None:
         """Start the engine, which takes seconds."""
-        await self.engine.open(self._on_batch, self._on_idle, lambda lost: self._on_lease_lost(str(lost)))
+        await self.engine.open(
+            self._on_batch,
+            self._on_idle,
+            lambda lost: self._on_lease_lost(str(lost)),
+            self._before_batch,
+            self._before_write,
+            self._confirm_owner,
+        )
+
+    def _before_batch(self, query: str, generation: Generation, batch: int) -> None:
+        self._asked(query, generation).before_batch(batch)
+
+    def _before_write(self, query: str, generation: Generation, batch: int) -> None:
+        self._asked(query, generation).before_write(batch)
+
+    def _asked(self, query: str, generation: Generation) -> Stage:
+        """The stage of a query that asks. Called on Spark's threads. Raises BatchInterrupted."""
+        stage = self._stages.get(query)
+        if stage is None or stage.start.generation != generation:
+            raise BatchInterrupted(f"{query} was released under generation {generation}")
+        return stage
 
     def _on_batch(self, batch: Batch) -> None:
         if (stage := self._stages.get(batch.query)) is not None:
@@ -58,7 +86,7 @@ class Queries:
     def repair(self, task: TaskName, stage: StageName, blob_store: BlobStoreName) -> None:
         """Handle that the blob store has lost blobs of the stage's snapshots. Does nothing if the stage does not run here."""
         for each in self._stages.values():
-            if (each.start.task, each.start.declared.stage.name) == (task, stage) and each.backup is not None:
+            if (each.start.task, each.start.stage.name) == (task, stage) and each.backup is not None:
                 each.backup.repair(blob_store)
 
     # --- one stage -------------------------------------------------------------------------------------------------
@@ -92,7 +120,7 @@ class Queries:
 
     def _hold_batches(self, stages: Iterable[Stage]) -> None:
         """Let batches of these stages wait for commits again, except after the deadline was cut short."""
-        if not self._deadline.forced.is_set():
+        if not self._deadline.is_cut_short:
             for stage in stages:
                 stage.hold_batches()
 
@@ -154,6 +182,7 @@ class Queries:
     def interrupt_batches(self) -> None:
         """Interrupt running batches instead of waiting for them."""
         _release_batches(self._stages.values())
+        self.engine.interrupt_batches()
         self._deadline.cut_short()
 
     async def until_spark_stops(self, within: timedelta) -> str:
@@ -174,16 +203,18 @@ BEYOND_TIMEOUT = timedelta(seconds=10)
 
 
 class ShutdownDeadline:
-    """How long stops and pauses wait. `forced` is for the engine's threads. With `spark_stopped` there is no wait."""
+    """How long stops and pauses wait. With `spark_stopped` there is no wait."""
 
     def __init__(self) -> None:
-        self.forced = threading.Event()
         self.spark_stopped = False
         self._cut_short = asyncio.Event()
 
+    @property
+    def is_cut_short(self) -> bool:
+        return self._cut_short.is_set()
+
     def cut_short(self) -> None:
         """Stop waiting for batches, now and later."""
-        self.forced.set()
         self._cut_short.set()
 
     async def wait(self, works: Callable[[], Iterable[asyncio.Future[Any]]], within: timedelta) -> None:
@@ -201,7 +232,7 @@ class ShutdownDeadline:
                 await asyncio.sleep(0 if self.spark_stopped else FORCED_STOP_WITHIN.total_seconds())
 
 
-StopOrPause: TypeAlias = Callable[[StageRunner, timedelta, threading.Event], Coroutine[Any, Any, bool]]
+StopOrPause: TypeAlias = Callable[[StageRunner, timedelta], Coroutine[Any, Any, bool]]
 
 
 async def stop_all(stages: Collection[Stage], within: timedelta, deadline: ShutdownDeadline) -> Collection[Stage]:
@@ -219,9 +250,7 @@ async def _stop_or_pause_all(
     stop_or_pause: StopOrPause, stages: Collection[Stage], within: timedelta, deadline: ShutdownDeadline
 ) -> Collection[Stage]:
     stops = {
-        stage: asyncio.create_task(stop_or_pause(stage.runner, within, deadline.forced), name=stage.name)
-        for stage in stages
-        if stage.runner is not None
+        stage: asyncio.create_task(stop_or_pause(stage.runner, within), name=stage.name) for stage in stages if stage.runner is not None
     }
     loop = asyncio.get_running_loop()
     late = loop.call_later(within.total_seconds(), lambda: _release_batches(stage for stage, stop in stops.items() if not stop.done()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -69,9 +68,9 @@ class StageRunner:
         self._on_failure = on_failure
         self._disks = disks
         self._check_lease = check_lease
-        self._query: Any = None
         self._token = ""
-        self._starting: asyncio.Future[tuple[str, Any]] | None = None
+        """That of the query; "" while there is none."""
+        self._starting: asyncio.Future[str] | None = None
         """The last start. It continues on its thread when `run` is cancelled."""
         self._changing = asyncio.Lock()
         self._stopping = asyncio.Event()
@@ -88,7 +87,7 @@ class StageRunner:
 
     async def run(self) -> None:
         """Run until `stop` or `pause`. Raises StageFailed, LeaseLost, and every error that a restart cannot correct."""
-        with about(task=self.start.task, stage=self.start.declared.stage.name, generation=self.start.generation):
+        with about(task=self.start.task, stage=self.start.stage.name, generation=self.start.generation):
             if self.paused:
                 self._stopping.clear()
                 await self._after(await self._resume())
@@ -109,10 +108,10 @@ class StageRunner:
         async with self._engine.starting, self._changing:
             if self._stopping.is_set():
                 return None
-            self._query = None
+            self._token = ""
             self._starting = asyncio.ensure_future(self._engine.call(lambda engine: engine.start(self.start)))
             try:
-                self._token, self._query = await asyncio.shield(self._starting)
+                self._token = await asyncio.shield(self._starting)
             except (LeaseLost, StateNotLocal, OperatorsDiffer, BadJobFile, CorruptData):
                 raise
             except Exception as error:
@@ -123,20 +122,20 @@ class StageRunner:
         self._on_started()
         return await self._end()
 
-    async def _started(self) -> Any:
-        """The query; None if there is none. Waits for the end of a start whose `run` was cancelled."""
-        if self._query is None and self._starting is not None:
+    async def _started(self) -> str:
+        """The token of the query; "" if there is none. Waits for the end of a start whose `run` was cancelled."""
+        if not self._token and self._starting is not None:
             with suppress(Exception):
-                self._token, self._query = await asyncio.shield(self._starting)
+                self._token = await asyncio.shield(self._starting)
             self._starting = None
-        return self._query
+        return self._token
 
     async def _resume(self) -> str | None:
         async with self._changing:
             if self._stopping.is_set():
                 return None
             self._paused.clear()
-            await self._engine.call(lambda engine: engine.resume(self._query))
+            await self._engine.call(lambda engine: engine.resume(self._token))
         log.info("%s resumes", self.start.query)
         return await self._end()
 
@@ -181,31 +180,31 @@ class StageRunner:
         self._on_failure(failure)
         return pause
 
-    async def pause(self, within: timedelta, forced: threading.Event) -> bool:
+    async def pause(self, within: timedelta) -> bool:
         """Pause the query between two batches, so that `run` returns. Another `run` resumes it. A query that cannot be paused is stopped.
         False if a batch had to be interrupted."""
         self._stopping.set()
         until = self._clock.elapsed() + within.total_seconds()
         async with self._changing:
-            query = await self._started()
-            if query is not None and (self.paused or await self._engine.call(lambda engine: engine.pause(query, within, forced))):
+            token = await self._started()
+            if token and (self.paused or await self._engine.call(lambda engine: engine.pause(token, within))):
                 self._paused.set()
                 return True
-        return await self.stop(timedelta(seconds=max(0.0, until - self._clock.elapsed())), forced)
+        return await self.stop(timedelta(seconds=max(0.0, until - self._clock.elapsed())))
 
-    async def stop(self, within: timedelta, forced: threading.Event) -> bool:
+    async def stop(self, within: timedelta) -> bool:
         """Stop the query between two batches, even if it is starting or paused. False if a batch had to be interrupted."""
         self._stopping.set()
         async with self._changing:
             self._paused.clear()
-            query = await self._started()
-            if query is None:
+            token = await self._started()
+            if not token:
                 return True
-            orderly = await self._engine.call(lambda engine: engine.stop(query, within, forced))
-            self._query = self._starting = None
+            orderly = await self._engine.call(lambda engine: engine.stop(token, within))
+            self._token, self._starting = "", None
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_PROGRESS_WITHIN.total_seconds()):
-                    await asyncio.shield(self._engine.end_of(self._token))
+                    await asyncio.shield(self._engine.end_of(token))
             return orderly
 
 
@@ -240,9 +239,7 @@ class Stage:
         self.backup: Backup | None = None
         self.aligner = context.new_aligner(start)
         self.watermarks = context.new_watermarks(start)
-        self.meter = Meter(
-            start.task, start.declared.stage.name, lambda: self.runner.restarts if self.runner else 0, context.trigger, context.clock
-        )
+        self.meter = Meter(start.task, start.stage.name, lambda: self.runner.restarts if self.runner else 0, context.trigger, context.clock)
         self.running = False
         self.started = asyncio.Event()
         self._engine = engine
@@ -312,7 +309,7 @@ class Stage:
         if self.runner is None or not self.runner.paused:
             if not await self.prepare() or self._interruptions != interruptions:
                 return
-            start = self.start if self.aligner is None else replace(self.start, batch_hooks=(self.aligner, *self.start.batch_hooks))
+            start = self.start if self.aligner is None else replace(self.start, asks=True)
             context = self._context
             self.runner = StageRunner(
                 self._engine, start, context.policy, context.clock, self._on_started, self.failed, context.disks, context.check_lease
@@ -349,6 +346,18 @@ class Stage:
         if self.backup is not None:
             self.backup.hold_batches()
 
+    def before_batch(self, batch: int) -> None:
+        """See `Callbacks`. Called on Spark's threads."""
+        if self.aligner is not None and self.running:
+            self.aligner.before_batch(batch)
+        if self.backup is not None:
+            self.backup.before_batch(batch)
+
+    def before_write(self, batch: int) -> None:
+        """See `Callbacks`. Called on Spark's threads."""
+        if self.backup is not None:
+            self.backup.before_write(batch)
+
     # --- progress --------------------------------------------------------------------------------------------------
 
     def failed(self, failure: StageFailure) -> None:
@@ -356,9 +365,7 @@ class Stage:
         start, self._failing = self.start, failure.failures > 0
         seconds = None if failure.retry_in is None else failure.retry_in.total_seconds()
         self._context.reporter.put_failure(
-            FailureReport(
-                start.task, start.declared.stage.name, start.generation, failure.error, failure.failures, seconds, self._context.log_place
-            )
+            FailureReport(start.task, start.stage.name, start.generation, failure.error, failure.failures, seconds, self._context.log_place)
         )
 
     def recovered(self) -> None:
@@ -404,7 +411,7 @@ class Stage:
         start = self.start
         if metrics is not None and self.backup is not None and (problem := self.backup.problem) is not None:
             metrics = metrics.model_copy(update={"backup_problem": sendable(problem)[:REPORTED]})
-        report = ProgressReport(start.task, start.declared.stage.name, start.generation, start.lineage, batch, offsets, metrics)
+        report = ProgressReport(start.task, start.stage.name, start.generation, start.lineage, batch, offsets, metrics)
         self._last_report, self._failing = report, False
         self._context.reporter.put(report)
 

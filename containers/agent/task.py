@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from containers.agent.drain import DrainParticipant
@@ -15,7 +15,7 @@ from containers.agent.queries import Queries
 from containers.agent.stage import Stage
 from containers.engine import StageStart
 from sluice.client.agents import AgentClient
-from sluice.core.errors import LeaseLost, Unavailable
+from sluice.core.errors import LeaseLost
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, TaskName
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
 from sluice.job import Job
@@ -128,25 +128,7 @@ class AssignedTask:
             self._on_acquired(self.task)
 
     def _starts(self, acquired: wire_agents.AcquireReply) -> Sequence[StageStart]:
-        starts = stage_starts(self._context.job, self._context.run, self.task, acquired)
-        return [replace(start, confirm_owner=self._confirm_owner_of(start.generation)) for start in starts]
-
-    def _confirm_owner_of(self, generation: Generation) -> Callable[[], None]:
-        """A function for `StageStart.confirm_owner`, which Spark's threads call."""
-        context, loop = self._context, asyncio.get_running_loop()
-
-        async def confirm() -> bool | None:
-            async def request() -> bool:
-                await context.coordinator.confirm_owner(context.run_id, self.task, generation)
-                return True
-
-            return await context.lifecycle.until_answered(request)
-
-        def confirm_owner() -> None:
-            if not asyncio.run_coroutine_threadsafe(confirm(), loop).result():
-                raise Unavailable(f"the container exits before the coordinator has confirmed that it owns task {self.task}")
-
-        return confirm_owner
+        return stage_starts(self._context.job, self._context.run, self.task, acquired)
 
     async def _work(self) -> None:
         queries, drains = self._context.queries, self._context.drains
@@ -244,7 +226,7 @@ def stage_starts(job: Job, run: wire_runs.BasicRun, task: TaskName, acquired: wi
     by_name: dict[str, wire_agents.StageStart] = {stage.stage: stage for stage in acquired.stages}
     return [
         StageStart(
-            declared=declared,
+            stage=declared.stage,
             task=task,
             generation=Generation(acquired.generation),
             lineage=Lineage(found.lineage),

@@ -66,7 +66,7 @@ class StageWatermarks:
         return wire_agents.StageWatermark(
             task=self._start.task,
             generation=self._start.generation,
-            stage=self._start.declared.stage.name,
+            stage=self._start.stage.name,
             event_time=progress and progress.event_time,
             delay_seconds=progress.delay.total_seconds() if progress else 0,
             source=progress and progress.source.value,

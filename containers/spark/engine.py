@@ -14,6 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -65,10 +66,12 @@ WATCHER_ENDS_WITHIN = timedelta(seconds=2)
 
 @dataclass(slots=True)
 class StageQuery:
-    """The query of one stage. `task` is that of the running query. `limit`: that of the running query; None if its batches have a fixed
-    limit of rows. `flushed`: whether a drain has begun to empty its state. `steps`: see `Engine.limit_watermark`."""
+    """The query of one stage. `query`: the one that was started last; its token is Spark's id of the run. `task` and `limit`: those of the
+    running query; `limit` is None if its batches have a fixed limit of rows. `flushed`: whether a drain has begun to empty its state.
+    `steps`: see `Engine.limit_watermark`."""
 
     reads: Sequence[StreamId] = ()
+    query: StreamingQuery | None = None
     task: StageTask | None = None
     operators: Sequence[Operator] | None = None
     paused: PausedQuery | None = None
@@ -109,6 +112,8 @@ class SparkEngine:
         self._input: InputGates | None = None
         self._watcher: InputWatcher | None = None
         self._paces = Paces(self._pace)
+        self._functions = {each.stage.name: each.function for each in job.stages}
+        self._interrupted = threading.Event()
         self._queries: dict[str, StageQuery] = {}
         self._names: dict[str, str] = {}
         """Names of running queries, by Spark's id of the run."""
@@ -221,9 +226,9 @@ class SparkEngine:
 
     # --- running queries -------------------------------------------------------------------------------------------
 
-    def start(self, start: StageStart) -> tuple[str, Any]:
+    def start(self, start: StageStart) -> str:
         self._times.ended(Part.RESTORE)
-        stage = start.declared.stage
+        stage = start.stage
         task = self._task(start)
         writer = self._writer(start, task)  # before `fence`, which needs the delivery
         appended = task.fence(stage.writes, lambda: self._planned(start))
@@ -270,12 +275,13 @@ class SparkEngine:
             last.append(lambda execution: WatermarkGate(self._opened.spark, execution, capping))
         query = self._gated.start(start.query, start_it, first, last) if first or last else start_it()
         self._names[str(query.runId)] = start.query
+        known.query = query
         await_initialised(query, SOURCES_WITHIN)
         self._times.ended(Part.QUERY)
-        return str(query.runId), query
+        return str(query.runId)
 
     def _caps(self, start: StageStart, task: StageTask, plan: LogicalPlan, directory: Path) -> StageCaps:
-        known, bound = self._query(start), [self._streams[name] for name in start.declared.stage.reads]
+        known, bound = self._query(start), [self._streams[name] for name in start.stage.reads]
         return StageCaps(
             directory,
             plan.watermarks,
@@ -299,17 +305,23 @@ class SparkEngine:
         known = self._queries.get(query)
         return None if known is None or known.caps is None else known.caps.progress
 
-    def pause(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
-        known = self._queries[query.name]
+    def _of(self, token: str) -> tuple[StreamingQuery, StageQuery]:
+        return next((each.query, each) for each in self._queries.values() if each.query is not None and str(each.query.runId) == token)
+
+    def interrupt_batches(self) -> None:
+        self._interrupted.set()
+
+    def pause(self, token: str, deadline: timedelta) -> bool:
+        query, known = self._of(token)
         try:
-            known.paused = pause(self._opened.spark, query, deadline, forced, known.limit)
+            known.paused = pause(self._opened.spark, query, deadline, self._interrupted, known.limit)
         except Exception as error:  # the gate uses internals of Spark
             log.warning("%s cannot be paused, and is stopped instead", query.name, exc_info=error)
             return False
         return known.paused is not None
 
-    def resume(self, query: Any) -> None:
-        known = self._queries[query.name]
+    def resume(self, token: str) -> None:
+        _, known = self._of(token)
         paused, known.paused = known.paused, None
         assert paused is not None
         if known.flushed:
@@ -317,12 +329,12 @@ class SparkEngine:
         else:
             paused.resume()
 
-    def stop(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
-        known = self._queries[query.name]
+    def stop(self, token: str, deadline: timedelta) -> bool:
+        query, known = self._of(token)
         paused, known.paused = known.paused, None
         if paused is not None:
-            return paused.end(deadline, forced)
-        return stop_between_batches(self._opened.spark, query, deadline, forced, known.limit)
+            return paused.end(deadline, self._interrupted)
+        return stop_between_batches(self._opened.spark, query, deadline, self._interrupted, known.limit)
 
     def forget(self, query: str) -> None:
         self._queries.pop(query, None)
@@ -339,7 +351,7 @@ class SparkEngine:
 
     def ends(self, start: StageStart) -> Mapping[Ssp, int]:
         found: dict[Ssp, int] = {}
-        for name in start.declared.stage.reads:
+        for name in start.stage.reads:
             bound = self._streams[name]
             if bound.intermediate:
                 now = self._systems[bound.stream.system].ends(bound.stream.stream)
@@ -384,7 +396,7 @@ class SparkEngine:
         """A flusher for a checkpoint on which no query runs. The batches that must run again are run first."""
         task, writing = self._task(start), self._task(start)
         self._writer(start, writing)  # before `fence`, which needs the delivery
-        writing.fence(start.declared.stage.writes, lambda: self._planned(start))
+        writing.fence(start.stage.writes, lambda: self._planned(start))
         directory = self._checkpoint(start)
         check_not_emptied(directory, start.drain)
         self._replay(start, directory)
@@ -409,17 +421,20 @@ class SparkEngine:
         return self._queries.setdefault(start.query, StageQuery())
 
     def _directory(self, start: StageStart) -> Path:
-        return self._checkpoints.directory(start.task, start.declared.stage.name)
+        return self._checkpoints.directory(start.task, start.stage.name)
 
     def _checkpoint(self, start: StageStart) -> Path:
         """The stage's checkpoint directory, made ready. Raises StateNotLocal, CheckpointUnreadable, DiskUnwritable."""
         reported = None if start.restored else start.reported
-        return self._checkpoints.prepare(start.task, start.declared.stage.name, start.lineage, reported)
+        return self._checkpoints.prepare(start.task, start.stage.name, start.lineage, reported)
 
     def _task(self, start: StageStart, *, opening: bool = False) -> StageTask:
-        stage = start.declared.stage
+        stage = start.stage
         grant = Grant(self._job.name, start.task, stage.name, start.generation, start.lineage, start.first_run, start.starts, opening)
-        grant = replace(grant, confirm_owner=start.confirm_owner, earlier_histories=start.earlier_histories)
+        callbacks = self._callbacks
+        assert callbacks is not None
+        confirm_owner = partial(callbacks.confirm_owner, start.task, start.generation)
+        grant = replace(grant, confirm_owner=confirm_owner, earlier_histories=start.earlier_histories)
         self._query(start).reads = [self._streams[name].stream for name in stage.reads]
         return StageTask(
             self._opened.spark,
@@ -428,16 +443,16 @@ class SparkEngine:
             self._systems,
             self._config.values,
             self._settings.max_rows,
-            start.batch_hooks,
+            callbacks if start.asks else None,
             start.drain,
             start.failed_drains,
         )
 
     def _writer(self, start: StageStart, task: StageTask) -> DataStreamWriter:
         """Call the stage's function. Raises BadJobFile if it returns something else than a DataStreamWriter."""
-        writer = start.declared.function(task)
+        writer = self._functions[start.stage.name](task)
         if not isinstance(writer, DataStreamWriter):
-            name = start.declared.stage.name
+            name = start.stage.name
             raise BadJobFile(f"stage {name} returned {type(writer).__name__}: return a DataStreamWriter that is not started")
         return writer
 
@@ -468,6 +483,6 @@ def _check_kept(start: StageStart, operators: Sequence[Operator]) -> None:
     differ = operators_differ(start.kept_operators, [each.identity for each in operators])
     if differ:
         raise OperatorsDiffer(
-            f"stage {start.declared.stage.name} of task {start.task}: {differ}; deploy the version that was drained, or drain that one "
+            f"stage {start.stage.name} of task {start.task}: {differ}; deploy the version that was drained, or drain that one "
             "without keeping the state"
         )

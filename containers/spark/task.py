@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from containers.engine import BatchHooks, Writes
+from containers.engine import Callbacks, Writes
 from containers.spark.systems.port import Grant, TaskSystem
 from containers.state.checkpoint import PlannedBatches
 from containers.state.offsets.offsetlog import from_micros
@@ -79,7 +79,7 @@ class StageTask:
         systems: Mapping[str, TaskSystem],
         config: Mapping[str, str],
         max_rows: int,
-        batch_hooks: Sequence[BatchHooks] = (),
+        asked: Callbacks | None = None,
         drain: str = "",
         failed_drains: Sequence[str] = (),
     ) -> None:
@@ -89,7 +89,7 @@ class StageTask:
         self._streams = streams
         self._systems = systems
         self._max_rows = max_rows
-        self._batch_hooks = batch_hooks
+        self._asked = asked
         self.draining = drain
         self._failed_drains = failed_drains
         self.timed: list[StreamId] = []
@@ -207,12 +207,12 @@ class StageTask:
         return self._grant.generation
 
     def _begins(self, batch: int) -> None:
-        for each in self._batch_hooks:
-            each.before_batch(batch)
+        if self._asked is not None:
+            self._asked.before_batch(self._grant.query, self._grant.generation, batch)
 
     def _writes(self, batch: int) -> None:
-        for each in self._batch_hooks:
-            each.before_write(batch)
+        if self._asked is not None:
+            self._asked.before_write(self._grant.query, self._grant.generation, batch)
 
     def writes(self) -> Mapping[str, Writes]:
         """How it writes streams, by name. Any thread."""

@@ -74,14 +74,14 @@ class Backup:
         self._commits.keep_running_batch = self._gate.keep_running_batch
         self._last_batch = await self._last_on_disk()
         self._behind_since = state.clock.elapsed()
-        return replace(start, batch_hooks=(*start.batch_hooks, self))
+        return replace(start, asks=True)
 
     def extend(self, start: StageStart) -> None:
         """Update the continuation for the next snapshots, after the task was acquired again."""
         self._commits.start = replace(self._commits.start, continuation=start.continuation)
 
     async def _last_on_disk(self) -> int:
-        directory = self._state.checkpoints.directory(self._start.task, self._start.declared.stage.name)
+        directory = self._state.checkpoints.directory(self._start.task, self._start.stage.name)
         found = await self._state.in_thread(lambda: inspect(directory))
         return -1 if found is None else found.committed
 

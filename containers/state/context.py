@@ -152,7 +152,7 @@ class StateContext:
         return await asyncio.get_running_loop().run_in_executor(self._threads, blocking)
 
     def reads(self, start: StageStart) -> list[StreamId]:
-        return [self._streams[name] for name in start.declared.stage.reads]
+        return [self._streams[name] for name in start.stage.reads]
 
     def new_commit_id(self) -> CommitId:
         return commit_id(self.clock.now(), 100_000 + below(900_000))
@@ -177,14 +177,14 @@ class StateContext:
 
     def meter(self, start: StageStart) -> BackupMeter:
         """The meter of the stage, until `forget`."""
-        return self.meters.setdefault((start.task, start.declared.stage.name), BackupMeter())
+        return self.meters.setdefault((start.task, start.stage.name), BackupMeter())
 
     def forget(self, start: StageStart) -> None:
         """Drop the meter: the container has released the stage's task."""
-        self.meters.pop((start.task, start.declared.stage.name), None)
+        self.meters.pop((start.task, start.stage.name), None)
 
     def key(self, start: StageStart) -> StageKey:
-        return StageKey(self.job, start.task, start.declared.stage.name)
+        return StageKey(self.job, start.task, start.stage.name)
 
     async def close(self) -> None:
         await self.destinations.close()

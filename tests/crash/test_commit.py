@@ -73,7 +73,7 @@ def one_stage() -> Job:
 
 
 JOB = one_stage()
-START = StageStart(JOB.stages[0], TaskName("Partition 0"), Generation(1), Lineage("ours"), None, {}, RunId("r"))
+START = StageStart(JOB.stages[0].stage, TaskName("Partition 0"), Generation(1), Lineage("ours"), None, {}, RunId("r"))
 
 
 class Scene:

@@ -163,17 +163,17 @@ class SimulatedEngine(CountingEngine):
     _busy: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
     """Queries whose work between two batches has not ended, and the waits for its end."""
 
-    def start(self, start: StageStart) -> tuple[str, Any]:
+    def start(self, start: StageStart) -> str:
         self.progresses.pop(start.query, None)
         self._caps.pop(start.query, None)
-        token, query = super().start(start)
+        token = super().start(start)
         if self.event_times and self._feeds(start) and start.query not in self.progresses:
             found = inspect(self.directory(start))
             pending = found is not None and found.committed >= 0
             self.progresses[start.query] = FeederProgress(None, timedelta(0), ProgressSource.COLUMN, pending)
         self.on_works(start)
-        self.loop.call_soon(self._reads, query)
-        return token, query
+        self.loop.call_soon(self._reads, self.of(token))
+        return token
 
     def _reads(self, query: FakeQuery) -> None:
         self.loop.create_task(self._run_query(query), name=f"query {query.start.query}")
@@ -209,11 +209,11 @@ class SimulatedEngine(CountingEngine):
     # --- event times -----------------------------------------------------------------------------------------------
 
     def _feeds(self, start: StageStart) -> bool:
-        return self.ledger.mid in start.declared.stage.writes
+        return self.ledger.mid in start.stage.writes
 
     def _plan(self, start: StageStart, end: Ends, note: str = "", *, drains: bool = False) -> str:
         """The batches of a drain have the watermark of the last planned batch, as those of `containers/spark/flush.py`."""
-        (stream,) = start.declared.stage.reads
+        (stream,) = start.stage.reads
         if not self.event_times or self._feeds(start):
             return plan(end, stream, note)
         caps = self._caps_of(start)
@@ -303,7 +303,7 @@ class SimulatedEngine(CountingEngine):
         """No record that is appended from now on is older than the state, nor than the last record that was read from a partition with
         unread records: event times rise."""
         assert isinstance(self.ledger, GrowingLedger)
-        (stream,) = start.declared.stage.reads
+        (stream,) = start.stage.reads
         latest, oldest = self.ledger.log.latest(stream), self._oldest[start.query]
         read = {each: self.ledger.event_time(each, upto - 1) for each, upto in end.items() if upto > 0}
         unread = [each for each, upto in end.items() if upto < latest[each]]
@@ -321,8 +321,8 @@ class SimulatedEngine(CountingEngine):
         """As `KafkaTaskSystem.fence`."""
         if self.brokers is None:
             return super()._fence(start)
-        (stream,) = start.declared.stage.writes
-        name = transactional_id(self.job, start.declared.stage.name, stream, start.task)
+        (stream,) = start.stage.writes
+        name = transactional_id(self.job, start.stage.name, stream, start.task)
         former = self._writers.pop(name, None)
         if former is not None:
             former.close()
@@ -358,8 +358,8 @@ class SimulatedEngine(CountingEngine):
         if self.brokers is None:
             super()._append(start, batch, out)
             return
-        (stream,) = start.declared.stage.writes
-        name = transactional_id(self.job, start.declared.stage.name, stream, start.task)
+        (stream,) = start.stage.writes
+        name = transactional_id(self.job, start.stage.name, stream, start.task)
         if name not in self._writers:
             self._fence(start)
         writer = self._writers[name]
@@ -393,8 +393,9 @@ class SimulatedEngine(CountingEngine):
         return PlannedBatches(committed, {last: datetime.fromtimestamp(3600, UTC)} if last > committed else {})
 
     def _confirm(self, start: StageStart) -> None:
+        assert self._callbacks is not None
         try:
-            start.confirm_owner()
+            self._callbacks.confirm_owner(start.task, start.generation)
         except LeaseLost as lost:
             self._loses_lease(lost)
             raise
@@ -407,7 +408,7 @@ class SimulatedEngine(CountingEngine):
         if self.brokers is None:
             return super().ends(start)
         with self._at_work():
-            (stream,) = start.declared.stage.reads
+            (stream,) = start.stage.reads
             if stream != self.ledger.mid:
                 return {}
             now = settled_ends(self.brokers, stream, self._step)

@@ -30,7 +30,7 @@ class Bench:
         log.append("mid", RECORDS, writer=Writer(Lineage("l"), "first", Generation(1)), batch=0, now_micros=0)
         log.trim("mid", {0: 2})
         (declared,) = (each for each in two_stages().chain() if each.stage.name == "second")
-        self.start = StageStart(declared, TaskName("Partition 0"), Generation(1), Lineage("l"), None, {}, RunId("r"))
+        self.start = StageStart(declared.stage, TaskName("Partition 0"), Generation(1), Lineage("l"), None, {}, RunId("r"))
         self.ledger = GrowingLedger(log, split=False)
         self.engine = SimulatedEngine(
             root=directory,

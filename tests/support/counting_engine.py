@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -122,12 +121,12 @@ class Ledger:
         if self.split:
             return
         for (stage, task), held in self.keys.items():
-            if stage == start.declared.stage.name and task != start.task and (lost := sorted({*keys} & {*held})):
+            if stage == start.stage.name and task != start.task and (lost := sorted({*keys} & {*held})):
                 raise self.fault(f"{start.query} reads records of {', '.join(lost)}, whose state {task} has")
 
     def keeps(self, start: StageStart, batch: int, state: Mapping[str, int]) -> None:
         """This is its state after the batch."""
-        self.keys[start.declared.stage.name, start.task] = [key for key, amount in state.items() if amount]
+        self.keys[start.stage.name, start.task] = [key for key, amount in state.items() if amount]
 
 
 def summed(
@@ -200,7 +199,7 @@ class CountingEngine(DiskEngine):
 
     # --- called by agents ------------------------------------------------------------------------------------------
 
-    def start(self, start: StageStart) -> tuple[str, Any]:
+    def start(self, start: StageStart) -> str:
         with self._at_work():
             check_not_emptied(self._prepared(start))
             if start.kept_operators is not None and tuple(start.kept_operators) != self.operators:
@@ -217,17 +216,19 @@ class CountingEngine(DiskEngine):
             self._tell()
             return started
 
-    def pause(self, query: FakeQuery, deadline: timedelta, forced: threading.Event) -> bool:
+    def pause(self, token: str, deadline: timedelta) -> bool:
+        query = self.of(token)
         with self._at_work(), self._between_batches(query):
             self._step()
             query.held = self.can_pause
             return self.can_pause
 
-    def stop(self, query: FakeQuery, deadline: timedelta, forced: threading.Event) -> bool:
-        with self._at_work(), self._between_batches(query):
-            return super().stop(query, deadline, forced)
+    def stop(self, token: str, deadline: timedelta) -> bool:
+        with self._at_work(), self._between_batches(self.of(token)):
+            return super().stop(token, deadline)
 
-    def resume(self, query: FakeQuery) -> None:
+    def resume(self, token: str) -> None:
+        query = self.of(token)
         self._step()
         query.held = False
         if query.start.query in self._emptied:
@@ -243,7 +244,7 @@ class CountingEngine(DiskEngine):
 
     def ends(self, start: StageStart) -> Mapping[Ssp, int]:
         with self._at_work():
-            (stream,) = start.declared.stage.reads
+            (stream,) = start.stage.reads
             now = self.ledger.log.latest(stream)
             return {ssp: now[ssp.partition] for ssp in start.starts} if stream == self.ledger.mid else {}
 
@@ -284,7 +285,7 @@ class CountingEngine(DiskEngine):
 
     def _reads_on(self, query: FakeQuery, records: int) -> bool:
         start = query.start
-        (stream,) = start.declared.stage.reads
+        (stream,) = start.stage.reads
         with self._at_work(), self._between_batches(query):
             if query.held or query.stopped:
                 return False
@@ -303,23 +304,24 @@ class CountingEngine(DiskEngine):
         self._step()
         if text is not None:
             write_offset_log(directory, batch, text)
-        for each in start.batch_hooks:
-            each.before_batch(batch)
+        assert self._callbacks is not None
+        if start.asks:
+            self._callbacks.before_batch(start.query, start.generation, batch)
         self._step()
         begin, end = self._range(start, batch)
         drain, _, what = self._note(directory, batch).partition(" ")
         if drain != start.drain and what:
             raise self.ledger.fault(f"batch {batch} of {start.query} was planned by drain {drain}, and runs under {start.drain!r}")
         before = self._counts(start, batch)
-        (stream,) = start.declared.stage.reads
+        (stream,) = start.stage.reads
         self._check_present(start, batch, begin, end)
         histories = (start.first_run, *start.earlier_histories)
         takes = of_histories(histories, start.failed_drains) if stream == self.ledger.mid else lambda headers: True
         added = summed(self.ledger.log, stream, begin, end, takes)
         self._looks_at_times(start, batch, begin, end, takes)
-        out = before if start.declared.stage.name != COUNTS or what == "flush" else Counter[str]()
-        for each in start.batch_hooks:
-            each.before_write(batch)
+        out = before if start.stage.name != COUNTS or what == "flush" else Counter[str]()
+        if start.asks:
+            self._callbacks.before_write(start.query, start.generation, batch)
         self.ledger.reads(start.lineage, batch, begin, end)
         self.ledger.ends |= {(stream, partition): offset for partition, offset in end.items()}
         if not self._lease_expired():
@@ -335,7 +337,6 @@ class CountingEngine(DiskEngine):
         write_whole(directory / "commits" / str(batch), f'v1\n{{"nextBatchWatermarkMs":{self._natural_watermark(start, batch)}}}')
         self.ledger.keeps(start, batch, before + added - out)
         self._step()
-        assert self._callbacks is not None
         self._callbacks.on_batch(self._report(start, batch, end))
 
     def _lease_expired(self) -> bool:
@@ -344,7 +345,7 @@ class CountingEngine(DiskEngine):
 
     def _check_present(self, start: StageStart, batch: int, begin: Ends, end: Ends) -> None:
         """Fail if records of the batch were deleted, as Spark's sources do."""
-        (stream,) = start.declared.stage.reads
+        (stream,) = start.stage.reads
         earliest = self.ledger.log.earliest(stream) if isinstance(self.ledger.log, Log) else {}
         trimmed = {each: (begin[each], first) for each, first in earliest.items() if begin.get(each, first) < min(first, end.get(each, 0))}
         if trimmed:
@@ -352,7 +353,7 @@ class CountingEngine(DiskEngine):
             raise OffsetsTrimmed(what) if self._lease_expired() else self.ledger.fault(what)
 
     def _append(self, start: StageStart, batch: int, out: Mapping[str, int]) -> None:
-        (stream,) = start.declared.stage.writes
+        (stream,) = start.stage.writes
         headers = self._headers(start, batch)
         records = [Record(str(amount).encode(), key.encode()) for key, amount in sorted(out.items())]
         writer = Writer(start.lineage, f"{self.job}/{start.task}", start.generation)
@@ -360,7 +361,7 @@ class CountingEngine(DiskEngine):
 
     def _headers(self, start: StageStart, batch: int) -> Mapping[str, str]:
         """Those of the records that the batch writes."""
-        (stream,) = start.declared.stage.writes
+        (stream,) = start.stage.writes
         headers = {RUN_RECORD_HEADER: str(start.first_run)} if stream == self.ledger.mid else {}
         return headers | ({DRAIN_RECORD_HEADER: start.drain} if start.drain else {})
 
@@ -371,7 +372,7 @@ class CountingEngine(DiskEngine):
 
     def _plan(self, start: StageStart, end: Ends, note: str = "", *, drains: bool = False) -> str:
         """The plan of the next batch. `drains`: it is one of a drain."""
-        (stream,) = start.declared.stage.reads
+        (stream,) = start.stage.reads
         return plan(end, stream, note)
 
     def _looks_at_times(self, start: StageStart, batch: int, begin: Ends, end: Ends, takes: Callable[[Headers], bool]) -> None:
@@ -389,7 +390,7 @@ class CountingEngine(DiskEngine):
     def _prepared(self, start: StageStart) -> Path:
         self._step()
         reported = None if start.restored else start.reported
-        return Checkpoints(self.root, self.job).prepare(start.task, start.declared.stage.name, start.lineage, reported)
+        return Checkpoints(self.root, self.job).prepare(start.task, start.stage.name, start.lineage, reported)
 
     def _made_ready(self, start: StageStart) -> None:
         self._fence(start)
@@ -397,7 +398,7 @@ class CountingEngine(DiskEngine):
         self._replay(start)
 
     def _fence(self, start: StageStart) -> int:
-        (stream,) = start.declared.stage.writes
+        (stream,) = start.stage.writes
         self.ledger.log.fence(stream, f"{self.job}/{start.task}", start.generation)
         appended = self.ledger.log.last_batch(stream, start.lineage)
         return -1 if appended is None else appended
@@ -423,7 +424,7 @@ class CountingEngine(DiskEngine):
         return found.committed, self._range(start, found.committed)
 
     def _range(self, start: StageStart, batch: int) -> tuple[Ends, Ends]:
-        directory, (stream,) = self.directory(start), start.declared.stage.reads
+        directory, (stream,) = self.directory(start), start.stage.reads
         first = {ssp.partition: offset for ssp, offset in start.starts.items()}
 
         def end(batch: int) -> Ends:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from containers.engine import Batch, Callbacks, Emptied, Kept, StageStart
 from containers.errors import OperatorsDiffer
@@ -44,6 +44,15 @@ class FakeQuery:
     callbacks: Callbacks
     stopped: bool = False
     held: bool = False
+
+    def before_batch(self, batch: int) -> None:
+        """Blocks, and raises what the agent's side raises."""
+        if self.start.asks:
+            self.callbacks.before_batch(self.start.query, self.start.generation, batch)
+
+    def before_write(self, batch: int) -> None:
+        if self.start.asks:
+            self.callbacks.before_write(self.start.query, self.start.generation, batch)
 
     async def commits(self, batch: int, offsets: Mapping[Ssp, int] | None = None) -> None:
         reported = Batch(self.start.query, batch, 10, 5, offsets or {})
@@ -81,6 +90,14 @@ class FakeEngine:
         self._started: asyncio.Queue[FakeQuery] = asyncio.Queue()
         self._released: asyncio.Queue[FakeQuery] = asyncio.Queue()
         self._callbacks: Callbacks | None = None
+        self.forced = threading.Event()
+
+    def interrupt_batches(self) -> None:
+        self.forced.set()
+
+    def of(self, token: str) -> FakeQuery:
+        """The query with that token."""
+        return next(each for each in self.queries if each.token == token)
 
     def warm_up(self) -> None:
         """Do nothing: there is no JVM."""
@@ -90,7 +107,7 @@ class FakeEngine:
         self._callbacks = callbacks
         self.on_open()
 
-    def start(self, start: StageStart) -> tuple[str, Any]:
+    def start(self, start: StageStart) -> str:
         assert self._callbacks is not None, "not opened"
         self.tries.append(start)
         self.on_start(start)
@@ -99,21 +116,24 @@ class FakeEngine:
         if self.ends_told_early:
             self._callbacks.on_end(query.token, "it ended before its token was known")
         self._loop.call_soon_threadsafe(self._started.put_nowait, query)
-        return query.token, query
+        return query.token
 
-    def stop(self, query: FakeQuery, deadline: timedelta, forced: threading.Event) -> bool:
+    def stop(self, token: str, deadline: timedelta) -> bool:
+        query = self.of(token)
         self.stops.append((query.start.query, deadline))
-        orderly = self.on_stop(query, forced)
+        orderly = self.on_stop(query, self.forced)
         query.stopped, query.held = True, False
         query.callbacks.on_end(query.token, None)
         return orderly
 
-    def pause(self, query: FakeQuery, deadline: timedelta, forced: threading.Event) -> bool:
-        if self.on_pause(query, forced):
+    def pause(self, token: str, deadline: timedelta) -> bool:
+        query = self.of(token)
+        if self.on_pause(query, self.forced):
             query.held = True
         return query.held
 
-    def resume(self, query: FakeQuery) -> None:
+    def resume(self, token: str) -> None:
+        query = self.of(token)
         query.held = False
         self._loop.call_soon_threadsafe(self._released.put_nowait, query)
 
@@ -182,11 +202,9 @@ class DiskEngine(FakeEngine):
     on_emptying: Callable[[], None] = lambda: None
     operators: tuple[str, ...] = ()
 
-    def start(self, start: StageStart) -> tuple[str, Any]:
+    def start(self, start: StageStart) -> str:
         directory = self.directory(start)
-        Checkpoints(self.root, self.job).prepare(
-            start.task, start.declared.stage.name, start.lineage, None if start.restored else start.reported
-        )
+        Checkpoints(self.root, self.job).prepare(start.task, start.stage.name, start.lineage, None if start.restored else start.reported)
         check_not_emptied(directory)
         if start.kept_operators is not None and (differ := operators_differ(start.kept_operators, self.operators)):
             raise OperatorsDiffer(differ)
@@ -199,7 +217,7 @@ class DiskEngine(FakeEngine):
         return super().start(start)
 
     def directory(self, start: StageStart) -> Path:
-        return Checkpoints(self.root, self.job).directory(start.task, start.declared.stage.name)
+        return Checkpoints(self.root, self.job).directory(start.task, start.stage.name)
 
     def state(self, start: StageStart) -> dict[int, str]:
         """The state of the stage: batch -> plan."""
@@ -224,7 +242,7 @@ class DiskEngine(FakeEngine):
         if found.committed < 0:
             return Emptied(-1)
         batch, last = found.committed, read_offset_log(directory, found.committed)
-        (stream,) = start.declared.stage.reads
+        (stream,) = start.stage.reads
         read = {int(p): offset for p, offset in json.loads(last.splitlines()[2])[stream].items()}
         rest = read | {ssp.partition: end for ssp, end in ends.items() if end > read.get(ssp.partition, end)}
         for note, upto in (("rest", rest), ("flush", rest)) if rest != read else (("flush", read),):
@@ -245,7 +263,7 @@ class DiskEngine(FakeEngine):
         if found.committed < 0:
             return Kept(-1, self.operators)
         batch, last = found.committed, read_offset_log(directory, found.committed)
-        (stream,) = start.declared.stage.reads
+        (stream,) = start.stage.reads
         read = {int(p): offset for p, offset in json.loads(last.splitlines()[2])[stream].items()}
         rest = read | {ssp.partition: end for ssp, end in ends.items() if end > read.get(ssp.partition, end)}
         if rest != read:
@@ -258,15 +276,15 @@ class DiskEngine(FakeEngine):
 
     async def runs(self, query: FakeQuery, batch: int, ends: Mapping[int, int], note: str = "") -> None:
         """Run a batch of a query, from its plan to the report of its commit. Raises the errors of its callbacks."""
-        text = plan(ends, query.start.declared.stage.reads[0], note)
+        text = plan(ends, query.start.stage.reads[0], note)
         await asyncio.to_thread(self._run, query.start, batch, text)
         offsets = {ssp: ends[ssp.partition] for ssp in query.start.starts if ssp.partition in ends}
         await query.commits(batch, offsets)
 
     async def runs_unseen(self, query: FakeQuery, batch: int, ends: Mapping[int, int]) -> None:
         """Run a batch of a sink that does not write through the task."""
-        text = plan(ends, query.start.declared.stage.reads[0])
-        await asyncio.to_thread(self._run, replace(query.start, batch_hooks=()), batch, text)
+        text = plan(ends, query.start.stage.reads[0])
+        await asyncio.to_thread(self._run, replace(query.start, asks=False), batch, text)
         await query.commits(batch)
 
     def _run(self, start: StageStart, batch: int, text: str | None) -> None:
@@ -275,10 +293,10 @@ class DiskEngine(FakeEngine):
             (directory / part).mkdir(exist_ok=True)
         if text is not None and not (directory / "offsets" / str(batch)).exists():
             write_offset_log(directory, batch, text)
-        for each in start.batch_hooks:
-            each.before_batch(batch)
-        for each in start.batch_hooks:
-            each.before_write(batch)
+        assert self._callbacks is not None
+        if start.asks:
+            self._callbacks.before_batch(start.query, start.generation, batch)
+            self._callbacks.before_write(start.query, start.generation, batch)
         planned = (directory / "offsets" / str(batch)).read_text()
         self.outputs.setdefault(start.query, []).append((batch, planned))
         (directory / "state" / f"{batch}.changelog").write_text(planned)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from containers.attached.checkpoints.former import delete_former
 from containers.attached.checkpoints.recovery import rule_of_scripts
@@ -45,7 +45,6 @@ from sluice.core.ids import Instant, JobName, Lineage, RunId, StageName
 from sluice.core.jobmodels.graph import Stage
 from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
-from sluice.job import DeclaredStage
 from sluice.wire import agents as wire_agents
 from sluice.wire import snapshots as wire_snapshots
 
@@ -105,10 +104,6 @@ class _Script:
 
     name: JobName
     code: str
-
-
-def _never(*_: object) -> Any:
-    raise AssertionError("a script's query is not started here")
 
 
 class ScriptBackups:
@@ -231,7 +226,7 @@ class ScriptBackups:
     def _start(self, wanted: Wanted, opened: wire_snapshots.OpenedCheckpoint) -> StageStart:
         found = opened.snapshot
         return StageStart(
-            declared=DeclaredStage(Stage(wanted.stage, ()), _never),
+            stage=Stage(wanted.stage, ()),
             task=ATTACHED_TASK,
             generation=self._claim.generation,
             lineage=Lineage(opened.lineage or ""),
@@ -354,14 +349,14 @@ class CheckpointBackup:
                     async with self._one_commit:
                         await self._begin_again()
             except (LeaseLost, StaleRun) as lost:
-                log.info("checkpoint %s is not backed up any more: %s", self._start.declared.stage.name, lost)
+                log.info("checkpoint %s is not backed up any more: %s", self._start.stage.name, lost)
                 return
             except (SluiceError, OSError, TimeoutError) as error:
                 self._note(str(error) or type(error).__name__)
                 if self.copies_plans:
                     await asyncio.sleep(RETRY.total_seconds())
             except Exception as error:
-                log.exception("the backup of checkpoint %s", self._start.declared.stage.name)
+                log.exception("the backup of checkpoint %s", self._start.stage.name)
                 self._note(f"{type(error).__name__}: {error}")
 
     async def _begin_again(self) -> None:
@@ -374,9 +369,7 @@ class CheckpointBackup:
 
     def repair(self, blob_store: BlobStoreName) -> None:
         """Make the next commit repair the retained snapshots in the blob store, which has lost blobs of them."""
-        log.warning(
-            "blob store %s has lost blobs of snapshots of checkpoint %s and is repaired", blob_store, self._start.declared.stage.name
-        )
+        log.warning("blob store %s has lost blobs of snapshots of checkpoint %s and is repaired", blob_store, self._start.stage.name)
         self._commits.to_repair.add(blob_store)
 
     def _is_due(self) -> bool:
@@ -399,14 +392,14 @@ class CheckpointBackup:
             self._tried_at = self._state.clock.elapsed()
             async with self._one_commit, asyncio.timeout(self._state.policy.timeout.total_seconds()):
                 await commit(self._commits, self._state, None if lacking else newest)
-            log.debug("checkpoint %s is backed up to batch %d", self._start.declared.stage.name, self._commits.durable_batch)
+            log.debug("checkpoint %s is backed up to batch %d", self._start.stage.name, self._commits.durable_batch)
         self._failed = None
 
     def _note(self, error: str) -> None:
         now = self._state.clock.elapsed()
         self._state.meter(self._start).backup.failed += 1
         if self._failed is None or self._failed[1] != error:
-            log.warning("checkpoint %s was not backed up, which will be tried again: %s", self._start.declared.stage.name, error)
+            log.warning("checkpoint %s was not backed up, which will be tried again: %s", self._start.stage.name, error)
         self._failed = (now if self._failed is None else self._failed[0], error)
 
     async def finish(self) -> None:
@@ -437,7 +430,7 @@ class CheckpointBackup:
             except Unavailable as error:
                 if state.clock.elapsed() >= give_up:
                     return str(error)
-                log.warning("batch %d of checkpoint %s waits: %s", batch, self._start.declared.stage.name, error)
+                log.warning("batch %d of checkpoint %s waits: %s", batch, self._start.stage.name, error)
                 await asyncio.sleep(RETRY.total_seconds())
             except (SluiceError, OSError) as error:
                 return str(error)
@@ -495,7 +488,7 @@ def _newest(directory: Path) -> int | None:
 def _begin_empty(state: StateContext, start: StageStart, directory: Path) -> None:
     """Give a checkpoint that does not exist its lineage: without blob stores it was not prepared."""
     if inspect(directory) is None:
-        state.checkpoints.prepare(start.task, start.declared.stage.name, start.lineage, None)
+        state.checkpoints.prepare(start.task, start.stage.name, start.lineage, None)
 
 
 def _finish(directory: Path, prepared: Prepared, local: LocalCheckpoint | None) -> Made:

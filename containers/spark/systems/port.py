@@ -29,13 +29,18 @@ class Grant:
     opening: bool = False
     """The query only runs the batch that adds new partitions (`containers.spark.replay`), and reads nothing."""
     confirm_owner: Callable[[], None] = lambda: None
-    """See `StageStart.confirm_owner`."""
+    """See `Callbacks.confirm_owner`."""
     earlier_histories: Sequence[RunId] = ()
     """See `StageStart.earlier_histories`."""
 
     @property
     def owner(self) -> str:
         return f"{self.job}/{self.task}"
+
+    @property
+    def query(self) -> str:
+        """The name of the query, which is unique in the container."""
+        return f"{self.task}/{self.stage}"
 
 
 class StreamEnds(Protocol):

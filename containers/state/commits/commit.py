@@ -125,7 +125,7 @@ async def commit(stage: CommitState, state: StateContext, up_to: int | None = No
     uploaded before that are garbage with a TTL. Raises what `settle_report`, `freeze`, `repair` and `Uploader.upload` raise.
     """
     start = stage.start
-    with tracing.new_trace("commit", task=start.task, stage=start.declared.stage.name, generation=start.generation):
+    with tracing.new_trace("commit", task=start.task, stage=start.stage.name, generation=start.generation):
         return await _commit(stage, state, up_to)
 
 
@@ -136,8 +136,8 @@ async def _commit(stage: CommitState, state: StateContext, up_to: int | None) ->
         return settled
     await stage.wait_for_cleanup()
     start, meter, frozen_at, commit_id = stage.start, state.meter(stage.start).backup, state.clock.elapsed(), state.new_commit_id()
-    checkpoint = state.checkpoints.directory(start.task, start.declared.stage.name)
-    directory = state.checkpoints.frozen(start.task, start.declared.stage.name) / commit_id
+    checkpoint = state.checkpoints.directory(start.task, start.stage.name)
+    directory = state.checkpoints.frozen(start.task, start.stage.name) / commit_id
     try:
         with tracing.span("freeze"):
             frozen = await run_to_completion(state.in_thread(lambda: freeze(checkpoint, directory)))
@@ -266,7 +266,7 @@ async def settle_report(stage: CommitState, state: StateContext) -> Commit | Non
 async def _report(done: Commit, start: StageStart, state: StateContext) -> None:
     longest = state.policy.longest
     left = longest.total_seconds() - (state.clock.elapsed() - done.frozen_at)
-    report = partial(state.coordinator.report_snapshot, state.run_id, start.task, start.declared.stage.name, done.report)
+    report = partial(state.coordinator.report_snapshot, state.run_id, start.task, start.stage.name, done.report)
     try:
         if left <= 0:
             raise TimeoutError

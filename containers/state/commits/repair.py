@@ -73,7 +73,7 @@ class _Contents(NamedTuple):
 async def repair(state: StateContext, start: StageStart, name: BlobStoreName, blobs: BlobStore, frozen: FrozenCheckpoint) -> Repaired:
     """Repair all retained snapshots of the stage in a blob store, as far as possible. No commit of the stage runs meanwhile. May be
     interrupted anywhere. Raises BlobUnavailable, BlobStoreUnusable, LeaseLost, Refused, FileChanged, FileUnreadable."""
-    of_stage = partial(state.coordinator.snapshots_of, state.job, start.task, start.declared.stage.name)
+    of_stage = partial(state.coordinator.snapshots_of, state.job, start.task, start.stage.name)
     rows = (await until_answered(of_stage, start.query)).snapshots
     work = _Repair(state, start, name, blobs, [row for row in rows if name in row.markers])
     await work.find()
@@ -185,7 +185,7 @@ class _Repair:
             previous=self.indexes[checkpoint],
             index=await uploader.put_index(index),
         )
-        stage = self.start.declared.stage.name
+        stage = self.start.stage.name
         request = partial(self.state.coordinator.replace_index, self.state.run_id, self.start.task, stage, checkpoint, body)
         try:
             await until_answered(request, self.start.query)

@@ -195,7 +195,7 @@ class OffsetLogGate:
         self._state = state
         self._start = start
         self._waits = waits
-        self._directory = state.checkpoints.directory(start.task, start.declared.stage.name)
+        self._directory = state.checkpoints.directory(start.task, start.stage.name)
         self._pending: PendingEntry | None = None
         self._last_begun = -1
         self._put_into: Mapping[BlobStoreName, BlobStore] = {}

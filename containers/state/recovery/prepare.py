@@ -55,7 +55,7 @@ async def prepare_checkpoint(state: StateContext, start: StageStart, snapshot: S
     """Prepare the checkpoint as `rule` decides, and determine which batches must run again first. `snapshot`: the newest one that the
     coordinator knows. If all blob stores have lost it, an older one is restored, unless an operator chose it. May be interrupted anywhere
     and repeated. Raises StateNotLocal, and what blob stores and the coordinator raise."""
-    stage, directory = start.declared.stage.name, state.checkpoints.directory(start.task, start.declared.stage.name)
+    stage, directory = start.stage.name, state.checkpoints.directory(start.task, start.stage.name)
     await state.in_thread(lambda: shutil.rmtree(state.checkpoints.frozen(start.task, stage), ignore_errors=True))
     await state.in_thread(lambda: finish_swap(directory))
     await state.copies.take(start.task, stage, start.lineage)
@@ -88,7 +88,7 @@ async def _carry_out(
     rule: Rule,
 ) -> tuple[Prepared, Sequence[OffsetLogEntry]]:
     """Returns how to start, and which batches must run again."""
-    stage = start.declared.stage.name
+    stage = start.stage.name
     match decided:
         case Resume(replay=replay):
             return Prepared(start, snapshot), replay
@@ -110,7 +110,7 @@ def _refusal(start: StageStart, directory: Path, why: str, damaged: Path | None)
     if damaged is not None:
         return CheckpointUnreadable(f"{_damage(damaged)}; there is no snapshot: {why}")
     return StateNotLocal(
-        f"the state of stage {start.declared.stage.name} of task {start.task} is not on this disk ({directory}) and there is no "
+        f"the state of stage {start.stage.name} of task {start.task} is not on this disk ({directory}) and there is no "
         f"snapshot of it: {why}; start this container on the disk that has it, or deploy with an explicit start to start with empty state"
     )
 
@@ -199,7 +199,7 @@ async def _older(state: StateContext, start: StageStart, head: Snapshot) -> Sequ
     and readers skip the records of their intermediate streams. None if an operator chose `head`."""
     if head.restored_explicitly:
         return ()
-    found = await until_answered(partial(state.coordinator.snapshots_of, state.job, start.task, start.declared.stage.name), start.query)
+    found = await until_answered(partial(state.coordinator.snapshots_of, state.job, start.task, start.stage.name), start.query)
     rows = found.snapshots
     at = next((number for number, row in enumerate(rows) if row.checkpoint_id == head.checkpoint), len(rows))
     return [
@@ -217,14 +217,14 @@ async def _older(state: StateContext, start: StageStart, head: Snapshot) -> Sequ
 async def _begin_lineage(state: StateContext, start: StageStart, snapshot: Snapshot, why: str, *, chosen: bool = False) -> StageStart:
     """Start a new lineage after the snapshot. `chosen`: the coordinator must record this snapshot as the newest one."""
     log.warning("%s starts a new lineage after batch %d: %s; rows may be duplicated, but none is lost", start.query, snapshot.batch, why)
-    stage = start.declared.stage.name
+    stage = start.stage.name
     begun = await _new_lineage(state, start, why, snapshot.checkpoint if chosen else None)
     await state.in_thread(lambda: set_lineage(state.checkpoints.directory(start.task, stage), begun.lineage))
     return begun
 
 
 async def _new_lineage(state: StateContext, start: StageStart, why: str, checkpoint: CommitId | None = None) -> StageStart:
-    stage = start.declared.stage.name
+    stage = start.stage.name
     request = partial(
         state.coordinator.new_lineage, state.run_id, start.task, stage, start.generation, start.lineage, why, checkpoint=checkpoint
     )
@@ -246,12 +246,12 @@ async def _fetch(
             f"snapshot {snapshot.checkpoint} is in {', '.join(snapshot.markers)}, but this run restores from "
             f"{', '.join(state.destinations.restore_from) or 'no blob store'}: add a blob store that has it to restore.from"
         )
-    directory = state.checkpoints.directory(start.task, start.declared.stage.name)
+    directory = state.checkpoints.directory(start.task, start.stage.name)
     began, (first, *others) = state.clock.elapsed(), sources.values()
     local = directory if directory.is_dir() else None
     meter = state.meter(start).restore
     try:
-        trace = tracing.new_trace("restore", task=start.task, stage=start.declared.stage.name, snapshot=snapshot.checkpoint)
+        trace = tracing.new_trace("restore", task=start.task, stage=start.stage.name, snapshot=snapshot.checkpoint)
         with trace:
             async with log_progress(f"{start.query} is restored", meter):
                 restored = await state.restorer(first.blobs, start).restore(first.index, directory, local, others)

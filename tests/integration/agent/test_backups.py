@@ -7,12 +7,13 @@ import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
+from containers.agent.queries import Queries
 from containers.state.backup import Backup
 from containers.state.offsets.batch_waits import BatchInterrupted
 from containers.state.offsets.wal import OffsetLog, PlanReplaced
@@ -69,7 +70,9 @@ async def test_a_container_on_an_empty_disk_restores_the_last_commit_of_an_order
 
 
 def backup_of(query: FakeQuery) -> Backup:
-    (found,) = (each for each in query.start.batch_hooks if isinstance(each, Backup))
+    queries: Queries = cast("Any", query.callbacks.before_batch).__self__
+    found = queries._asked(query.start.query, query.start.generation).backup
+    assert found is not None
     return found
 
 

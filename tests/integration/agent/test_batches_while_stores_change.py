@@ -23,7 +23,7 @@ OFTEN: Mapping[str, Any] = {"commit_interval_seconds": 0.01}
 class SlowEngine(DiskEngine):
     """Its queries have not yet run again what was planned before."""
 
-    def start(self, start: StageStart) -> tuple[str, Any]:
+    def start(self, start: StageStart) -> str:
         return FakeEngine.start(self, start)
 
 
@@ -38,10 +38,8 @@ async def writes(disk: DiskEngine, query: FakeQuery, batch: int, ends: Mapping[i
 
     def work() -> None:
         write_offset_log(directory, batch, text)
-        for each in query.start.batch_hooks:
-            each.before_batch(batch)
-        for each in query.start.batch_hooks:
-            each.before_write(batch)
+        query.before_batch(batch)
+        query.before_write(batch)
 
     await asyncio.to_thread(work)
     return text

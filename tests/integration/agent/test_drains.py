@@ -309,7 +309,7 @@ async def test_with_a_coordinator_of_release_0_1_stages_flush_in_order_and_catch
     queries = await disk.all_started(2 if job is two_readers else 4)
     for stage, offset in zip(reads_in, (9, 3), strict=False):
         for query in queries.values():
-            if query.start.declared.stage.name == stage.stage.name:
+            if query.start.stage.name == stage.stage.name:
                 await disk.runs(query, 0, {ssp.partition: offset for ssp in query.start.starts})
     uuid = (await drained(there, run_id))["uuid"]
     assert (await container.ending()).exit_code == EXIT_OK

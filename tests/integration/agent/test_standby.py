@@ -81,7 +81,7 @@ async def test_a_copy_follows_the_snapshots_and_becomes_the_store_when_the_task_
     for batch in range(3):
         await disk_of(one).runs(query, batch, {1: 10 * batch})
         await until(at_batch(there, batch), zero)
-    fetched = zero.agent._standby.meters[TaskName(OTHERS), query.start.declared.stage.name].transfers
+    fetched = zero.agent._standby.meters[TaskName(OTHERS), query.start.stage.name].transfers
     assert fetched.retained_files > 0
     await lost(there, one, zero)
     taken = (await acting(zero.engine, 1))[HOURLY]
@@ -149,7 +149,7 @@ async def test_a_container_that_is_started_again_continues_with_its_copies(there
     await acting(again.engine, 1)
     await disk_of(one).runs(query, 1, {1: 20})
     await until(at_batch(there, 1), again)
-    fetched = again.agent._standby.meters[TaskName(OTHERS), query.start.declared.stage.name].transfers
+    fetched = again.agent._standby.meters[TaskName(OTHERS), query.start.stage.name].transfers
     assert fetched.retained_files > 0
 
 

@@ -60,7 +60,7 @@ async def test_a_container_survives_that_a_blob_store_is_removed_while_it_repair
         await disk.runs(query, 0, {0: 1, 1: 0})
         await container.wire.after("snapshots")
         held = container.wire.hold("/snapshots")  # the list of snapshots, which the repair asks for first
-        container.agent._repair([{"task": query.start.task, "stage": query.start.declared.stage.name, "blobStore": "bad"}])
+        container.agent._repair([{"task": query.start.task, "stage": query.start.stage.name, "blobStore": "bad"}])
         await soon(container.wire.held.wait())
         assert (await put_backup(there, run_id, ["good"], ["good"])).status_code == 200  # the operator gives the bad store up
         await until_only(container, {"good"})

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -13,12 +13,11 @@ from sluice.client.agents import AgentClient
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
 from sluice.core.jobmodels.graph import Stage
-from sluice.job import DeclaredStage
 from sluice.wire import agents as wire_agents
 from tests.support.engines import soon
 
 START = StageStart(
-    DeclaredStage(Stage(StageName("route"), ("in",), ("mid",)), cast("Any", None)),
+    Stage(StageName("route"), ("in",), ("mid",)),
     TaskName("Partition 0"),
     Generation(1),
     Lineage("l"),

@@ -26,7 +26,7 @@ TRIGGER = timedelta(seconds=1)
 def start() -> StageStart:
     job = Job("delays")
     job.stage(reads=job.input("in"), name="hourly")(lambda task: None)  # type: ignore[arg-type, return-value]
-    return StageStart(job.stages[0], TaskName("Partition 0"), Generation(1), Lineage("l"), None, {}, RunId("r"))
+    return StageStart(job.stages[0].stage, TaskName("Partition 0"), Generation(1), Lineage("l"), None, {}, RunId("r"))
 
 
 START = start()
@@ -47,7 +47,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def meter(clock: FakeClock) -> Meter:
-    return Meter(START.task, START.declared.stage.name, lambda: 3, TRIGGER, clock)
+    return Meter(START.task, START.stage.name, lambda: 3, TRIGGER, clock)
 
 
 # --- what is reported ------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def test_a_batch_is_reported_with_all_its_metrics(meter: Meter) -> None:
 
 @pytest.mark.parametrize(("trigger", "rate"), [(0, 50), (1, 50), (5, 10)])
 def test_the_rate_of_a_short_batch_is_over_a_second_or_the_trigger(clock: FakeClock, trigger: int, rate: int) -> None:
-    meter = Meter(START.task, START.declared.stage.name, lambda: 0, timedelta(seconds=trigger), clock)
+    meter = Meter(START.task, START.stage.name, lambda: 0, timedelta(seconds=trigger), clock)
     assert meter.committed(batch(0, rows=50, millis=10)).rows_per_second == rate
 
 

@@ -92,7 +92,7 @@ def two_starts() -> tuple[StageStart, StageStart]:
     for name in ("quick", "slow"):
         job.stage(reads=read, name=name)(lambda task: None)  # type: ignore[arg-type, return-value]
     first, second = (
-        StageStart(declared, TaskName("Partition 0"), Generation(1), Lineage(declared.stage.name), None, {}, RunId("r"))
+        StageStart(declared.stage, TaskName("Partition 0"), Generation(1), Lineage(declared.stage.name), None, {}, RunId("r"))
         for declared in job.stages
     )
     return first, second
@@ -112,9 +112,13 @@ async def opened(
         new_aligner=cast("Callable[[StageStart], Aligner | None]", new_aligner),
         new_backup=cast("Callable[[StageStart], Backup | None]", backup_of),
     )
-    made = Queries(engine, context, lambda lost: None)
+    made = Queries(engine, context, lambda lost: None, confirmed)
     await made.open()
     return made
+
+
+async def confirmed(task: TaskName, generation: Generation) -> None:
+    """A confirmation by the coordinator."""
 
 
 def runs(queries: Queries, *starts: StageStart) -> asyncio.Task[Any]:

@@ -19,7 +19,6 @@ from containers.errors import CheckpointUnreadable, OffsetsTrimmed, StateIncompa
 from sluice.core.errors import BadJobFile, LeaseLost, SluiceError
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
 from sluice.core.jobmodels.graph import Stage
-from sluice.job import DeclaredStage
 from tests.support.engines import FakeEngine, soon
 from tests.support.fakes import FakeClock
 
@@ -27,11 +26,14 @@ TINY = timedelta(milliseconds=1)
 LONG = timedelta(seconds=60)
 
 
-def nothing(task: object) -> object: ...
+def ignored(*what: object) -> None: ...
+
+
+async def confirmed(task: TaskName, generation: Generation) -> None: ...
 
 
 START = StageStart(
-    declared=DeclaredStage(Stage(StageName("hourly"), ("in",), ("out",)), nothing),  # type: ignore[arg-type]
+    stage=Stage(StageName("hourly"), ("in",), ("out",)),
     task=TaskName("Partition 0"),
     generation=Generation(3),
     lineage=Lineage("l"),
@@ -52,21 +54,20 @@ class Bench:
         self.on_loop = AsyncEngine(self.engine)
         self.failures: list[StageFailure] = []
         self.runner = StageRunner(self.on_loop, START, policy, self.clock, on_failure=self.failures.append, check_lease=check_lease)
-        self.forced = threading.Event()
 
     def runs(self) -> asyncio.Task[None]:
         async def run() -> None:
             if not self.engine.opened:
-                await self.on_loop.open(lambda batch: None, lambda query: None, lambda lost: None)
+                await self.on_loop.open(ignored, ignored, ignored, ignored, ignored, confirmed)
             await self.runner.run()
 
         return asyncio.create_task(run())
 
     async def stop(self) -> bool:
-        return await soon(self.runner.stop(LONG, self.forced))
+        return await soon(self.runner.stop(LONG))
 
     async def pause(self) -> bool:
-        return await soon(self.runner.pause(LONG, self.forced))
+        return await soon(self.runner.pause(LONG))
 
 
 async def fail_for_ever(engine: FakeEngine, before: Callable[[int], Awaitable[None]] | None = None) -> None:
@@ -251,7 +252,7 @@ async def test_a_batch_that_had_to_be_interrupted_is_logged() -> None:
     bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_stop=lambda query, forced: not forced.is_set()))
     run = bench.runs()
     await bench.engine.started()
-    bench.forced.set()
+    bench.engine.interrupt_batches()
     assert await bench.stop() is False
     await soon(run)
 
