@@ -1,0 +1,100 @@
+"""The engine of another process: the agent's end of the socket."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from containers.engine import Batch, Callbacks, Emptied, JvmUsage, Kept, StageStart
+from containers.rpc.connection import Connection
+from containers.rpc.interface import agent_methods, driver_methods
+from sluice.core.ids import Ssp, StreamId
+from sluice.core.watermarks import FeederProgress, WatermarkStep
+
+
+class RemoteEngine:
+    """An `Engine`. Its methods also raise ConnectionLost when the driver has ended, and OtherVersion. `on_lost` is called once, when the
+    driver has ended or the engine was closed, on a thread of the connection."""
+
+    def __init__(self, connected: socket.socket, on_lost: Callable[[], None] = lambda: None) -> None:
+        self._connected = connected
+        self._on_lost = on_lost
+        self._connection: Connection | None = None
+        self._progress: dict[str, FeederProgress | None] = {}
+
+    def open(self, callbacks: Callbacks) -> None:
+        def on_batch(batch: Batch) -> None:
+            if batch.query in self._progress and batch.progress is not None:
+                self._progress[batch.query] = batch.progress
+            callbacks.on_batch(batch)
+
+        methods = {name: getattr(callbacks, name) for name in agent_methods()} | {"on_batch": on_batch}
+        self._connection = Connection(self._connected, driver_methods(), agent_methods(), methods, self._on_lost)
+        self._connection.start()
+        self._call("open")
+
+    def _call(self, method: str, *values: Any) -> Any:
+        assert self._connection is not None, "not opened"
+        return self._connection.call(method, *values)
+
+    def _tell(self, method: str, *values: Any) -> None:
+        if self._connection is not None:
+            self._connection.tell(method, *values)
+
+    def warm_up(self) -> None:
+        self._call("warm_up")
+
+    def start(self, start: StageStart) -> str:
+        token, progress = self._call("start", start)
+        self._progress[start.query] = progress
+        return str(token)
+
+    def stop(self, token: str, deadline: timedelta) -> bool:
+        return bool(self._call("stop", token, deadline))
+
+    def interrupt_batches(self) -> None:
+        self._tell("interrupt_batches")
+
+    def pause(self, token: str, deadline: timedelta) -> bool:
+        return bool(self._call("pause", token, deadline))
+
+    def resume(self, token: str) -> None:
+        self._call("resume", token)
+
+    def finish(self, start: StageStart) -> None:
+        self._call("finish", start)
+
+    def ends(self, start: StageStart) -> Mapping[Ssp, int]:
+        found: Mapping[Ssp, int] = self._call("ends", start)
+        return found
+
+    def empty(self, start: StageStart, ends: Mapping[Ssp, int]) -> Emptied:
+        found: Emptied = self._call("empty", start, ends)
+        return found
+
+    def limit_watermark(self, query: str, steps: Mapping[StreamId, Sequence[WatermarkStep]] | None) -> None:
+        self._tell("limit_watermark", query, steps)
+
+    def keep(self, start: StageStart, ends: Mapping[Ssp, int]) -> Kept:
+        found: Kept = self._call("keep", start, ends)
+        return found
+
+    def progress(self, query: str) -> FeederProgress | None:
+        """That of its start or of its last batch, whichever came later."""
+        return self._progress.get(query)
+
+    def forget(self, query: str) -> None:
+        self._progress.pop(query, None)
+        self._call("forget", query)
+
+    def check(self) -> JvmUsage | None:
+        found: JvmUsage | None = self._call("check")
+        return found
+
+    def close(self) -> None:
+        """Close the engine in the other process, and the connection to it."""
+        if self._connection is not None:
+            self._connection.call("close")
+            self._connection.close()
