@@ -90,7 +90,7 @@ def test_diagrams_are_drawn_without_another_host(reader: Reader) -> None:
 
 def test_the_search_finds_an_alert_without_another_host(reader: Reader) -> None:
     reader.page.goto(f"{reader.url}/index.html")
-    reader.page.locator("input[name=query]").fill("SluiceTransactionOpen")
+    reader.page.locator("input[name=query]").press_sequentially("SluiceTransactionOpen")  # the page reads what was typed at each key
     found = reader.page.locator('.md-search-result__link[href*="alerts.html"]').first
     expect(found).to_be_attached()
     assert reader.other_hosts == []
