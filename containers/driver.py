@@ -157,7 +157,7 @@ class Driver:
         coordinator = AgentClient(self._settings.coordinator_url)
         try:
             self._agent = Agent(
-                self._job,
+                self._job.description(),
                 self._settings,
                 coordinator,
                 SystemClock(),

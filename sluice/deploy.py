@@ -14,7 +14,7 @@ from sluice.client import CoordinatorClient
 from sluice.core.errors import BadJobFile, BadOption
 from sluice.core.jobmodels.placement import slots
 from sluice.core.watermarks import event_time_missing
-from sluice.job import Job, load_job
+from sluice.job import Job, JobDescription, load_job
 from sluice.wire import runs as wire_runs
 
 log = logging.getLogger(__name__)
@@ -169,11 +169,11 @@ async def deploy(url: str, request: wire_runs.RunRequest) -> wire_runs.RunReply:
         await coordinator.close()
 
 
-def check_job(job: Job, run: wire_runs.RunReply) -> None:
+def check_job(job: JobDescription, run: wire_runs.RunReply) -> None:
     """Check that the job file matches the run. Raises BadJobFile, which says what differs."""
     if job.name != run.job:
         raise BadJobFile(f"the file defines job {job.name}, but run {run.run_id} belongs to job {run.job}")
-    here: dict[str, object] = {each.stage.name: (each.stage.reads, each.stage.writes, each.stage.stateful) for each in job.stages}
+    here: dict[str, object] = {each.name: (each.reads, each.writes, each.stateful) for each in job.stages}
     there: dict[str, object] = {each.name: (each.reads, each.writes, each.stateful) for each in run.stages}
     if here != there:
         differing = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))

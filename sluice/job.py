@@ -156,6 +156,17 @@ class DeclaredStage:
     function: StageFunction
 
 
+@dataclass(frozen=True, slots=True)
+class JobDescription:
+    """What a process knows of a job whose file another process has loaded. `stages`: in the order of the chain. `code` and `directory`: see
+    `Job`."""
+
+    name: JobName
+    stages: tuple[Stage, ...]
+    code: str = ""
+    directory: Path | None = None
+
+
 class Job:
     """A job and its streams and stages, as declared at the top level of a job file.
 
@@ -269,6 +280,10 @@ class Job:
         """The stages in the order of the chain. Raises BadGraph."""
         declared = {each.stage.name: each for each in self.stages}
         return [declared[stage.name] for stage in chain(self.graph())]
+
+    def description(self) -> JobDescription:
+        """Raises BadGraph."""
+        return JobDescription(self.name, tuple(each.stage for each in self.chain()), self.code, self.directory)
 
     def graph(self) -> Graph:
         """Raises BadGraph when a name is declared twice."""

@@ -48,7 +48,7 @@ from sluice.core.leases.lease import ContainerLease
 from sluice.core.snapshots.snapshot import BlobStoreName
 from sluice.deploy import check_job
 from sluice.disks import LocalDisks
-from sluice.job import Job
+from sluice.job import JobDescription
 from sluice.randomness import fraction
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
@@ -76,7 +76,7 @@ class Agent:
 
     def __init__(
         self,
-        job: Job,
+        job: JobDescription,
         settings: ContainerSettings,
         coordinator: AgentClient,
         clock: Clock,
@@ -373,6 +373,7 @@ class Agent:
             new_aligner=self._new_aligner(run),
             new_backup=lambda start: Backup(self._backups, start),
             new_watermarks=self._new_watermarks(run),
+            job_directory=self._job.directory,
             log_place=self._settings.log_place,
             disks=LocalDisks(self._settings.disks, self._settings.disk_thresholds),
             check_lease=self._lifecycle.check_lease,

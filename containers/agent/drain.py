@@ -27,7 +27,7 @@ from sluice.core.drain import Mode, Phase
 from sluice.core.errors import Unavailable
 from sluice.core.ids import RunId, Ssp, StageName
 from sluice.core.snapshots.snapshot import CommitId
-from sluice.job import Job
+from sluice.job import JobDescription
 from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
 from sluice.wire import runs as wire_runs
@@ -101,7 +101,7 @@ class DrainParticipant:
 
     def __init__(
         self,
-        job: Job,
+        job: JobDescription,
         coordinator: AgentClient,
         run_id: RunId,
         state: StateContext,
@@ -384,10 +384,9 @@ def _part_of(drain: Drain, name: str, stage: Stage) -> AbstractContextManager[No
     return tracing.part_of(tracing.drain_subject(drain.uuid), name, task=stage.start.task, stage=stage.start.stage.name)
 
 
-def _feeders(job: Job) -> Mapping[StageName, Collection[StageName]]:
+def _feeders(job: JobDescription) -> Mapping[StageName, Collection[StageName]]:
     """Stage -> the stages that write what it reads."""
-    stages = [each.stage for each in job.stages]
-    return {stage.name: {other.name for other in stages if not set(other.writes).isdisjoint(stage.reads)} for stage in stages}
+    return {stage.name: {other.name for other in job.stages if not set(other.writes).isdisjoint(stage.reads)} for stage in job.stages}
 
 
 def _flushed_in(detail: wire_drains.DrainDetail) -> frozenset[str] | None:

@@ -7,7 +7,6 @@ the user wrote.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -181,12 +180,6 @@ def headline(text: str, job_directory: Path | None) -> str:
             return f"{own[-1].file}:{own[-1].line} in {own[-1].function}: {each.error}"[:LONGEST_LINE]
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no error was given")
     return (tracebacks[-1].error if tracebacks else first)[:LONGEST_LINE]
-
-
-def job_directory() -> Path | None:
-    """The directory of the job file that this process has loaded."""
-    file = getattr(sys.modules.get("sluice_job"), "__file__", None)
-    return Path(file).parent if file else None
 
 
 def _is_own(frame: _Frame, directory: Path | None) -> bool:

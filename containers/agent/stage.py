@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from traceback import format_exception
 from typing import Any
 
 from containers.agent.alignment import Aligner
 from containers.agent.async_engine import AsyncEngine
-from containers.agent.failures import Failures, RestartPolicy, StageFailed, StageFailure, check_state_fits, headline, job_directory
+from containers.agent.failures import Failures, RestartPolicy, StageFailed, StageFailure, check_state_fits, headline
 from containers.agent.metrics import Meter
 from containers.agent.progress import FailureReport, ProgressReport, ProgressReporter
 from containers.agent.watermarks import StageWatermarks
@@ -45,7 +46,8 @@ class StageRunner:
     batch that fails again with the same error is tried only once more.
 
     `on_started` is called each time the query has started, `on_failure` each time it has failed. `disks`: the disks to check for a lack of
-    room after a failure. `check_lease` is called with the error first, and raises LeaseLost if the lease has expired."""
+    room after a failure. `check_lease` is called with the error first, and raises LeaseLost if the lease has expired. `job_directory`: that
+    of the user's code, whose lines errors name."""
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class StageRunner:
         on_failure: Callable[[StageFailure], None] = lambda failure: None,
         disks: LocalDisks = NO_DISKS,
         check_lease: Callable[[object], None] = lambda error: None,
+        job_directory: Path | None = None,
     ) -> None:
         self.start = start
         self.restarts = 0
@@ -68,6 +71,7 @@ class StageRunner:
         self._on_failure = on_failure
         self._disks = disks
         self._check_lease = check_lease
+        self._job_directory = job_directory
         self._token = ""
         """That of the query; "" while there is none."""
         self._starting: asyncio.Future[str] | None = None
@@ -151,7 +155,7 @@ class StageRunner:
 
     def _after_failure(self, error: str) -> timedelta:
         """The pause before the next attempt. Raises StageFailed, StateIncompatible and LeaseLost."""
-        line = headline(error, job_directory())
+        line = headline(error, self._job_directory)
         self._check_lease(line)
         if self._disks.explain(error):
             return self._after_full_disk(line, error)
@@ -212,7 +216,8 @@ class StageRunner:
 class StageContext:
     """What the stages of a container share. `new_aligner`: None for a stage that is not aligned; `new_backup`: None in a run without
     backups; `new_watermarks`: None for a stage that neither writes nor reads an intermediate stream; `trigger`: the shortest time from one
-    batch to the next; `log_place`: where the container's log is, "" if that is not known; `disks` and `check_lease`: see `StageRunner`."""
+    batch to the next; `log_place`: where the container's log is, "" if that is not known; `disks`, `check_lease` and `job_directory`: see
+    `StageRunner`."""
 
     policy: RestartPolicy
     trigger: timedelta
@@ -221,6 +226,7 @@ class StageContext:
     new_aligner: Callable[[StageStart], Aligner | None]
     new_backup: Callable[[StageStart], Backup | None]
     new_watermarks: Callable[[StageStart], StageWatermarks | None] = lambda start: None
+    job_directory: Path | None = None
     log_place: str = ""
     disks: LocalDisks = NO_DISKS
     check_lease: Callable[[object], None] = lambda error: None
@@ -312,7 +318,15 @@ class Stage:
             start = self.start if self.aligner is None else replace(self.start, asks=True)
             context = self._context
             self.runner = StageRunner(
-                self._engine, start, context.policy, context.clock, self._on_started, self.failed, context.disks, context.check_lease
+                self._engine,
+                start,
+                context.policy,
+                context.clock,
+                self._on_started,
+                self.failed,
+                context.disks,
+                context.check_lease,
+                context.job_directory,
             )
         if self.aligner is not None:
             self.aligner.close()

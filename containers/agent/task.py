@@ -18,7 +18,7 @@ from sluice.client.agents import AgentClient
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, TaskName
 from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
-from sluice.job import Job
+from sluice.job import JobDescription
 from sluice.logconfig import about
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
@@ -40,7 +40,7 @@ class TaskContext:
     """What the tasks of a container share. `stop_timeout`: how long a stop waits for running batches."""
 
     lifecycle: ContainerLifecycle
-    job: Job
+    job: JobDescription
     coordinator: AgentClient
     run: wire_runs.BasicRun
     execution_id: ExecutionContainerId
@@ -221,12 +221,12 @@ class AssignedTask:
                     log.info("task %s is released", self.task)
 
 
-def stage_starts(job: Job, run: wire_runs.BasicRun, task: TaskName, acquired: wire_agents.AcquireReply) -> Sequence[StageStart]:
+def stage_starts(job: JobDescription, run: wire_runs.BasicRun, task: TaskName, acquired: wire_agents.AcquireReply) -> Sequence[StageStart]:
     """How each stage starts, in the order of the chain."""
     by_name: dict[str, wire_agents.StageStart] = {stage.stage: stage for stage in acquired.stages}
     return [
         StageStart(
-            stage=declared.stage,
+            stage=stage,
             task=task,
             generation=Generation(acquired.generation),
             lineage=Lineage(found.lineage),
@@ -239,8 +239,8 @@ def stage_starts(job: Job, run: wire_runs.BasicRun, task: TaskName, acquired: wi
             continuation=acquired.continuation,
             snapshot=None if found.snapshot is None else _snapshot(found.snapshot),
         )
-        for declared in job.chain()
-        if (found := by_name.get(declared.stage.name)) is not None
+        for stage in job.stages
+        if (found := by_name.get(stage.name)) is not None
     ]
 
 

@@ -220,7 +220,9 @@ async def test_a_replacement_that_starts_while_a_coordinator_is_frozen_serves_it
         run_id = RunId(await deployed(address, config={"backup.stores": "", "restore.from": ""}))
         engine, renewed, lost = FakeEngine(), asyncio.Queue[Instant](), list[str]()
         settings = ContainerSettings(coordinator_url=address.url, run_id=run_id, processor_id="0", home=tmp_path / "c1")
-        agent = Agent(job, settings, AgentClient(address.url), SystemClock(), lambda run: engine, renewed.put_nowait, lost.append)
+        agent = Agent(
+            job.description(), settings, AgentClient(address.url), SystemClock(), lambda run: engine, renewed.put_nowait, lost.append
+        )
         life = asyncio.create_task(agent.run())
         query = await engine.started()
         in_use = await asyncio.to_thread(refused, "--home", str(two), "--port", "0", "--database-url", url)

@@ -553,7 +553,7 @@ class World:
 
         client = Client("http://c", Way(self.network, slot.machine), token=lambda: self.tokens.get("containers", ""))
         agent = Agent(
-            self.job(slot.version, slot.build),
+            self.job(slot.version, slot.build).description(),
             settings,
             client,
             clock,

@@ -207,7 +207,7 @@ class Place:
         lost: list[str] = []
         renewed: list[Instant] = []
         agent = Agent(
-            job or two_stages(),
+            (job or two_stages()).description(),
             ContainerSettings(**given),
             AgentClient("http://c", there),
             clock or LoopClock(),

@@ -403,7 +403,7 @@ class Checks:
 
     async def _check_old(self, former: RunId) -> None:
         if self._old is not None:
-            check_job(self._old, await self._client.run(former))
+            check_job(self._old.description(), await self._client.run(former))
 
     async def plan(self, seen: UpgradeStatus, request: wire_runs.RunRequest) -> UpgradeReply:
         options, step = self._options, self.next(seen, acted=False)
