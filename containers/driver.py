@@ -23,7 +23,7 @@ from typing import NoReturn
 from containers import scratch
 from containers.agent.agent import Agent
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, ExitReason, exit_code_of
-from containers.engine import Engine
+from containers.engine import Bound, Engine, RunOfJob
 from containers.settings import ContainerSettings, read_container_settings
 from containers.start_times import Part, StartTimes, process_began
 from sluice import logconfig, tracing
@@ -32,7 +32,7 @@ from sluice.clock import SystemClock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import Instant, JobName, StreamId
 from sluice.installed_spark import checked_spark
-from sluice.job import Job, load_job
+from sluice.job import JobDescription, load_job
 from sluice.wire import runs as wire_runs
 
 log = logging.getLogger("sluice")
@@ -109,10 +109,16 @@ def run_in_thread(name: str, work: Callable[[], None]) -> None:
 class Driver:
     """Runs the agent on a thread of its own, and passes signals to it."""
 
-    def __init__(self, job: Job, settings: ContainerSettings, times: StartTimes, on_slot: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        job: JobDescription,
+        settings: ContainerSettings,
+        on_slot: Callable[[str], None],
+        make_engine: Callable[[wire_runs.BasicRun], Engine],
+    ) -> None:
         """`on_slot` is called with the slot that a spare takes."""
         self._on_slot = on_slot
-        self._times = times
+        self._make_engine = make_engine
         self._job = job
         self._settings = settings
         self._agent: Agent | None = None
@@ -137,6 +143,12 @@ class Driver:
         if self._loop is not None and self._agent is not None:
             self._loop.call_soon_threadsafe(self._agent.stop_requested)
 
+    def driver_ended(self, reason: str) -> None:
+        """The process of Spark has ended, if it is another one. Any thread."""
+        if self._loop is not None and self._agent is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._agent.driver_ended, reason)
+
     def _on_lease_lost(self, reason: str) -> None:
         """End this process immediately. Its JVM ends with it, and the watchdog kills what is left."""
         self._watchdog.exiting(ExitReason(EXIT_LEASE_LOST, reason))
@@ -157,7 +169,7 @@ class Driver:
         coordinator = AgentClient(self._settings.coordinator_url)
         try:
             self._agent = Agent(
-                self._job.description(),
+                self._job,
                 self._settings,
                 coordinator,
                 SystemClock(),
@@ -183,17 +195,10 @@ class Driver:
         log.warning("the watchdog has ended: stopping, because nothing would kill this process when its lease expires")
         self._stop()
 
-    def _make_engine(self, run: wire_runs.BasicRun) -> Engine:
-        """Raises PySparkMissing, SparkUnsupported."""
-        self._times.ended(Part.COORDINATOR)
-        checked_spark(os.environ)
-        from containers.spark.engine import SparkEngine
-        from containers.spark.task import Bound
 
-        streams = {
-            each.name: Bound(StreamId(each.system, each.stream), each.role == "intermediate", each.partitions) for each in run.streams
-        }
-        return SparkEngine(self._job, self._settings, streams, run.systems, run.config, SystemClock(), self._times)
+def run_of_job(run: wire_runs.BasicRun) -> RunOfJob:
+    streams = {each.name: Bound(StreamId(each.system, each.stream), each.role == "intermediate", each.partitions) for each in run.streams}
+    return RunOfJob(streams, run.systems, run.config)
 
 
 def main(job_file: Path) -> int:
@@ -221,7 +226,15 @@ def main(job_file: Path) -> int:
         stamp.fields.update(processor=slot)
         times.ended(Part.SLOT)
 
-    reason = Driver(job, settings, times, on_slot).run()
+    def make_engine(run: wire_runs.BasicRun) -> Engine:
+        """Raises PySparkMissing, SparkUnsupported."""
+        times.ended(Part.COORDINATOR)
+        checked_spark(os.environ)
+        from containers.spark.engine import SparkEngine
+
+        return SparkEngine(job, settings, run_of_job(run), clock, times)
+
+    reason = Driver(job.description(), settings, on_slot, make_engine).run()
     (log.info if reason.exit_code == 0 else log.error)("exit %d: %s", reason.exit_code, reason.reason)
     return reason.exit_code
 
@@ -237,7 +250,11 @@ def _claim_scratch(settings: ContainerSettings) -> None:
 
 def run_and_exit(job_file: Path) -> NoReturn:
     """Run the container and end the process without waiting for user threads and the JVM's shutdown hooks: queries are stopped."""
-    code = main(job_file)
+    end_process(main(job_file))
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process without waiting for other threads."""
     tracing.shutdown()
     sys.stderr.flush()
     sys.stdout.flush()

@@ -25,6 +25,30 @@ it."""
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """A stream of the job, bound to a system. `partitions`: its number of partitions in the job model, None if that is not known."""
+
+    stream: StreamId
+    intermediate: bool
+    partitions: int | None = None
+
+    @property
+    def written_partitions(self) -> int | None:
+        """Write only the first so many partitions; None for all. No task reads the partitions that an intermediate stream gets later."""
+        return self.partitions if self.intermediate else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunOfJob:
+    """What an engine needs to know of a run. `streams`: by the job's names. `systems`: as the coordinator describes them. `config`: that of
+    the run."""
+
+    streams: Mapping[str, Bound]
+    systems: Mapping[str, Mapping[str, str]]
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class StageStart:
     """How a stage of a task starts, from the answer to the acquire of the task and from the preparation of the checkpoint. `reported`: the
     last batch that was reported to the coordinator; None if there is none. `starts`: the offsets at which a new checkpoint begins, of all

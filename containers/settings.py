@@ -48,6 +48,9 @@ class ContainerSettings(BaseSettings):
     sockets_dir: Path | None = Field(
         None, description="directory of the sockets between Spark and its Python workers; `sluice container` creates and deletes it"
     )
+    separate_driver: bool = Field(
+        False, description="run the agent in a process beside Spark's driver instead of in it; not complete yet, see decision 49"
+    )
     class_archive: bool = Field(True, description="start with the AppCDS archive that `sluice class-archive` created, if there is one")
     fork_python: bool = Field(True, description="fork Python processes of Spark with modules imported; with false each imports them itself")
     java_permissions: bool = Field(True, description="set permissions of checkpoint files without a process (chmod) for each file")

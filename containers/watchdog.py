@@ -40,6 +40,9 @@ DRIVER = (sys.executable, "-P", "-m", "containers.driver")
 """The command of the driver. Sluice starts every Python with `-P`: otherwise the working directory is first on the path, and files in it
 shadow Sluice. The variable PYTHONSAFEPATH would be inherited by processes that user code starts."""
 
+AGENT = (sys.executable, "-P", "-m", "containers.agent_process")
+"""The command of an agent that is not in the driver and starts it, in the same session."""
+
 
 class Watchdog:
     """One driver and its session. `driver` is its command, to which the job file is appended."""

@@ -118,6 +118,12 @@ class Agent:
                 self._queries.interrupt_batches()
         self._lifecycle.exit(ExitReason(EXIT_OK, "stop requested"))
 
+    def driver_ended(self, reason: str) -> None:
+        """Exit, because the driver has ended, and with it Spark."""
+        if self._queries is not None:
+            self._queries.driver_ended()
+        self._lifecycle.exit(ExitReason(EXIT_FAILED, reason))
+
     async def run(self) -> ExitReason:
         """Run until there is a reason to exit; the caller exits with its code."""
         report_exit = False

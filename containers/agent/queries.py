@@ -188,9 +188,13 @@ class Queries:
     async def until_spark_stops(self, within: timedelta) -> str:
         """Wait until Spark has not answered for `within`, or has ended. Returns the reason. After that, `stop` does not wait."""
         reason = await LivenessProbe(self.engine.check, within).run()
+        self.driver_ended()
+        return reason
+
+    def driver_ended(self) -> None:
+        """Spark has ended, or hangs. `stop` does not wait from now on."""
         self._deadline.spark_stopped = True
         self.interrupt_batches()
-        return reason
 
 
 # --- deadlines -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from containers.settings import read_container_settings
-from containers.watchdog import Watchdog
+from containers.watchdog import AGENT, DRIVER, Watchdog
 from sluice import logconfig
 from sluice.clock import SystemClock
 
@@ -31,4 +31,5 @@ def container(
     stamp = logconfig.configure(logconfig.read_log_settings())
     settings = read_container_settings()
     stamp.fields |= settings.log_fields
-    raise typer.Exit(asyncio.run(Watchdog(job_file, settings, SystemClock()).run()))
+    driver = AGENT if settings.separate_driver else DRIVER
+    raise typer.Exit(asyncio.run(Watchdog(job_file, settings, SystemClock(), driver).run()))

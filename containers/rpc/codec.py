@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from traceback import format_exception
 from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
@@ -56,6 +57,8 @@ def _class(hint: type) -> Codec:
         return Codec(dump_error, load_error)
     if issubclass(hint, Enum):
         return Codec(lambda value: value.value, hint)
+    if issubclass(hint, Path):
+        return Codec(str, Path)
     if issubclass(hint, datetime):
         return Codec(lambda value: value.isoformat(), datetime.fromisoformat)
     if issubclass(hint, timedelta):

@@ -6,20 +6,29 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from containers.engine import Callbacks, Engine, StageStart
+from containers.engine import Callbacks, Engine, RunOfJob, StageStart
 from containers.rpc.connection import Connection
 from containers.rpc.interface import agent_methods, driver_methods
 from sluice.core.watermarks import FeederProgress
+from sluice.job import JobDescription
+from sluice.logconfig import about
 
 
 class EngineServer:
     """Serves an engine to one agent. When the agent has ended, each thread of Spark that waits for it gets ConnectionLost, and `on_lost` is
-    called once, on a thread of the connection."""
+    called once, on a thread of the connection. `describe` and `make_engine` may raise; the agent gets the error."""
 
-    def __init__(self, engine: Engine, connected: socket.socket, on_lost: Callable[[], None] = lambda: None) -> None:
-        self._engine = engine
-        own: Mapping[str, Callable[..., Any]] = {"open": self._open, "start": self._start}
-        methods = {name: own[name] if name in own else getattr(engine, name) for name in driver_methods()}
+    def __init__(
+        self,
+        connected: socket.socket,
+        describe: Callable[[], JobDescription],
+        make_engine: Callable[[RunOfJob], Engine],
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._make_engine = make_engine
+        self._engine: Engine | None = None
+        own: Mapping[str, Callable[..., Any]] = {"describe": describe, "open": self._open, "start": self._start}
+        methods = {name: own[name] if name in own else self._method(name) for name in driver_methods()}
         self._connection = Connection(connected, agent_methods(), driver_methods(), methods, on_lost)
 
     def run(self) -> None:
@@ -30,7 +39,25 @@ class EngineServer:
         """End the connection. The engine is not closed."""
         self._connection.close()
 
-    def _open(self) -> None:
+    @property
+    def _opened(self) -> Engine:
+        assert self._engine is not None, "not opened"
+        return self._engine
+
+    def _method(self, name: str) -> Callable[..., Any]:
+        def call(*values: Any) -> Any:
+            match values:
+                case (StageStart(task=task, stage=stage, generation=generation), *_):
+                    with about(task=task, stage=stage.name, generation=generation):
+                        return getattr(self._opened, name)(*values)
+                case _:
+                    return getattr(self._opened, name)(*values)
+
+        return call
+
+    def _open(self, run: RunOfJob) -> None:
+        if self._engine is None:  # otherwise it could not be opened, because a disk was full
+            self._engine = self._make_engine(run)
         self._engine.open(Callbacks(**{name: self._callback(name, told=found.told) for name, found in agent_methods().items()}))
 
     def _callback(self, name: str, *, told: bool) -> Callable[..., Any]:
@@ -38,5 +65,5 @@ class EngineServer:
         return lambda *values: send(name, *values)
 
     def _start(self, start: StageStart) -> tuple[str, FeederProgress | None]:
-        token = self._engine.start(start)
-        return token, self._engine.progress(start.query)
+        with about(task=start.task, stage=start.stage.name, generation=start.generation):
+            return self._opened.start(start), self._opened.progress(start.query)

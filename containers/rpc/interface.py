@@ -12,13 +12,14 @@ from containers import engine as port
 from containers.engine import Callbacks, Engine
 from containers.rpc.connection import Interface, Signature
 from sluice.core.watermarks import FeederProgress
+from sluice.job import JobDescription
 
 TOLD = frozenset({"limit_watermark", "interrupt_batches", "on_batch", "on_end", "on_lease_lost", "on_idle"})
 """Methods that do not block and return nothing."""
 
 OF_ITS_OWN = frozenset({"open", "start", "progress"})
-"""Methods of the port that the socket has in another form: `open` without the callbacks, which are the methods of the agent's end; `start`
-with the progress after the start, so that `progress` needs no request."""
+"""Methods of the port that the socket has in another form: `open` with the run, and without the callbacks, which are the methods of the
+agent's end; `start` with the progress after the start, so that `progress` needs no request."""
 
 
 @cache
@@ -26,7 +27,8 @@ def driver_methods() -> Interface:
     """What the agent calls."""
     names = [name for name, found in vars(Engine).items() if callable(found) and not name.startswith("_") and name not in OF_ITS_OWN]
     own = {
-        "open": Signature.of((), None),
+        "describe": Signature.of((), JobDescription),
+        "open": Signature.of((port.RunOfJob,), None),
         "start": Signature.of((port.StageStart,), tuple[str, FeederProgress | None]),
     }
     return own | {name: _method(name) for name in names}

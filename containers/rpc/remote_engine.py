@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from containers.engine import Batch, Callbacks, Emptied, JvmUsage, Kept, StageStart
+from containers.engine import Batch, Callbacks, Emptied, JvmUsage, Kept, RunOfJob, StageStart
 from containers.rpc.connection import Connection
 from containers.rpc.interface import agent_methods, driver_methods
 from sluice.core.ids import Ssp, StreamId
 from sluice.core.watermarks import FeederProgress, WatermarkStep
+from sluice.job import JobDescription
 
 
 class RemoteEngine:
@@ -19,29 +20,45 @@ class RemoteEngine:
     driver has ended or the engine was closed, on a thread of the connection."""
 
     def __init__(self, connected: socket.socket, on_lost: Callable[[], None] = lambda: None) -> None:
-        self._connected = connected
-        self._on_lost = on_lost
-        self._connection: Connection | None = None
+        self._callbacks: Callbacks | None = None
+        self._run = RunOfJob({}, {}, {})
         self._progress: dict[str, FeederProgress | None] = {}
-
-    def open(self, callbacks: Callbacks) -> None:
-        def on_batch(batch: Batch) -> None:
-            if batch.query in self._progress and batch.progress is not None:
-                self._progress[batch.query] = batch.progress
-            callbacks.on_batch(batch)
-
-        methods = {name: getattr(callbacks, name) for name in agent_methods()} | {"on_batch": on_batch}
-        self._connection = Connection(self._connected, driver_methods(), agent_methods(), methods, self._on_lost)
+        methods = {name: self._callback(name) for name in agent_methods()} | {"on_batch": self._on_batch}
+        self._connection = Connection(connected, driver_methods(), agent_methods(), methods, on_lost)
         self._connection.start()
-        self._call("open")
+
+    def _callback(self, name: str) -> Callable[..., Any]:
+        def call(*values: Any) -> Any:
+            return getattr(self._opened, name)(*values)
+
+        return call
+
+    @property
+    def _opened(self) -> Callbacks:
+        assert self._callbacks is not None, "not opened"
+        return self._callbacks
+
+    def _on_batch(self, batch: Batch) -> None:
+        if batch.query in self._progress and batch.progress is not None:
+            self._progress[batch.query] = batch.progress
+        self._opened.on_batch(batch)
 
     def _call(self, method: str, *values: Any) -> Any:
-        assert self._connection is not None, "not opened"
         return self._connection.call(method, *values)
 
-    def _tell(self, method: str, *values: Any) -> None:
-        if self._connection is not None:
-            self._connection.tell(method, *values)
+    def describe(self) -> JobDescription:
+        """The job whose file the driver has loaded. Raises BadJobFile, PySparkMissing."""
+        found: JobDescription = self._call("describe")
+        return found
+
+    def of_run(self, run: RunOfJob) -> RemoteEngine:
+        """This engine, which `open` opens for the run."""
+        self._run = run
+        return self
+
+    def open(self, callbacks: Callbacks) -> None:
+        self._callbacks = callbacks
+        self._call("open", self._run)
 
     def warm_up(self) -> None:
         self._call("warm_up")
@@ -55,7 +72,7 @@ class RemoteEngine:
         return bool(self._call("stop", token, deadline))
 
     def interrupt_batches(self) -> None:
-        self._tell("interrupt_batches")
+        self._connection.tell("interrupt_batches")
 
     def pause(self, token: str, deadline: timedelta) -> bool:
         return bool(self._call("pause", token, deadline))
@@ -75,7 +92,7 @@ class RemoteEngine:
         return found
 
     def limit_watermark(self, query: str, steps: Mapping[StreamId, Sequence[WatermarkStep]] | None) -> None:
-        self._tell("limit_watermark", query, steps)
+        self._connection.tell("limit_watermark", query, steps)
 
     def keep(self, start: StageStart, ends: Mapping[Ssp, int]) -> Kept:
         found: Kept = self._call("keep", start, ends)
@@ -95,6 +112,5 @@ class RemoteEngine:
 
     def close(self) -> None:
         """Close the engine in the other process, and the connection to it."""
-        if self._connection is not None:
-            self._connection.call("close")
-            self._connection.close()
+        self._call("close")
+        self._connection.close()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.engine import STARTING, Batch, Callbacks, Emptied, JvmUsage, Kept, StageStart
+from containers.engine import STARTING, Batch, Callbacks, Emptied, JvmUsage, Kept, RunOfJob, StageStart
 from containers.errors import CheckpointUnreadable, OperatorsDiffer, StateNotLocal
 from containers.secrets import resolve_secrets
 from containers.settings import ContainerSettings
@@ -39,8 +39,8 @@ from containers.spark.replay import Replay
 from containers.spark.session import Session, pickle_by_value
 from containers.spark.start.small_job import run_small_job
 from containers.spark.systems.port import Grant, TaskSystem
-from containers.spark.systems.registry import Connections, EndsOfSystems, task_systems
-from containers.spark.task import Bound, StageTask
+from containers.spark.systems.registry import EndsOfSystems, task_systems
+from containers.spark.task import StageTask
 from containers.spark.watermark import Capping, WatermarkGate
 from containers.start_times import Part, StartTimes
 from containers.state.checkpoint import Checkpoints, PlannedBatches, check_not_emptied, inspect, planned_batches
@@ -88,19 +88,16 @@ class SparkEngine:
         self,
         job: Job,
         settings: ContainerSettings,
-        streams: Mapping[str, Bound],
-        connections: Connections,
-        config: Mapping[str, str],
+        run: RunOfJob,
         clock: Clock,
         times: StartTimes,
     ) -> None:
-        """`streams` are those of the run by name, `connections` its systems as the coordinator describes them, `config` that of the run.
-        `times` gets the parts of the start."""
+        """`times` gets the parts of the start."""
         self._job = job
         self._settings = settings
-        self._streams = streams
-        self._connections = connections
-        self._config = resolve_secrets(config, os.environ, settings.secrets_dir)
+        self._streams = run.streams
+        self._connections = run.systems
+        self._config = resolve_secrets(run.config, os.environ, settings.secrets_dir)
         self._clock = clock
         self._times = times
         self._checkpoints = Checkpoints(settings.state_directory, job.name)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from containers.engine import Callbacks, Writes
+from containers.engine import Bound, Callbacks, Writes
 from containers.spark.systems.port import Grant, TaskSystem
 from containers.state.checkpoint import PlannedBatches
 from containers.state.offsets.offsetlog import from_micros
@@ -52,20 +51,6 @@ def event_time_of(named: str) -> Column:
     text = F.get_json_object(F.col("value").cast("string"), f"$.{named}")
     seconds = text.try_cast("double")
     return F.coalesce((seconds * 1_000_000).cast("long"), F.unix_micros(text.try_cast("timestamp")))
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A stream of the job, bound to a system. `partitions`: its number of partitions in the job model, None if that is not known."""
-
-    stream: StreamId
-    intermediate: bool
-    partitions: int | None = None
-
-    @property
-    def written_partitions(self) -> int | None:
-        """Write only the first so many partitions; None for all. No task reads the partitions that an intermediate stream gets later."""
-        return self.partitions if self.intermediate else None
 
 
 class StageTask:

@@ -69,18 +69,32 @@ def kept(scene: Stage) -> list[int]:
         return sorted(int(row[0]) for row in sink.execute("select v from rows"))
 
 
-@pytest.mark.long  # as test_kafka.py, and tests/spark/test_log_on_spark.py and test_sinks.py
-@pytest.mark.parametrize(("seed", "interval"), [(1, "1"), (2, "0")])
-def test_killed_containers_whose_disks_are_wiped_write_everything_exactly_once(scene: Stage, seed: int, interval: str) -> None:
+LONG = pytest.mark.long  # as test_kafka.py, and tests/spark/test_log_on_spark.py and test_sinks.py
+
+
+@pytest.mark.parametrize(
+    ("seed", "interval", "rounds", "separate"),
+    [
+        pytest.param(1, "1", ROUNDS, False, marks=LONG),
+        pytest.param(2, "0", ROUNDS, False, marks=LONG),
+        pytest.param(3, "1", ROUNDS, True, marks=LONG),
+        (4, "0", 1, True),
+    ],
+)
+def test_killed_containers_whose_disks_are_wiped_write_everything_exactly_once(
+    scene: Stage, seed: int, interval: str, rounds: int, separate: bool
+) -> None:
+    """`separate`: the agent has a process of its own, which is killed. Its driver must end with it."""
     chance = random.Random(seed)
     settings: dict[str, Any] = {
         "SLUICE_COMMIT_INTERVAL_SECONDS": interval,
         "SLUICE_MAX_REPLAY": "4",
         "SLUICE_TRIGGER_SECONDS": "0.2",
         "SLUICE_MAX_ROWS": "40",
+        "SLUICE_SEPARATE_DRIVER": str(separate),
     }
     _, watchdog = scene.start_container(**settings)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         fed = scene.written()
         scene.feed(300)
         goal = fed + chance.randrange(20, 280)
@@ -91,7 +105,7 @@ def test_killed_containers_whose_disks_are_wiped_write_everything_exactly_once(s
     scene.feed_again(0, 200)  # a stage that had lost its state would write these again
     scene.feed(50)
     scene.await_all_written()
-    numbers = list(range(ROUNDS * 300 + 50))
+    numbers = list(range(rounds * 300 + 50))
     wanted = sorted([*numbers, *range(200)])
     wait_for("all of them in the user's own sink", lambda: len(kept(scene)) >= len(wanted))  # a stop starts no new batch
     assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202

@@ -16,11 +16,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from containers.engine import Bound
 from containers.spark.query import start_query, stop_between_batches
 from containers.spark.systems.kafka import KafkaTaskSystem
 from containers.spark.systems.log import LogTaskSystem
 from containers.spark.systems.port import Grant, TaskSystem
-from containers.spark.task import Bound, StageTask
+from containers.spark.task import StageTask
 from containers.state.checkpoint import Checkpoints
 from examples.harness.topics import Topics
 from sluice.clock import SystemClock

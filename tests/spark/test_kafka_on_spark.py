@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.engine import Writes
+from containers.engine import Bound, Writes
 from containers.spark.flush import Flusher
 from containers.spark.gate import pause
 from containers.spark.query import start_query, stop_between_batches
@@ -38,7 +38,7 @@ from containers.spark.systems.kafka_markers import BATCH_HEADER, MarkerMissing
 from containers.spark.systems.kafka_transactions import RENEW_AFTER, KafkaClients, ProducerFenced
 from containers.spark.systems.port import Grant
 from containers.spark.systems.row_transfer import FEW_BYTES, FEW_ROWS, Resources, TransferFailed, collect_few, transfer
-from containers.spark.task import Bound, StageTask
+from containers.spark.task import StageTask
 from containers.state.checkpoint import Checkpoints, planned_batches
 from containers.state.offsets.offsetlog import positions_of
 from examples.harness.topics import Topics, topic_partition_of

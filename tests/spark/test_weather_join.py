@@ -7,9 +7,10 @@ from datetime import timedelta
 
 import pytest
 
+from containers.engine import Bound
 from containers.spark.systems.log import LogTaskSystem
 from containers.spark.systems.port import Grant
-from containers.spark.task import Bound, StageTask
+from containers.spark.task import StageTask
 from examples.flights.data import YEAR_STARTS, Flight
 from examples.flights.data import encode as encode_flight
 from examples.weather import job

@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from containers.engine import Bound
 from containers.spark.query import start_query, stop_between_batches
 from containers.spark.systems.log import LogTaskSystem
 from containers.spark.systems.port import Grant
-from containers.spark.task import Bound, StageTask
+from containers.spark.task import StageTask
 from containers.state.checkpoint import Checkpoints
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName

@@ -15,6 +15,7 @@ from containers.rpc.connection import ConnectionLost
 from containers.rpc.engine_server import EngineServer
 from containers.rpc.remote_engine import RemoteEngine
 from tests.contracts.engine import EngineContract, Scene
+from tests.support.agents import two_stages
 from tests.support.engines import FakeEngine
 
 
@@ -25,6 +26,9 @@ class TestFakeEngine(EngineContract):
         made = Scene(fake, fake)
         await made.on_thread(lambda engine: engine.open(made.callbacks()))
         return made
+
+
+JOB = two_stages()
 
 
 class Remote(Scene):
@@ -43,7 +47,7 @@ async def remote() -> AsyncIterator[Remote]:
     fake = FakeEngine()
     made = Remote(RemoteEngine(ours, lambda: lost.append("driver")), fake)
     made.ours, made.theirs, made.lost = ours, theirs, lost
-    made.server = EngineServer(fake, theirs, lambda: lost.append("agent"))
+    made.server = EngineServer(theirs, JOB.description, lambda run: fake, lambda: lost.append("agent"))
     made.server.run()
     await made.on_thread(lambda engine: engine.open(made.callbacks()))
     yield made
@@ -56,6 +60,10 @@ class TestRemoteEngine(EngineContract):
     @pytest.fixture
     def scene(self, remote: Remote) -> Scene:
         return remote
+
+    async def test_the_job_is_described(self, remote: Remote) -> None:
+        assert isinstance(remote.engine, RemoteEngine)
+        assert await asyncio.to_thread(remote.engine.describe) == JOB.description()
 
     async def test_an_error_of_user_code_keeps_its_trace(self, remote: Remote) -> None:
         def fails(start: StageStart) -> None:
