@@ -139,6 +139,8 @@ REMEDIES: Mapping[str, str] = {
     "DiskFull": "Free space. The container continues by itself.",
     "SparkNotStarted": "Check Java, the master's address and the Spark settings: `sluice doctor`.",
     "ExecutorsMissing": "Free cores in the cluster, or lower `spark.cores.max`.",
+    "ConnectionLost": "Read the container's log: the agent or the driver has ended, or was killed. The container is started again.",
+    "OtherVersion": "Install the same version of Sluice for the agent and for the driver, and start the container again.",
     "SparkStopped": "Read the container's log: out of memory, a killed JVM, a lost master.",
     "OffsetsTrimmed": "Raise the retention of the stream, and deploy with an explicit start.",
     "CheckpointUnreadable": "Restore a snapshot: see [restore](../howto/restore.md).",
