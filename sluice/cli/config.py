@@ -90,7 +90,15 @@ def show(
 
 
 OTHERS = (
-    *(CONFIG_FILE, "SLUICE_JARS_DIR", "SLUICE_IVY_SETTINGS", "SLUICE_STOP_WITH_STDIN", "SLUICE_WATCHDOG_FD", "SLUICE_EXEC_SOCKET"),
+    *(
+        CONFIG_FILE,
+        "SLUICE_JARS_DIR",
+        "SLUICE_IVY_SETTINGS",
+        "SLUICE_STOP_WITH_STDIN",
+        "SLUICE_WATCHDOG_FD",
+        "SLUICE_AGENT_FD",
+        "SLUICE_EXEC_SOCKET",
+    ),
     *("SLUICE_WITHOUT_COORDINATOR", "SLUICE_JOB", "SLUICE_GENERATION", "SLUICE_EPOCH"),
 )
 """Variables that are no settings: where to find files, and what Sluice tells its child processes."""

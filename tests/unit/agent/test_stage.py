@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -47,13 +46,25 @@ class Bench:
     """A stage runner with a fake engine and a fake clock."""
 
     def __init__(
-        self, policy: RestartPolicy, engine: FakeEngine | None = None, check_lease: Callable[[object], None] = lambda error: None
+        self,
+        policy: RestartPolicy,
+        engine: FakeEngine | None = None,
+        check_lease: Callable[[object], None] = lambda error: None,
+        job_directory: Path | None = None,
     ) -> None:
         self.clock = FakeClock()
         self.engine = engine or FakeEngine()
         self.on_loop = AsyncEngine(self.engine)
         self.failures: list[StageFailure] = []
-        self.runner = StageRunner(self.on_loop, START, policy, self.clock, on_failure=self.failures.append, check_lease=check_lease)
+        self.runner = StageRunner(
+            self.on_loop,
+            START,
+            policy,
+            self.clock,
+            on_failure=self.failures.append,
+            check_lease=check_lease,
+            job_directory=job_directory,
+        )
 
     def runs(self) -> asyncio.Task[None]:
         async def run() -> None:
@@ -157,14 +168,12 @@ async def test_a_query_that_does_not_start_is_counted_and_reported_in_the_same_w
     assert len(bench.engine.tries) == 3
 
 
-async def test_an_error_of_a_stage_function_begins_with_its_line_of_the_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_of_a_stage_function_begins_with_its_line_of_the_job_file(tmp_path: Path) -> None:
     file = tmp_path / "job.py"
     file.write_text("def hourly(task):\n    int('carrier')\n")
     module = ModuleType("sluice_job")
-    module.__file__ = str(file)
-    monkeypatch.setitem(sys.modules, "sluice_job", module)
     exec(compile(file.read_text(), str(file), "exec"), vars(module))
-    bench = Bench(RestartPolicy(0, TINY), FakeEngine(on_start=module.hourly))
+    bench = Bench(RestartPolicy(0, TINY), FakeEngine(on_start=module.hourly), job_directory=tmp_path)
     with pytest.raises(StageFailed, match=f"^{file}:2 in hourly: ValueError: invalid literal"):
         await soon(bench.runs())
 
