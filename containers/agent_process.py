@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 
 from containers.agent.lifecycle import ExitReason, exit_code_of
-from containers.driver import WATCHDOG_FD, Driver, WatchdogPipe, end_process, run_of_job
+from containers.driver import WATCHDOG_FD, AgentThread, WatchdogPipe, end_process, run_of_job
 from containers.errors import signal_name
 from containers.rpc.remote_engine import RemoteEngine
 from containers.settings import ContainerSettings, read_container_settings
@@ -56,7 +56,7 @@ def main(job_file: Path) -> int:
         watchdog.exiting(reason)
         return reason.exit_code
     stamp.fields["job"] = job.name
-    agent = Driver(job, settings, lambda slot: stamp.fields.update(processor=slot), lambda run: engine.of_run(run_of_job(run)))
+    agent = AgentThread(job, settings, lambda slot: stamp.fields.update(processor=slot), lambda run: engine.of_run(run_of_job(run)))
 
     def follow_driver() -> None:
         ended.wait()

@@ -106,7 +106,7 @@ def run_in_thread(name: str, work: Callable[[], None]) -> None:
         os.close(each)
 
 
-class Driver:
+class AgentThread:
     """Runs the agent on a thread of its own, and passes signals to it."""
 
     def __init__(
@@ -234,7 +234,7 @@ def main(job_file: Path) -> int:
 
         return SparkEngine(job, settings, run_of_job(run), clock, times)
 
-    reason = Driver(job.description(), settings, on_slot, make_engine).run()
+    reason = AgentThread(job.description(), settings, on_slot, make_engine).run()
     (log.info if reason.exit_code == 0 else log.error)("exit %d: %s", reason.exit_code, reason.reason)
     return reason.exit_code
 

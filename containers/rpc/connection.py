@@ -136,7 +136,7 @@ class Connection:
                     self._receive(json.loads(line))
         except OtherVersion as error:
             lost = error
-        except (OSError, ValueError) as error:
+        except Exception as error:  # a message that cannot be read must not leave threads that wait
             lost = ConnectionLost(f"the connection to the other process is lost: {error}")
         self._lost = lost
         with suppress(OSError):
@@ -146,10 +146,12 @@ class Connection:
                 answer.set_exception(lost)
         self._on_lost()
 
-    def _check_version(self, first: Mapping[str, Any]) -> None:
-        """Raises OtherVersion, and ConnectionLost if the other end has closed the connection before its first message."""
+    def _check_version(self, first: Any) -> None:
+        """Raises OtherVersion; OSError and ValueError if the first message of the other end is missing or another one."""
         if not first:
             raise OSError("it was closed")
+        if not isinstance(first, dict) or "version" not in first:
+            raise ValueError(f"no version: {json.dumps(first):.100}")
         if first.get("version") != self._version:
             raise OtherVersion(
                 f"this process is of version {self._version}, and the other one of {first.get('version')}: install one version in both"

@@ -92,6 +92,18 @@ def test_what_cannot_be_read_ends_the_connection(pair: tuple[socket.socket, sock
     theirs.close()
 
 
+@pytest.mark.parametrize("first", [b"", b"[]\n", b"{}\n", b"GET / HTTP/1.1\n"], ids=["nothing", "list", "nameless", "HTTP"])
+def test_without_a_version_nothing_is_served(pair: tuple[socket.socket, socket.socket], first: bytes) -> None:
+    lost = threading.Event()
+    theirs = Connection(pair[1], {}, METHODS, {"double": double, "size": len}, lost.set, own_version="1.0")
+    theirs.start()
+    pair[0].sendall(first + b'{"call": "double", "id": 1, "with": [4]}\n')
+    pair[0].shutdown(socket.SHUT_WR)
+    assert lost.wait(600)
+    theirs.close()
+    assert b"result" not in pair[0].recv(4096)
+
+
 def test_a_call_after_the_end_is_refused(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = caller(pair[0]), server(pair[1])
     ours.close()
