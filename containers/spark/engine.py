@@ -72,6 +72,7 @@ class StageQuery:
 
     reads: Sequence[StreamId] = ()
     query: StreamingQuery | None = None
+    token: str = ""
     task: StageTask | None = None
     operators: Sequence[Operator] | None = None
     paused: PausedQuery | None = None
@@ -272,10 +273,10 @@ class SparkEngine:
             last.append(lambda execution: WatermarkGate(self._opened.spark, execution, capping))
         query = self._gated.start(start.query, start_it, first, last) if first or last else start_it()
         self._names[str(query.runId)] = start.query
-        known.query = query
+        known.query, known.token = query, str(query.runId)
         await_initialised(query, SOURCES_WITHIN)
         self._times.ended(Part.QUERY)
-        return str(query.runId)
+        return known.token
 
     def _caps(self, start: StageStart, task: StageTask, plan: LogicalPlan, directory: Path) -> StageCaps:
         known, bound = self._query(start), [self._streams[name] for name in start.stage.reads]
@@ -303,7 +304,9 @@ class SparkEngine:
         return None if known is None or known.caps is None else known.caps.progress
 
     def _of(self, token: str) -> tuple[StreamingQuery, StageQuery]:
-        return next((each.query, each) for each in self._queries.values() if each.query is not None and str(each.query.runId) == token)
+        known = next(each for each in list(self._queries.values()) if each.token == token)  # a copy: other queries may be starting
+        assert known.query is not None
+        return known.query, known
 
     def interrupt_batches(self) -> None:
         self._interrupted.set()
