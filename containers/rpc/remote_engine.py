@@ -39,7 +39,7 @@ class RemoteEngine:
         return self._callbacks
 
     def _on_batch(self, batch: Batch) -> None:
-        if batch.query in self._progress and batch.progress is not None:
+        if batch.progress is not None:
             self._progress[batch.query] = batch.progress
         self._opened.on_batch(batch)
 
@@ -64,8 +64,9 @@ class RemoteEngine:
         self._call("warm_up")
 
     def start(self, start: StageStart) -> str:
+        self._progress.pop(start.query, None)
         token, progress = self._call("start", start)
-        self._progress[start.query] = progress
+        self._progress.setdefault(start.query, progress)  # its first batch may have been reported before
         return str(token)
 
     def stop(self, token: str, deadline: timedelta) -> bool:

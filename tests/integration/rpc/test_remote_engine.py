@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from traceback import format_exception
 
 import pytest
@@ -14,7 +15,7 @@ from containers.rpc.codec import OtherProcessFailed
 from containers.rpc.connection import ConnectionLost
 from containers.rpc.engine_server import EngineServer
 from containers.rpc.remote_engine import RemoteEngine
-from tests.contracts.engine import EngineContract, Scene
+from tests.contracts.engine import BATCH, PROGRESS, EngineContract, Scene
 from tests.support.agents import two_stages
 from tests.support.engines import FakeEngine
 
@@ -64,6 +65,16 @@ class TestRemoteEngine(EngineContract):
     async def test_the_job_is_described(self, remote: Remote) -> None:
         assert isinstance(remote.engine, RemoteEngine)
         assert await asyncio.to_thread(remote.engine.describe) == JOB.description()
+
+    async def test_a_batch_that_is_reported_before_the_start_has_been_answered_counts(self, remote: Remote) -> None:
+        def commits(start: StageStart) -> None:
+            assert remote.fake._callbacks is not None
+            remote.fake._callbacks.on_batch(BATCH)
+
+        remote.fake.on_start = commits
+        remote.fake.progresses[BATCH.query] = replace(PROGRESS, event_time=None)  # as it was read before the batch
+        await remote.started()
+        assert remote.engine.progress(BATCH.query) == PROGRESS
 
     async def test_an_error_of_user_code_keeps_its_trace(self, remote: Remote) -> None:
         def fails(start: StageStart) -> None:
