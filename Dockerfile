@@ -31,10 +31,10 @@ WORKDIR /var/lib/sluice
 VOLUME /var/lib/sluice
 EXPOSE 8180
 
-# For the coordinator. A container has no port and has a watchdog: use --no-healthcheck.
+# For the coordinator. A container has no port, and ends by itself: use --no-healthcheck.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-P", "-c", "import http.client, os, ssl, sys; k = dict(context=ssl._create_unverified_context()) if os.environ.get('SLUICE_TLS_CERTIFICATE') else {}; c = (http.client.HTTPSConnection if k else http.client.HTTPConnection)('127.0.0.1', int(os.environ.get('SLUICE_PORT', '8180')), timeout=4, **k); c.request('GET', '/livez'); sys.exit(c.getresponse().status != 200)"]
 
-# tini reaps orphans, and sends SIGTERM to its child alone, so a container's watchdog can stop between batches.
+# tini reaps orphans, and sends SIGTERM to its child alone, so a container's agent can stop between batches.
 ENTRYPOINT ["tini", "--", "sluice"]
 CMD ["--help"]

@@ -1,7 +1,7 @@
 """The time from the kill of a container with 1 GiB of state to the first batch of its task on another container.
 
-There are two containers with one task each, on `local[1]`. The task of the second one has the state, and rows keep arriving for it. Its
-watchdog and all its processes get SIGKILL at once, as if the machine were lost. The coordinator gets no report; it waits for the end of the
+There are two containers with one task each, on `local[1]`. The task of the second one has the state, and rows keep arriving for it. All
+its processes get SIGKILL at once, as if the machine were lost. The coordinator gets no report; it waits for the end of the
 lease and the grace period before it reassigns the task. Measured is the time from the kill to the task's next batch, and the part of it
 after the reassignment:
 

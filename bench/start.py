@@ -1,8 +1,8 @@
 """Wall time and CPU time from the launch of a container to the output of its first batch, with and without the class archive of `sluice
 class-archive`, alternately; and the time from the end of a container to the output of the first batch of a spare one, which takes its slot.
 
-The parts of the start, with the archive, are those of the container's log (`docs/operating.md`). They begin with the driver's process,
-which the container's watchdog starts. The processes are not pinned to cores.
+The parts of the start, with the archive, are those of the container's log (`docs/operating.md`). They begin with the agent's process,
+which starts the driver. The processes are not pinned to cores.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ class JvmUsage:
 
 class Engine(Protocol):
     def open(self, callbacks: Callbacks) -> None:
-        """Start the session, which takes seconds. Called once, before all other methods."""
+        """Start the session, which takes seconds. Called once, before all other methods but `check`."""
         ...
 
     def warm_up(self) -> None:
@@ -273,8 +273,8 @@ class Engine(Protocol):
         ...
 
     def check(self) -> JvmUsage | None:
-        """Return once the JVM has answered, within milliseconds unless it hangs: what it uses, None if it does not say. Raises SparkStopped
-        if the session has ended. Thread-safe."""
+        """Return once the JVM has answered, within milliseconds unless it hangs: what it uses, None if it does not say or has not started.
+        Raises SparkStopped if the session has ended. Thread-safe; may be called before `open`."""
         ...
 
     def close(self) -> None: ...

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
-from containers.scratch import scratch_directory
+from containers.supervision.scratch import scratch_directory
 from sluice.client import RETRY_DELAY, urls_of
 from sluice.core.errors import BadSettings
 from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId
@@ -48,9 +48,6 @@ class ContainerSettings(BaseSettings):
     sockets_dir: Path | None = Field(
         None, description="directory of the sockets between Spark and its Python workers; `sluice container` creates and deletes it"
     )
-    separate_driver: bool = Field(
-        False, description="run the agent in a process beside Spark's driver instead of in it; not complete yet, see decision 49"
-    )
     class_archive: bool = Field(True, description="start with the AppCDS archive that `sluice class-archive` created, if there is one")
     fork_python: bool = Field(True, description="fork Python processes of Spark with modules imported; with false each imports them itself")
     java_permissions: bool = Field(True, description="set permissions of checkpoint files without a process (chmod) for each file")
@@ -73,7 +70,7 @@ class ContainerSettings(BaseSettings):
         300, ge=0, description="how long a starting container waits for the coordinator and the blob stores"
     )
     stop_timeout_seconds: float = Field(120, ge=0, description="how long a stop waits for running batches before it interrupts them")
-    spark_timeout_seconds: float = Field(60, gt=0, description="timeout of the liveness probe of Spark's JVM")
+    spark_timeout_seconds: float = Field(60, gt=0, description="timeout of the liveness probe of the driver and Spark's JVM")
     executors_timeout_seconds: float = Field(
         120, gt=0, description="with remote executors: timeout for their registration, and for the check that they share our directories"
     )
@@ -171,7 +168,7 @@ class ContainerSettings(BaseSettings):
 
     @property
     def scratch_directory(self) -> Path:
-        """Spark's temporary files of this incarnation: see `containers.scratch`."""
+        """Spark's temporary files of this incarnation: see `containers.supervision.scratch`."""
         return scratch_directory(self.home, self.id)
 
     @property

@@ -56,10 +56,10 @@ class StartTimes:
         return f"first batch {since[-1] - self._began:.2f} s after the start of the process: {parts}"
 
 
-def process_began(clock: Clock) -> Instant:
-    """When this process was started. Where `Clock.elapsed` does not count from the boot of the machine: now."""
+def process_began(clock: Clock, pid: int | None = None) -> Instant:
+    """When the process was started, by default this one. Where `Clock.elapsed` does not count from the boot of the machine: now."""
     now = clock.elapsed()
     with suppress(psutil.Error, OSError):
-        process = psutil.Process()
+        process = psutil.Process(pid)
         return min(now, Instant(process.create_time() - psutil.boot_time()))
     return now

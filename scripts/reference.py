@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import re
 import sys
 import tempfile
@@ -339,7 +340,7 @@ def _container_metrics() -> Sequence[Any]:
         *backup_metrics({}, Requests(), {}),
         *disk_metrics({}, Thresholds(0, 0)),
         *jvm_metrics(usage),
-        *process_metrics(),
+        *process_metrics(os.getpid()),
     ]
 
 

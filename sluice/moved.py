@@ -67,7 +67,7 @@ MOVED = {
     "containers.pages": "sluice.cli.console.pages",
     "containers.planlog": "containers.state.offsets.wal",
     "containers.positions": "containers.state.offsets.offsetlog",
-    "containers.processes": "containers.watchdog",
+    "containers.processes": "containers.agent_process",
     "containers.progresslog": "containers.state.transfer",
     "containers.pulse": "containers.agent.liveness",
     "containers.queries": "containers.agent.queries",

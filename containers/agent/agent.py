@@ -1,4 +1,4 @@
-"""The agent: one event loop on a thread of its own inside the driver, from registration to exit code.
+"""The agent: from registration to exit code, on one event loop.
 
 It reads the run, registers (heartbeats are sent from then on), opens Spark and runs the slot's tasks (`containers/agent/slot.py`), until
 there is a reason to exit: a stop (SIGTERM or a notice), the end of the lease, or a failure that persisted after restarts.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from prometheus_client.metrics_core import Metric
@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from containers.agent.alignment import Aligner
 from containers.agent.drain import DrainParticipant
 from containers.agent.failures import RestartPolicy
-from containers.agent.heartbeat import LeaseExpired, LeaseKeeper, Replaced, RunEnded
-from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, RETRY, ContainerLifecycle, ExitReason, exit_code_of
+from containers.agent.heartbeat import GatedHeartbeats, LeaseExpired, LeaseKeeper, Replaced, RunEnded
+from containers.agent.lifecycle import RETRY, ContainerLifecycle, ExitReason, exit_code_of
 from containers.agent.metrics import ContainerCollector, Meter, backup_metrics, disk_metrics, jvm_metrics, process_metrics
 from containers.agent.metrics_server import MetricsServer, serve_metrics
 from containers.agent.progress import ProgressReporter
@@ -29,12 +29,14 @@ from containers.agent.stage import StageContext
 from containers.agent.task import TaskContext
 from containers.agent.watermarks import QUIET_INTERVAL as LONGEST_WATERMARKS_INTERVAL
 from containers.agent.watermarks import StageWatermarks, WatermarkReporter
-from containers.engine import Engine, StageStart
+from containers.engine import Bound, Engine, RunOfJob, StageStart
 from containers.errors import EXIT_REPEATED_FAILURE, DiskFull
+from containers.rpc.connection import ConnectionLost
 from containers.settings import ContainerSettings
 from containers.state.backup import Backup
 from containers.state.context import StateContext
 from containers.state.standby import Standby
+from containers.supervision.exit_report import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, report
 from sluice import disks
 from sluice.blobs.port import BlobStore
 from sluice.client import Refused
@@ -42,7 +44,7 @@ from sluice.client.agents import AgentClient
 from sluice.clock import Clock
 from sluice.core.drain import Mode
 from sluice.core.errors import BlobUnavailable, CoordinatorUnreachable, LeaseLost, SluiceError, StaleRun, Unavailable
-from sluice.core.ids import Epoch, Generation, Instant, StageName, TaskName
+from sluice.core.ids import Epoch, Generation, Instant, StageName, StreamId, TaskName
 from sluice.core.jobmodels.placement import replicas_of
 from sluice.core.leases.lease import ContainerLease
 from sluice.core.snapshots.snapshot import BlobStoreName
@@ -63,16 +65,20 @@ SERVE_METRICS_WITHIN = timedelta(seconds=10)
 LONG_POLL = timedelta(seconds=20)
 """The longest duration of a poll for notices."""
 
-REPORT_EXIT_WITHIN = timedelta(seconds=5)
-
 
 def _ignore(_: str) -> None:
-    """Used where there is no watchdog."""
+    """Used where there is no process of the agent."""
+
+
+def run_of_job(run: wire_runs.BasicRun) -> RunOfJob:
+    """What the engine needs to know of the run."""
+    streams = {each.name: Bound(StreamId(each.system, each.stream), each.role == "intermediate", each.partitions) for each in run.streams}
+    return RunOfJob(streams, run.systems, run.config)
 
 
 class Agent:
     """One incarnation of a slot. `make_engine` builds the engine once the run is known; `on_renewed` passes the end of the lease to the
-    watchdog; `on_lease_lost` ends the process."""
+    guardian; `on_lease_lost` ends the driver and this process."""
 
     def __init__(
         self,
@@ -86,8 +92,13 @@ class Agent:
         open_blobs: Callable[[str], BlobStore] | None = None,
         on_token: Callable[[str], None] = _ignore,
         on_slot: Callable[[str], None] = _ignore,
+        not_now: Callable[[], str | None] = lambda: None,
+        end_driver: Callable[[int], Awaitable[bool]] | None = None,
+        driver_pid: int | None = None,
     ) -> None:
-        """`on_token` is called with the token that the container gets when it registers, `on_slot` with the slot that a spare takes."""
+        """`on_token` is called with the token that the container gets when it registers, `on_slot` with the slot that a spare takes.
+        `not_now` returns why no heartbeat may be sent; None if one may. `end_driver` is called with the exit code, ends the process of the
+        engine, and returns whether it has ended. None if the engine is in this process. `driver_pid`: that of the engine's process."""
         self._job = job
         self._settings = settings
         self._coordinator = coordinator
@@ -96,6 +107,9 @@ class Agent:
         self._on_renewed = on_renewed
         self._on_token = on_token
         self._on_slot = on_slot
+        self._not_now = not_now
+        self._end_driver = end_driver
+        self._driver_pid = driver_pid
         self._lifecycle = ContainerLifecycle(clock, timedelta(seconds=settings.connect_timeout_seconds), on_lease_lost)
         self._reporter = ProgressReporter(coordinator, settings.run, timedelta(seconds=settings.report_seconds))
         self._backups = StateContext(job, settings, coordinator, clock, open_blobs)
@@ -128,27 +142,10 @@ class Agent:
         """Run until there is a reason to exit; the caller exits with its code."""
         report_exit = False
         try:
-            run = await self._lifecycle.connect(lambda: self._coordinator.basic_run(self._settings.run))
-            if run.state.ended:
-                return ExitReason(EXIT_OK, f"the run has ended: {run.state}")
-            check_job(self._job, run)
-            await self._serve_metrics()
-            registered = await (self._as_spare(run) if self._settings.spare else self._register(run))
-            if registered is not None:
-                report_exit = True
-                with self._lifecycle.under_lease():
-                    await self._work(run, registered)
-            reason = await self._lifecycle.exit_reason
-            report_exit = await self._shut_down() and registered is not None
-        except LeaseLost as lost:
-            reason = ExitReason(EXIT_LEASE_LOST, str(lost))
-        except SluiceError as error:
-            stale = isinstance(error, StaleRun)
-            self._lifecycle.exit(ExitReason(EXIT_OK, str(error)) if stale else ExitReason(exit_code_of(error), f"{error.title()} {error}"))
-            reason = self._lifecycle.exit_reason.result()
+            reason, report_exit = await self._live()
         except Exception as error:
-            log.error("the agent failed", exc_info=error)
-            reason = ExitReason(EXIT_FAILED, f"{type(error).__name__}: {error}")
+            reason = await self._reason_of(error)
+            report_exit = self._lease is not None
         finally:
             await self._lifecycle.cancel_background()
             await self._backups.close()
@@ -156,9 +153,41 @@ class Agent:
                 self._metrics_server.close()
         if reason.exit_code in (EXIT_FAILED, EXIT_REPEATED_FAILURE) and self._settings.log_place:
             reason = ExitReason(reason.exit_code, f"{reason.reason}\nlog: {self._settings.log_place}")
+        if self._end_driver is not None:
+            report_exit = await self._end_driver(reason.exit_code) and self._lease is not None
         if report_exit:
             await self._report_exit(reason)
         return reason
+
+    async def _live(self) -> tuple[ExitReason, bool]:
+        """From the registration to the stop of the queries. Returns the reason to exit, and whether no query may act any more."""
+        run = await self._lifecycle.connect(lambda: self._coordinator.basic_run(self._settings.run))
+        if run.state.ended:
+            return ExitReason(EXIT_OK, f"the run has ended: {run.state}"), False
+        check_job(self._job, run)
+        await self._serve_metrics()
+        registered = await (self._as_spare(run) if self._settings.spare else self._register(run))
+        if registered is not None:
+            with self._lifecycle.under_lease():
+                await self._work(run, registered)
+        reason = await self._lifecycle.exit_reason
+        return reason, await self._shut_down() and registered is not None
+
+    async def _reason_of(self, error: Exception) -> ExitReason:
+        """Why the container exits after this error, unless there is a reason already."""
+        match error:
+            case ConnectionLost():
+                return await self._lifecycle.exit_reason  # of `driver_ended`
+            case LeaseLost():
+                return ExitReason(EXIT_LEASE_LOST, str(error))
+            case StaleRun():
+                self._lifecycle.exit(ExitReason(EXIT_OK, str(error)))
+            case SluiceError():
+                self._lifecycle.exit(ExitReason(exit_code_of(error), f"{error.title()} {error}"))
+            case _:
+                log.error("the agent failed", exc_info=error)
+                return ExitReason(EXIT_FAILED, f"{type(error).__name__}: {error}")
+        return self._lifecycle.exit_reason.result()
 
     # --- metrics ---------------------------------------------------------------------------------------------------
 
@@ -186,7 +215,7 @@ class Agent:
     def _more_metrics(self) -> Iterable[Metric]:
         yield from backup_metrics(self._backups.meters, self._backups.requests, self._standby.meters)
         yield from disk_metrics(disks.measure(self._settings.disks), self._settings.disk_thresholds)
-        yield from process_metrics()
+        yield from process_metrics(self._driver_pid)
         if self._queries is not None and self._queries.engine.jvm is not None:
             yield from jvm_metrics(self._queries.engine.jvm)
 
@@ -215,7 +244,8 @@ class Agent:
                 self._lifecycle.exit(ExitReason(EXIT_OK, f"the run {'has ended: ' + now.state if now.state.ended else 'is to stop'}"))
                 return None
             look = timedelta(seconds=self._clock.elapsed() - began)
-            for slot in vacancies.to_take(now.processors, now.vacant_slots or (), self._clock.elapsed()):
+            works = self._why_not_now() is None
+            for slot in vacancies.to_take(now.processors, (now.vacant_slots or ()) if works else (), self._clock.elapsed()):
                 try:
                     reply = await self._register(now, slot, only_if_free=True)
                 except Refused as refused:
@@ -262,7 +292,7 @@ class Agent:
             self._on_token(reply.token)
         epoch = Epoch(reply.epoch)
         self._lease = lease = LeaseKeeper(
-            self._coordinator,
+            GatedHeartbeats(self._coordinator, self._why_not_now),
             self._settings.id,
             epoch,
             ContainerLease(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds)),
@@ -279,6 +309,10 @@ class Agent:
         self._lifecycle.in_background(self._reporter.run(), "progress")
         return reply
 
+    def _why_not_now(self) -> str | None:
+        """Why no heartbeat may be sent: the driver is stopped, or has not answered for long."""
+        return self._not_now() or (None if self._queries is None else self._queries.hangs)
+
     def _renewed(self, ends_at: Instant) -> None:
         self._lifecycle.renewed(ends_at)
         self._on_renewed(ends_at)
@@ -288,7 +322,7 @@ class Agent:
             case Replaced():
                 self._lifecycle.lose_lease("the coordinator considers this container replaced or lost")
             case LeaseExpired(last_error=error):
-                self._lifecycle.lose_lease(f"the lease expired while the coordinator was unreachable: {error}")
+                self._lifecycle.lose_lease(f"the lease expired: {error}")
             case RunEnded(state=state):
                 self._lifecycle.exit(ExitReason(EXIT_OK, f"the run has ended: {state}"))
 
@@ -393,9 +427,8 @@ class Agent:
             queries.engine.limit_watermark,
             min(LONGEST_WATERMARKS_INTERVAL, timedelta(seconds=self._settings.report_seconds)),
         )
+        self._lifecycle.in_background(self._probe_spark(queries), "Spark")
         await self._lifecycle.unless_exiting(self._open(queries))
-        if not self._lifecycle.exiting:
-            self._lifecycle.in_background(self._probe_spark(queries), "Spark")
 
     async def _work(self, run: wire_runs.BasicRun, registered: wire_agents.RegisterReply) -> None:
         """Open Spark, unless it is open, then run the slot's tasks, each as soon as it can be acquired."""
@@ -463,7 +496,12 @@ class Agent:
             raise Unavailable(f"the container exits before the coordinator has confirmed that it owns task {task}")
 
     async def _probe_spark(self, queries: Queries) -> None:
-        self._lifecycle.exit(ExitReason(EXIT_FAILED, await queries.until_spark_stops(self._settings.spark_timeout)))
+        def on_hang(why: str) -> None:
+            """A spare has no lease to lose."""
+            if self._lease is None:
+                self._lifecycle.exit(ExitReason(EXIT_FAILED, why))
+
+        self._lifecycle.exit(ExitReason(EXIT_FAILED, await queries.until_spark_stops(self._settings.spark_timeout, on_hang)))
 
     def _new_aligner(self, run: wire_runs.BasicRun) -> Callable[[StageStart], Aligner | None]:
         """Returns a function that makes the aligner of a stage; None for a stage that is not aligned. Stages that write an intermediate
@@ -504,8 +542,8 @@ class Agent:
         if self._lifecycle.exit_reason.result().exit_code == EXIT_LEASE_LOST:
             return False
         acting = await self._queries.stop(self._settings.stop_timeout) if self._queries is not None else set()
-        if acting:
-            log.warning("%s may still act: the watchdog will report this container's exit", ", ".join(sorted(acting)))
+        if acting and self._end_driver is None:
+            log.warning("%s may still act", ", ".join(sorted(acting)))
         try:
             await self._reporter.flush()
             for task, generation in self._owned.items():
@@ -516,9 +554,6 @@ class Agent:
         return not acting
 
     async def _report_exit(self, reason: ExitReason) -> None:
-        """Report the exit. If this fails, the watchdog reports it after the process has ended, or the lease expires."""
-        try:
-            async with asyncio.timeout(REPORT_EXIT_WITHIN.total_seconds()):
-                await self._coordinator.exited(self._settings.id, reason.exit_code, reason.reason)
-        except (SluiceError, TimeoutError) as error:
-            log.warning("the exit was not reported to the coordinator: %s", error or "no answer")
+        """Report the exit. If this fails, the lease expires."""
+        if not await report(self._coordinator, self._settings.id, reason.exit_code, reason.reason):
+            log.warning("the exit was not reported to the coordinator")

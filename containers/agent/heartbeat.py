@@ -4,7 +4,7 @@
 * Not valid: stop now.
 * Unreachable (no answer, a 5xx, a timeout): retry, and stop only when the lease expires.
 
-Each renewal is passed on to the watchdog, which kills the process if this loop cannot end it.
+Each renewal is passed on to the guardian, which ends the driver if this loop cannot.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol
 
 from sluice.client.agents import Alive, NotValid
 from sluice.clock import Clock
-from sluice.core.errors import Unavailable
+from sluice.core.errors import CoordinatorUnreachable, Unavailable
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant
 from sluice.core.leases.lease import ContainerLease, next_heartbeat
 from sluice.core.lifecycle import RunState
@@ -33,6 +33,20 @@ ANSWER_WITHIN = timedelta(seconds=5)
 
 class HeartbeatClient(Protocol):
     async def heartbeat(self, execution_id: ExecutionContainerId, epoch: Epoch, within: timedelta) -> Alive | NotValid: ...
+
+
+class GatedHeartbeats(HeartbeatClient):
+    """Sends no heartbeats while `not_now` returns a reason. The lease then expires, unless `not_now` returns None before."""
+
+    def __init__(self, client: HeartbeatClient, not_now: Callable[[], str | None]) -> None:
+        self._client = client
+        self._not_now = not_now
+
+    async def heartbeat(self, execution_id: ExecutionContainerId, epoch: Epoch, within: timedelta) -> Alive | NotValid:
+        reason = self._not_now()
+        if reason is not None:
+            raise CoordinatorUnreachable(f"not sent: {reason}")
+        return await self._client.heartbeat(execution_id, epoch, within)
 
 
 @dataclass(frozen=True, slots=True)

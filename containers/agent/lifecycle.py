@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 from containers.agent.failures import StageFailed
 from containers.errors import EXIT_REPEATED_FAILURE, JavaMissing, OperatorsDiffer, StateIncompatible
+from containers.rpc.connection import ConnectionLost
+from containers.supervision.exit_report import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from sluice.client import Refused
 from sluice.clock import Clock
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, StaleRun, Unavailable
@@ -27,12 +29,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-EXIT_OK, EXIT_FAILED, EXIT_LEASE_LOST = 0, 1, 3
-
 RETRY = timedelta(seconds=1)
 """The pause before a request to the coordinator is repeated."""
 
-EXPIRED = "the lease expired while the coordinator was unreachable, or while this process did not run"
+EXPIRED = "the lease expired while heartbeats were not sent or not answered, or while this process did not run"
 
 _RECURRING = (StateIncompatible, OperatorsDiffer, JavaMissing, PySparkMissing, SparkUnsupported)
 """Errors that would recur at every start of the same code on this machine."""
@@ -124,6 +124,8 @@ class ContainerLifecycle:
                     await work
             except LeaseLost as lost:
                 self.lose_lease(str(lost))
+            except ConnectionLost as lost:
+                log.info("%s: %s", name, lost)  # `Agent.driver_ended` names the reason
             except StaleRun as stale:
                 self.exit(ExitReason(EXIT_OK, str(stale)))
             except StageFailed as failed:

@@ -299,13 +299,13 @@ def disk_metrics(found: Mapping[str, DiskSpace], thresholds: Thresholds) -> Iter
     return free, low
 
 
-_PROCESS = ProcessCollector(registry=None)
-
-
-def process_metrics() -> Iterable[Metric]:
-    """The versions, and CPU, memory and descriptors of the driver's Python process."""
+def process_metrics(driver: int | None) -> Iterable[Metric]:
+    """The versions, and CPU, memory and descriptors of the driver's Python process and of this one, the agent's. `driver`: its pid, None if
+    it is this process."""
     yield build_info()
-    yield from _PROCESS.collect()
+    yield from ProcessCollector(pid=lambda: driver or "self", registry=None).collect()
+    if driver is not None:
+        yield from ProcessCollector(namespace="sluice_agent", registry=None).collect()
 
 
 def jvm_metrics(usage: JvmUsage) -> Iterable[Metric]:

@@ -1,5 +1,4 @@
-"""The HTTP server that serves a container's metrics to Prometheus. It runs in the driver's process, so clients get few threads and little
-memory."""
+"""The HTTP server that serves a container's metrics to Prometheus. Clients get few threads and little memory."""
 
 from __future__ import annotations
 

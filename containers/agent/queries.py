@@ -42,6 +42,7 @@ class Queries:
         self._stages: dict[str, Stage] = {}
         self._stopping = False
         self._deadline = ShutdownDeadline()
+        self._probe: LivenessProbe | None = None
 
     async def open(self) -> None:
         """Start the engine, which takes seconds."""
@@ -185,14 +186,21 @@ class Queries:
         self.engine.interrupt_batches()
         self._deadline.cut_short()
 
-    async def until_spark_stops(self, within: timedelta) -> str:
-        """Wait until Spark has not answered for `within`, or has ended. Returns the reason. After that, `stop` does not wait."""
-        reason = await LivenessProbe(self.engine.check, within).run()
+    async def until_spark_stops(self, within: timedelta, on_hang: Callable[[str], None]) -> str:
+        """Wait until Spark has ended. Returns the reason. After that, `stop` does not wait. `within`: when Spark has not answered for so
+        long, `on_hang` is called, and `hangs` says that until it answers."""
+        self._probe = LivenessProbe(self.engine.check, within, on_hang=on_hang)
+        reason = await self._probe.run()
         self.driver_ended()
         return reason
 
+    @property
+    def hangs(self) -> str | None:
+        """That Spark does not answer; None if it does."""
+        return None if self._probe is None else self._probe.hangs
+
     def driver_ended(self) -> None:
-        """Spark has ended, or hangs. `stop` does not wait from now on."""
+        """Spark has ended. `stop` does not wait from now on."""
         self._deadline.spark_stopped = True
         self.interrupt_batches()
 

@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from containers.agent.lifecycle import EXIT_OK, ExitReason
+from containers.agent.lifecycle import ExitReason
 from containers.agent.task import AssignedTask, TaskContext
+from containers.supervision.exit_report import EXIT_OK
 from sluice import tracing
 from sluice.client import Refused, Served
 from sluice.core.errors import StaleRun, TaskNotYours, UnknownTask

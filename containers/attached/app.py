@@ -26,8 +26,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from containers.agent.lifecycle import EXIT_LEASE_LOST
-from containers.attached import messages, processes
+from containers.attached import messages
 from containers.attached.attachable import check_deploy_mode, is_observed
 from containers.attached.attendant import Driver, command
 from containers.attached.batch_context import BatchContext, running_batch, runs_batch
@@ -51,6 +50,8 @@ from containers.spark.scripts.active_queries import (
 )
 from containers.spark.scripts.drain import undrainable
 from containers.spark.scripts.file_sinks import skipped_batches
+from containers.supervision import processes
+from containers.supervision.exit_report import EXIT_LEASE_LOST
 from sluice.clock import Clock, SystemClock
 from sluice.core.drain import Phase
 from sluice.core.errors import Conflict

@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
-from containers.attached import messages, processes
+from containers.attached import messages
 from containers.attached.claim import Claim, Claims, Request, describe_end, has_drained, is_lost, stop_requested
 from containers.attached.driver_link import DriverLink
-from containers.attached.guardian import SCAN_SECONDS, Descendants, GuardianProcess
-from containers.attached.processes import Process, ProcessId
-from containers.exit_report import report_exit
+from containers.supervision import processes
+from containers.supervision.exit_report import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, report_exit
+from containers.supervision.guardian import SCAN_SECONDS, Descendants
+from containers.supervision.guardian_process import GuardianProcess
+from containers.supervision.processes import Process, ProcessId
 from sluice import logconfig
 from sluice.client.agents import AgentClient
 from sluice.clock import Clock, SystemClock
@@ -60,7 +61,7 @@ class Attendant:
         self._stop_timeout = stop_timeout
         self._coordinator = AgentClient(url)
         self._link = DriverLink(request.job, self._coordinator, lambda pid: True, clock)
-        self._guardian = GuardianProcess(request.container, url, driver.processes)
+        self._guardian = GuardianProcess(request.container, url)
         self._descendants = Descendants(os.getpid(), request.container, set(driver.processes))
         self._token = ""
         self._background: set[asyncio.Task[None]] = set()
@@ -84,9 +85,9 @@ class Attendant:
             for each in (claiming, serving, *self._background):
                 each.cancel()
             await asyncio.gather(claiming, serving, return_exceptions=True)
+            await self._guardian.end()  # the lease may end while the exit is reported
             if claims.registered and all_ended:
                 await report_exit(self._url, self._request.container, code, reason, self._token)
-            await self._guardian.end()
             await self._link.close()
             await self._coordinator.close()
         return code
@@ -94,7 +95,7 @@ class Attendant:
     async def _attend(self, claim: Claim, serving: asyncio.Task[None], connection: socket.socket) -> tuple[int, str, bool]:
         """Wait until the driver ends, or the lease is lost. Returns the exit code, the reason, and whether all processes have ended."""
         if not self._driver.observed:
-            await self._guardian.start()
+            await self._guardian.start(self._driver.processes)
             self._in_background(self._guardian.keep())
             self._in_background(self._remember_processes())
         self._in_background(self._link.report())

@@ -18,10 +18,10 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
-from containers.agent.heartbeat import HeartbeatClient, LeaseExpired, LeaseKeeper, Replaced, RunEnded
+from containers.agent.heartbeat import GatedHeartbeats, LeaseExpired, LeaseKeeper, Replaced, RunEnded
 from containers.attached.drain_link import commit
 from sluice.client import Refused
-from sluice.client.agents import AgentClient, Alive, NotValid
+from sluice.client.agents import AgentClient
 from sluice.clock import Clock
 from sluice.core.drain import Phase
 from sluice.core.errors import (
@@ -89,20 +89,6 @@ class Claim:
     drain: wire_runs.DrainOfRun | None = None
     continuation: Mapping[str, Any] | None = None
     """See `containers.engine.StageStart`."""
-
-
-class GatedHeartbeats(HeartbeatClient):
-    """Sends no heartbeats while `not_now` returns a reason. The lease then expires, unless `not_now` returns None before."""
-
-    def __init__(self, client: HeartbeatClient, not_now: Callable[[], str | None]) -> None:
-        self._client = client
-        self._not_now = not_now
-
-    async def heartbeat(self, execution_id: ExecutionContainerId, epoch: Epoch, within: timedelta) -> Alive | NotValid:
-        reason = self._not_now()
-        if reason is not None:
-            raise CoordinatorUnreachable(f"not sent: {reason}")
-        return await self._client.heartbeat(execution_id, epoch, within)
 
 
 class Claims:

@@ -19,17 +19,18 @@ from collections.abc import Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
-from containers.agent.lifecycle import EXIT_LEASE_LOST
-from containers.attached import messages, processes
+from containers.attached import messages
 from containers.attached.claim import Claim, Claims, Request, describe_end, has_drained, is_lost, stop_requested
 from containers.attached.driver_link import DriverLink
-from containers.attached.guardian import MARK, GuardianProcess
-from containers.attached.processes import Process
 from containers.errors import signal_name
-from containers.exit_report import report_exit
+from containers.supervision import processes
+from containers.supervision.exit_report import EXIT_LEASE_LOST, report_exit
+from containers.supervision.guardian import MARK
+from containers.supervision.guardian_process import GuardianProcess
+from containers.supervision.processes import Process
 from sluice.client.agents import AgentClient
 from sluice.clock import Clock
-from sluice.core.errors import LeaseLost
+from sluice.core.errors import ClientError, LeaseLost
 from sluice.core.ids import Instant, RunId
 
 log = logging.getLogger("sluice")
@@ -83,7 +84,8 @@ class Supervisor:
     async def run(self) -> int:
         """The exit code of the command; 128 and the number of the signal that ended it; EXIT_LEASE_LOST if the lease was lost. Raises what
         `Claims.claim` raises."""
-        processes.become_subreaper()
+        if not processes.become_subreaper():
+            raise ClientError("sluice exec needs Linux with /proc, to end a driver that has lost its lease")
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         threading.Thread(target=self._wait_for_signals, args=(asyncio.get_running_loop(),), name="signals", daemon=True).start()
         coordinator = AgentClient(self._url)
@@ -113,9 +115,9 @@ class Supervisor:
         finally:
             for each in self._background:
                 each.cancel()
+            await self._guardian.end()  # the lease may end while the exit is reported
             if claims.registered and all_ended:
                 await report_exit(self._url, self._request.container, min(code, 255), reason, self._token)
-            await self._guardian.end()
             drivers.close()
             await link.close()
             await coordinator.close()
@@ -185,6 +187,7 @@ class Supervisor:
         """Variables for the command. `MARK` also identifies its descendants."""
         return {
             MARK: self._request.container,
+            "EXECUTION_ENV_CONTAINER_ID": self._request.container,
             messages.SOCKET: socket_of(self._request),
             "SLUICE_COORDINATOR_URL": self._url,
             "SLUICE_JOB": self._request.job,
@@ -221,7 +224,7 @@ class Supervisor:
         """All descendants of this process except the guardian. Those that have ended are reaped."""
         table, own = processes.processes(), os.getpid()
         guardian, command = self._guardian.pid, self._process.pid if self._process is not None else None
-        processes.reap(table, own, {pid for pid in (guardian, command) if pid is not None})
+        processes.reap(table.values(), own, {pid for pid in (guardian, command) if pid is not None})
         return [each for each in processes.descendants(table, [own]) if each.id.pid != guardian]
 
     def _driver_stopped(self) -> str | None:

@@ -1,7 +1,7 @@
 """Log files of the processes that `sluice run` starts, and their rotation.
 
 <home>/logs/coordinator.log             standard output and error of the coordinator
-<home>/logs/<run>/container-<slot>.log  the same of a slot's container: its watchdog, driver, JVM and Python workers
+<home>/logs/<run>/container-<slot>.log  the same of a slot's container: its agent, driver, JVM and Python workers
 <file>.1, <file>.2, …                   rotated files, the newest first
 
 A file is rotated by copying and truncating it (decision 26): its descriptor is inherited by processes that never open it again.

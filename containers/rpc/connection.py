@@ -1,4 +1,4 @@
-"""Requests and answers in both directions at once, over one socket, for threads that wait.
+"""Requests and answers in both directions at once, for threads that wait.
 
 A message is one line of JSON. `{"call": METHOD, "id": N, "with": [...]}` is answered by `{"id": N, "result": …}` or
 `{"id": N, "error": …}`, and `{"tell": METHOD, "with": [...]}` is not answered. What is told is processed in the order in which it was sent;
@@ -9,23 +9,18 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 from containers.rpc.codec import Codec, codec_of, dump_error, load_error
 from sluice.core.errors import ClientError, Unavailable
 
 log = logging.getLogger(__name__)
-
-THREADS = 1000
-"""How many calls of the other end may be served at a time. Nearly all of them wait."""
 
 
 class ConnectionLost(Unavailable):
@@ -53,13 +48,34 @@ class Signature:
 Interface = Mapping[str, Signature]
 
 
+class Link(Protocol):
+    """What connects the two processes: a socket (`containers.rpc.socket_link`). In the simulation, messages are delayed."""
+
+    def start(self, receive: Callable[[bytes], None], lost: Callable[[Exception | None], None]) -> None:
+        """Begin to receive. `receive` is called with each line that the other end has sent, in order; what it raises closes the link.
+        `lost` is called once, at the end, with the error if there was one."""
+        ...
+
+    def send(self, line: bytes) -> None:
+        """Raises OSError when the link is closed."""
+        ...
+
+    def serve(self, work: Callable[[], None]) -> None:
+        """Do work that may block, while other lines are received."""
+        ...
+
+    def close(self) -> None:
+        """Returns when `lost` has been called."""
+        ...
+
+
 class Connection:
     """One end. `calls`: the methods of the other end. `serves`: those of this end. `on_lost` is called once, when the other end has ended
     or this one was closed, on a thread of the connection."""
 
     def __init__(
         self,
-        connected: socket.socket,
+        link: Link,
         calls: Interface,
         serves: Interface,
         methods: Mapping[str, Callable[..., Any]],
@@ -67,32 +83,26 @@ class Connection:
         own_version: str | None = None,
     ) -> None:
         """`methods` implement `serves`. `own_version`: of Sluice, for tests."""
-        self._socket = connected
+        self._link = link
         self._calls = calls
         self._serves = serves
         self._methods = methods
         self._on_lost = on_lost
         self._version = own_version or version("sluice-spark")
-        self._sending = threading.Lock()
+        self._greeted = False
         self._ids = count(1)
         self._waiting: dict[int, Future[Any]] = {}
         self._lost: Exception | None = None
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sluice-port")
-        self._reader = threading.Thread(target=self._read, name="sluice-port-reader", daemon=True)
 
     def start(self) -> None:
         """Begin to serve."""
-        with suppress(OSError):  # the reader finds out
+        with suppress(OSError):  # the link reports it
             self._send({"version": self._version})
-        self._reader.start()
+        self._link.start(self._receive, self._on_link_lost)
 
     def close(self) -> None:
         """End the connection. Calls that wait raise ConnectionLost, here and at the other end."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        if threading.current_thread() is not self._reader:
-            self._reader.join()
-        self._threads.shutdown(wait=False)
+        self._link.close()
 
     # --- this end calls --------------------------------------------------------------------------------------------
 
@@ -101,12 +111,11 @@ class Connection:
         signature, number, answer = self._calls[method], next(self._ids), Future[Any]()
         self._waiting[number] = answer
         try:
-            if self._lost is not None:  # looked at after the answer is expected, so that it is seen here or by `_read`
+            if self._lost is not None:  # looked at after the answer is expected, so that it is seen here or by `_on_link_lost`
                 raise self._lost
-            self._send({"call": method, "id": number, "with": self._dumped(signature, values)})
+            with suppress(OSError):  # the link reports why
+                self._send({"call": method, "id": number, "with": self._dumped(signature, values)})
             found = answer.result()
-        except OSError as error:
-            raise ConnectionLost(f"{method}: {error}") from error
         finally:
             self._waiting.pop(number, None)
         return signature.result.load(found)
@@ -121,35 +130,35 @@ class Connection:
         return [codec.dump(value) for codec, value in zip(signature.parameters, values, strict=True)]
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        line = json.dumps(message).encode() + b"\n"
-        with self._sending:
-            self._socket.sendall(line)
+        self._link.send(json.dumps(message).encode() + b"\n")
 
     # --- the other end calls ---------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        lost: Exception = ConnectionLost("the other process has ended")
-        try:
-            with self._socket.makefile("rb") as lines:
-                self._check_version(json.loads(next(lines, b"{}")))
-                for line in lines:
-                    self._receive(json.loads(line))
-        except OtherVersion as error:
-            lost = error
-        except Exception as error:  # a message that cannot be read must not leave threads that wait
-            lost = ConnectionLost(f"the connection to the other process is lost: {error}")
+    def _on_link_lost(self, error: Exception | None) -> None:
+        match error:
+            case OtherVersion():
+                lost: Exception = error
+            case None if self._greeted:
+                lost = ConnectionLost("the other process has ended")
+            case _:
+                lost = ConnectionLost(f"the connection to the other process is lost: {error or 'it was closed'}")
         self._lost = lost
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
         for answer in list(self._waiting.values()):
             with suppress(Exception):  # answered meanwhile
                 answer.set_exception(lost)
         self._on_lost()
 
+    def _receive(self, line: bytes) -> None:
+        """Raises OtherVersion, ValueError."""
+        message = json.loads(line)
+        if self._greeted:
+            self._on_message(message)
+        else:
+            self._check_version(message)
+            self._greeted = True
+
     def _check_version(self, first: Any) -> None:
-        """Raises OtherVersion; OSError and ValueError if the first message of the other end is missing or another one."""
-        if not first:
-            raise OSError("it was closed")
+        """Raises OtherVersion; ValueError if the first message of the other end is another one."""
         if not isinstance(first, dict) or "version" not in first:
             raise ValueError(f"no version: {json.dumps(first):.100}")
         if first.get("version") != self._version:
@@ -157,7 +166,7 @@ class Connection:
                 f"this process is of version {self._version}, and the other one of {first.get('version')}: install one version in both"
             )
 
-    def _receive(self, message: Mapping[str, Any]) -> None:
+    def _on_message(self, message: Mapping[str, Any]) -> None:
         match message:
             case {"id": int(number), "result": result}:
                 if (answer := self._waiting.get(number)) is not None:
@@ -166,7 +175,7 @@ class Connection:
                 if (answer := self._waiting.get(number)) is not None:
                     answer.set_exception(load_error(error))
             case {"call": str(method), "id": int(number), "with": list(values)}:
-                self._threads.submit(self._serve, method, number, values)
+                self._link.serve(lambda: self._serve(method, number, values))
             case {"tell": str(method), "with": list(values)}:
                 try:
                     self._call(method, values)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
-from containers.engine import Callbacks, Engine, RunOfJob, StageStart
-from containers.rpc.connection import Connection
+from containers.engine import Callbacks, Engine, JvmUsage, RunOfJob, StageStart
+from containers.rpc.connection import Connection, Link
 from containers.rpc.interface import agent_methods, driver_methods
 from sluice.core.watermarks import FeederProgress
 from sluice.job import JobDescription
@@ -16,20 +16,32 @@ from sluice.logconfig import about
 
 class EngineServer:
     """Serves an engine to one agent. When the agent has ended, each thread of Spark that waits for it gets ConnectionLost, and `on_lost` is
-    called once, on a thread of the connection. `describe` and `make_engine` may raise; the agent gets the error."""
+    called once, on a thread of the connection. `describe` and `make_engine` may raise; the agent gets the error. `on_slot`: the slot that a
+    spare container has taken. `on_end`: the process is to end with this exit code."""
 
     def __init__(
         self,
-        connected: socket.socket,
+        link: Link,
         describe: Callable[[], JobDescription],
         make_engine: Callable[[RunOfJob], Engine],
         on_lost: Callable[[], None] = lambda: None,
+        on_slot: Callable[[str], None] = lambda slot: None,
+        on_end: Callable[[int], None] = lambda exit_code: None,
     ) -> None:
         self._make_engine = make_engine
         self._engine: Engine | None = None
-        own: Mapping[str, Callable[..., Any]] = {"describe": describe, "open": self._open, "start": self._start}
+        self._starts: dict[str, StageStart] = {}
+        """By the tokens of their queries, for the log."""
+        own: Mapping[str, Callable[..., Any]] = {
+            "describe": describe,
+            "open": self._open,
+            "start": self._start,
+            "check": self._check,
+            "took_slot": on_slot,
+            "end": on_end,
+        }
         methods = {name: own[name] if name in own else self._method(name) for name in driver_methods()}
-        self._connection = Connection(connected, agent_methods(), driver_methods(), methods, on_lost)
+        self._connection = Connection(link, agent_methods(), driver_methods(), methods, on_lost)
 
     def run(self) -> None:
         """Begin to serve, on threads."""
@@ -47,8 +59,11 @@ class EngineServer:
     def _method(self, name: str) -> Callable[..., Any]:
         def call(*values: Any) -> Any:
             match values:
-                case (StageStart(task=task, stage=stage, generation=generation), *_):
-                    with about(task=task, stage=stage.name, generation=generation):
+                case (StageStart() as start, *_):
+                    with _about(start):
+                        return getattr(self._opened, name)(*values)
+                case (str(token), *_) if token in self._starts:
+                    with _about(self._starts[token]):
                         return getattr(self._opened, name)(*values)
                 case _:
                     return getattr(self._opened, name)(*values)
@@ -60,10 +75,19 @@ class EngineServer:
             self._engine = self._make_engine(run)
         self._engine.open(Callbacks(**{name: self._callback(name, told=found.told) for name, found in agent_methods().items()}))
 
+    def _check(self) -> JvmUsage | None:
+        return None if self._engine is None else self._engine.check()
+
     def _callback(self, name: str, *, told: bool) -> Callable[..., Any]:
         send = self._connection.tell if told else self._connection.call
         return lambda *values: send(name, *values)
 
     def _start(self, start: StageStart) -> tuple[str, FeederProgress | None]:
-        with about(task=start.task, stage=start.stage.name, generation=start.generation):
-            return self._opened.start(start), self._opened.progress(start.query)
+        with _about(start):
+            token = self._opened.start(start)
+            self._starts = {other: of for other, of in self._starts.items() if of.query != start.query} | {token: start}
+            return token, self._opened.progress(start.query)
+
+
+def _about(start: StageStart) -> AbstractContextManager[None]:
+    return about(task=start.task, stage=start.stage.name, generation=start.generation)

@@ -14,6 +14,9 @@ from containers.rpc.connection import Interface, Signature
 from sluice.core.watermarks import FeederProgress
 from sluice.job import JobDescription
 
+AGENT_FD = "SLUICE_AGENT_FD"
+"""The variable with the file descriptor of the driver's end of the socket."""
+
 TOLD = frozenset({"limit_watermark", "interrupt_batches", "on_batch", "on_end", "on_lease_lost", "on_idle"})
 """Methods that do not block and return nothing."""
 
@@ -30,6 +33,8 @@ def driver_methods() -> Interface:
         "describe": Signature.of((), JobDescription),
         "open": Signature.of((port.RunOfJob,), None),
         "start": Signature.of((port.StageStart,), tuple[str, FeederProgress | None]),
+        "took_slot": Signature.of((str,), None, told=True),
+        "end": Signature.of((int,), None, told=True),
     }
     return own | {name: _method(name) for name in names}
 

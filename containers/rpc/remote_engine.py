@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from containers.engine import Batch, Callbacks, Emptied, JvmUsage, Kept, RunOfJob, StageStart
-from containers.rpc.connection import Connection
+from containers.rpc.connection import Connection, Link
 from containers.rpc.interface import agent_methods, driver_methods
 from sluice.core.ids import Ssp, StreamId
 from sluice.core.watermarks import FeederProgress, WatermarkStep
@@ -19,12 +18,12 @@ class RemoteEngine:
     """An `Engine`. Its methods also raise ConnectionLost when the driver has ended, and OtherVersion. `on_lost` is called once, when the
     driver has ended or the engine was closed, on a thread of the connection."""
 
-    def __init__(self, connected: socket.socket, on_lost: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, link: Link, on_lost: Callable[[], None] = lambda: None) -> None:
         self._callbacks: Callbacks | None = None
         self._run = RunOfJob({}, {}, {})
         self._progress: dict[str, FeederProgress | None] = {}
         methods = {name: self._callback(name) for name in agent_methods()} | {"on_batch": self._on_batch}
-        self._connection = Connection(connected, driver_methods(), agent_methods(), methods, on_lost)
+        self._connection = Connection(link, driver_methods(), agent_methods(), methods, on_lost)
         self._connection.start()
 
     def _callback(self, name: str) -> Callable[..., Any]:
@@ -50,6 +49,14 @@ class RemoteEngine:
         """The job whose file the driver has loaded. Raises BadJobFile, PySparkMissing."""
         found: JobDescription = self._call("describe")
         return found
+
+    def took_slot(self, slot: str) -> None:
+        """Name the slot that a spare container has taken, for the log of the driver."""
+        self._connection.tell("took_slot", slot)
+
+    def end(self, exit_code: int) -> None:
+        """Let the driver end with this exit code."""
+        self._connection.tell("end", exit_code)
 
     def of_run(self, run: RunOfJob) -> RemoteEngine:
         """This engine, which `open` opens for the run."""

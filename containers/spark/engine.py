@@ -145,8 +145,8 @@ class SparkEngine:
         assert self._session is not None
         return self._session
 
-    def check(self) -> JvmUsage:
-        return self._opened.check()
+    def check(self) -> JvmUsage | None:
+        return None if self._session is None else self._session.check()
 
     def close(self) -> None:
         if self._input is not None and self._watcher is not None:

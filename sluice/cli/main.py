@@ -84,7 +84,7 @@ COMMANDS = {
     "streams": Command("sluice.cli.streams:app", "Create, grow, list, fill and print streams of the embedded log or of Kafka.", STREAMS),
     "kafka": Command("containers.cli.kafka:app", "Start and stop a Kafka broker for development on this machine.", STREAMS),
     "coordinator": Command("coordinator.cli.serve:coordinator", "Run the coordinator until SIGTERM or Ctrl-C.", PROCESSES),
-    "container": Command("containers.cli.container:container", "Run one container of a run, under a watchdog.", PROCESSES),
+    "container": Command("containers.cli.container:container", "Run one container of a run.", PROCESSES),
     "audit-log": Command(
         "sluice.cli.access.audit:audit_log", "Show the requests for changes and the refused requests, newest first.", INSPECT
     ),

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.engine import StageStart
 from containers.errors import EXIT_REPEATED_FAILURE, DiskFull, JavaMissing, SparkStopped, StateNotLocal
+from containers.supervision.exit_report import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from sluice.core.errors import BadJobFile, SluiceError
 from sluice.status import overview
 from tests.support.agents import Place, place
@@ -101,7 +101,7 @@ async def test_a_container_that_cannot_reach_the_coordinator_ends_with_its_lease
     await container.engine.all_started(4)
     container.wire.cut, container.wire.on_cut = True, lambda: clock.advance(28)
     assert (await container.ending()).exit_code == EXIT_LEASE_LOST
-    assert container.lost == ["the lease expired while the coordinator was unreachable: http://c: ConnectError cut"]
+    assert container.lost == ["the lease expired: http://c: ConnectError cut"]
     assert container.engine.stops == []
 
 
@@ -249,7 +249,7 @@ async def test_a_stage_function_that_raises_an_exit_or_an_interrupt_counts_as_fa
 # --- Spark fails -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_container_whose_jvm_was_killed_ends_and_leaves_its_tasks_to_the_watchdog(there: Place, gate: Gate) -> None:
+async def test_a_container_whose_jvm_was_killed_ends_and_leaves_its_tasks_to_its_process(there: Place, gate: Gate) -> None:
     def dies() -> None:
         gate.wait()
         raise SparkStopped("Spark's JVM was ended by SIGKILL")
@@ -265,11 +265,50 @@ async def test_a_container_whose_jvm_was_killed_ends_and_leaves_its_tasks_to_the
     assert (await there.run(run_id)).incarnations[0].state == "LIVE"
 
 
-async def test_a_container_whose_jvm_hangs_ends(there: Place, gate: Gate) -> None:
+async def test_a_container_whose_driver_hangs_sends_no_heartbeats_and_loses_its_lease(there: Place, gate: Gate) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1", engine=FakeEngine(on_check=lambda: (gate.wait(), None)[1]), spark_timeout_seconds=0.2)
-    ending = await container.ending()
-    assert (ending.exit_code, ending.reason) == (EXIT_FAILED, "Spark's JVM has not answered for 0.2 s")
+    assert (await container.ending()).exit_code == EXIT_LEASE_LOST
+    assert container.lost == ["the lease expired: not sent: the driver has not answered for 0.2 s"]
+    assert container.wire.answered["containerHeartbeat"] < 10
+
+
+async def test_a_container_whose_driver_answers_late_keeps_its_lease(there: Place, gate: Gate) -> None:
+    run_id = await there.deploy()
+    asked: list[None] = []
+
+    def answers_late() -> None:
+        asked.append(None)
+        if len(asked) == 1:
+            gate.wait()
+
+    container = there.start(run_id, "c1", engine=FakeEngine(on_check=answers_late), spark_timeout_seconds=0.2)
+    await soon(gate.reached())
+    await asyncio.sleep(1)
+    before = container.wire.answered["containerHeartbeat"]
+    await asyncio.sleep(20)  # of a lease of 27 s
+    assert container.wire.answered["containerHeartbeat"] == before
+    gate.open()
+    await container.wire.after("containerHeartbeat", before + 3)
+    assert container.lost == []
+
+
+async def test_a_spare_whose_driver_hangs_ends_because_it_has_no_lease_to_lose(there: Place, gate: Gate) -> None:
+    run_id = await there.deploy()
+    there.start(run_id, "c1", engine=FakeEngine())
+    hangs = FakeEngine(on_check=lambda: (gate.wait(), None)[1])
+    spare = there.start(run_id, "c2", engine=hangs, spare=True, spark_timeout_seconds=0.2)
+    ending = await spare.ending()
+    assert (ending.exit_code, ending.reason) == (EXIT_FAILED, "the driver has not answered for 0.2 s")
+    gate.open()
+
+
+async def test_a_driver_that_hangs_while_it_opens_loses_the_lease(there: Place, gate: Gate) -> None:
+    run_id = await there.deploy()
+    hangs = FakeEngine(on_open=lambda: (gate.wait(), None)[1], on_check=lambda: (gate.wait(), None)[1])
+    container = there.start(run_id, "c1", engine=hangs, spark_timeout_seconds=0.2)
+    assert (await container.ending()).exit_code == EXIT_LEASE_LOST
+    gate.open()
 
 
 async def test_a_stop_does_not_wait_for_a_jvm_that_was_killed_meanwhile(there: Place, gate: Gate) -> None:
@@ -330,7 +369,7 @@ async def test_a_stop_waits_for_a_running_stage_function_and_stops_its_query(the
     assert container.engine.acting == []
 
 
-async def test_a_second_stop_does_not_wait_for_a_blocked_function_and_leaves_its_task_to_the_watchdog(there: Place, gate: Gate) -> None:
+async def test_a_second_stop_does_not_wait_for_a_blocked_function_and_leaves_its_task_to_its_process(there: Place, gate: Gate) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1", engine=FakeEngine(on_start=blocking(gate, "Partition 0/first")))
     await container.engine.all_started(3)

@@ -105,7 +105,7 @@ class Container:
 
     @property
     def may_write(self) -> bool:
-        """Whether a process of the container may still run: its watchdog has not ended the last one."""
+        """Whether a process of the container may still run: its agent has not ended the last one."""
         return self.holds and self._trust is not None and self._clock.elapsed() < self._trust.ends_at + KILL_TIME.total_seconds()
 
     async def register(self, run_id: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from containers.agent.lifecycle import EXIT_OK
+from containers.supervision.exit_report import EXIT_OK
 from sluice import Job
 from sluice.core.ids import ExecutionContainerId, Generation, Lineage, RunId
 from sluice.streams.log import Headers, Log, Record, Writer
@@ -144,7 +144,7 @@ class History:
         what.result()
 
     async def kill(self, slot: str) -> None:
-        """The process is killed; its watchdog reports it, and it is started again, perhaps on another machine."""
+        """The process is killed; its guardian reports it, and it is started again, perhaps on another machine."""
         container, engine = self.containers[slot], self.engine(slot)
         engine.dead = True
         container.life.cancel()

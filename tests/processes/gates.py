@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 
-from containers.scratch import session_members
 from tests.processes.stage import Stage
 from tests.support.processes import wait_for
 
@@ -64,24 +63,24 @@ class Gate:
             (self._directory / each).unlink(missing_ok=True)
 
 
-def tree(watchdog: subprocess.Popen[bytes], driver: psutil.Process) -> list[int]:
-    """The processes of a container: the watchdog, and the session of its driver with Python, the JVM and the Python workers."""
-    return [watchdog.pid, *session_members(driver.pid)]
+def tree(container: subprocess.Popen[bytes]) -> list[int]:
+    """The processes of a container: the agent, the guardian, and the driver with Python, the JVM and the Python workers."""
+    return [container.pid, *(each.pid for each in psutil.Process(container.pid).children(recursive=True))]
 
 
-def pause(watchdog: subprocess.Popen[bytes], driver: psutil.Process) -> None:
+def pause(container: subprocess.Popen[bytes]) -> None:
     """Suspend all processes of a container, like a frozen machine, including those that it was just starting."""
     stopped: set[int] = set()
-    while new := set(tree(watchdog, driver)) - stopped:
+    while new := set(tree(container)) - stopped:
         for pid in new:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
         stopped |= new
 
 
-def resume(watchdog: subprocess.Popen[bytes], driver: psutil.Process) -> None:
-    """Resume the watchdog last: the test is about what the others do before it checks the clock."""
-    for pid in reversed(tree(watchdog, driver)):
+def resume(container: subprocess.Popen[bytes]) -> None:
+    """Resume the guardian and the agent last: the test is about what the others do before these check the clock."""
+    for pid in sorted(tree(container), key=lambda pid: container.pid in (pid, psutil.Process(pid).ppid())):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
 

@@ -1,11 +1,11 @@
-"""Real processes for tests: a coordinator, containers with their watchdogs and Spark drivers, and a log as input and output."""
+"""Real processes for tests: a coordinator, containers with their Spark drivers, and a log as input and output."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -84,8 +84,8 @@ class Stage(Cluster):
         """The contents of the output, sorted."""
         return sorted(int(row[3] or b"") for rows in self.log.read("out", 0, 0, 10**9) for row in rows)
 
-    def driver_of(self, watchdog: subprocess.Popen[bytes]) -> psutil.Process:
-        return wait_for("the driver", lambda: next(iter(psutil.Process(watchdog.pid).children()), None))
+    def driver_of(self, container: subprocess.Popen[bytes]) -> psutil.Process:
+        return wait_for("the driver", lambda: child_of(container.pid, "containers.driver"))
 
     def lose_disk(self) -> None:
         shutil.rmtree(self.home / "state")
@@ -93,6 +93,15 @@ class Stage(Cluster):
     def log_tails(self) -> str:
         """The last lines of all logs, for a failed test."""
         return "\n".join(tail(file) for file in sorted(self.root.glob("*.log")))
+
+
+def child_of(pid: int, module: str) -> psutil.Process | None:
+    """The child that runs this module; None if there is none, or it has just ended."""
+    for each in psutil.Process(pid).children():
+        with suppress(psutil.NoSuchProcess):
+            if module in each.cmdline():
+                return each
+    return None
 
 
 @contextmanager

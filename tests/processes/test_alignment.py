@@ -105,10 +105,10 @@ def test_no_row_is_late_when_one_container_starts_late_and_is_killed_once(scene:
     assert pace.waits_for == ("Partition 1",)
     assert routed(scene) == 0
 
-    _, watchdog = scene.start_container(1, **few)
+    _, agent = scene.start_container(1, **few)
     wait_for("a tenth of the way", lambda: routed(scene) > 8 * HOURS // 10)
-    scene.driver_of(watchdog).kill()
-    assert watchdog.wait(600) == 1
+    scene.driver_of(agent).kill()
+    assert agent.wait(600) == 1
     scene.start_container(1, **few)
     wait_for("all rows routed", lambda: routed(scene) == 8 * HOURS, 600)
     wait_for("the last hour to be closed", lambda: counted(scene).keys() >= expected.keys(), 600)

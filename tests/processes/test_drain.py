@@ -105,14 +105,14 @@ def test_a_drained_job_has_written_every_window_although_its_container_was_kille
     tmp_path_factory: pytest.TempPathFactory, job: str
 ) -> None:
     with played(tmp_path_factory.mktemp("drain"), job) as scene:
-        _, watchdog = scene.start_container(**SETTINGS)
+        _, agent = scene.start_container(**SETTINGS)
         scene.feed(500)
         wait_for("all of them in the middle", lambda: sum(scene.log.latest("middle").values()) == 500)
         assert scene.written() == 0
         uuid = drain(scene)
         wait_for("the flush", lambda: phase(scene, uuid) not in ("REQUESTED", "STOPPING"))
-        scene.driver_of(watchdog).kill()
-        watchdog.wait(WAIT_SECONDS)
+        scene.driver_of(agent).kill()
+        agent.wait(WAIT_SECONDS)
         scene.feed(100)
         if phase(scene, uuid) != "DRAINED":
             scene.lose_disk()
@@ -130,20 +130,20 @@ def test_a_drain_is_exact_with_a_stream_that_two_stages_write_and_a_stage_with_t
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with played(tmp_path_factory.mktemp("drain"), JOINED) as scene:
-        _, watchdog = scene.start_container(**SETTINGS)
+        _, agent = scene.start_container(**SETTINGS)
         scene.feed(500)
         between = ("shared", "other")
         wait_for("all of them in between", lambda: sum(sum(scene.log.latest(each).values()) for each in between) == 500)
         scene.feed(100)
         uuid = drain(scene)
-        assert watchdog.wait(WAIT_SECONDS) == 0
+        assert agent.wait(WAIT_SECONDS) == 0
         assert phase(scene, uuid) == "DRAINED"
         read = sum(each["offset"] for each in scene.http.get(f"/drain/{uuid}").json()["drained"] if each["stream"] == "numbers")
         assert 500 <= read <= 600
         assert sum(counted(scene).values()) == read
         scene.deploy()
-        _, watchdog = scene.start_container(**SETTINGS)
+        _, agent = scene.start_container(**SETTINGS)
         wait_for("the rest in between", lambda: sum(sum(scene.log.latest(each).values()) for each in between) == 600)
         drain(scene)
-        assert watchdog.wait(WAIT_SECONDS) == 0
+        assert agent.wait(WAIT_SECONDS) == 0
         assert counted(scene) == by_hour(600)

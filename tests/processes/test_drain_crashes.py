@@ -19,9 +19,9 @@ FED = 300
 SETTINGS: dict[str, Any] = {"SLUICE_TRIGGER_SECONDS": "0.2"}
 
 ROUNDS = [
-    ("container", "coordinator", "watchdog"),
-    ("coordinator", "watchdog", "container"),
-    ("watchdog", "container", "coordinator"),
+    ("driver", "coordinator", "agent"),
+    ("coordinator", "agent", "driver"),
+    ("agent", "driver", "coordinator"),
 ]
 """Which process is killed in which phase: in these three drains, each process once in each phase."""
 
@@ -37,20 +37,20 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield made
 
 
-def crash(scene: Stage, watchdog: subprocess.Popen[bytes], victim: str) -> subprocess.Popen[bytes]:
-    """kill -9 a process and start a new one. A container whose watchdog is killed ends by itself, because the pipe between them closes."""
+def crash(scene: Stage, agent: subprocess.Popen[bytes], victim: str) -> subprocess.Popen[bytes]:
+    """kill -9 a process and start a new one. The guardian ends a driver whose agent is killed."""
     match victim:
         case "coordinator":
             assert scene.coordinator is not None
             scene.coordinator.kill()
             scene.coordinator.wait(WAIT_SECONDS)
             scene.start_coordinator()
-            return watchdog
-        case "container":
-            scene.driver_of(watchdog).kill()
+            return agent
+        case "driver":
+            scene.driver_of(agent).kill()
         case _:
-            watchdog.kill()
-    watchdog.wait(WAIT_SECONDS)
+            agent.kill()
+    agent.wait(WAIT_SECONDS)
     return scene.start_container(**SETTINGS)[1]
 
 
@@ -69,7 +69,7 @@ def test_a_drain_is_completed_and_totals_are_exact_when_a_process_is_killed(scen
     for number, victims in enumerate(ROUNDS[:rounds], 1):
         scene.job_file.write_text([WINDOWS, HALVES][number % 2])
         scene.deploy()
-        _, watchdog = scene.start_container(**SETTINGS)
+        _, agent = scene.start_container(**SETTINGS)
         scene.feed(FED)
         fed = number * FED
         wait_for("all of them in the middle", lambda fed=fed: sum(scene.log.latest("middle").values()) == fed)  # type: ignore[misc]
@@ -78,8 +78,8 @@ def test_a_drain_is_completed_and_totals_are_exact_when_a_process_is_killed(scen
             found = reach(scene, uuid, wanted)
             print(f"{victim} killed in {found}, to be {wanted}")
             if found != "DRAINED":
-                watchdog = crash(scene, watchdog, victim)
+                agent = crash(scene, agent, victim)
         wait_for("the drain", lambda uuid=uuid: phase(scene, uuid) in ("DRAINED", "FAILED"))  # type: ignore[misc]
         assert phase(scene, uuid) == "DRAINED"
-        watchdog.wait(WAIT_SECONDS)
+        agent.wait(WAIT_SECONDS)
         assert counted(scene) == by_hour(fed)

@@ -97,12 +97,12 @@ def test_under_load_upgrades_that_change_the_delivery_count_each_record_once(sce
     made = scene.stage
     made.start_coordinator()
     made.deploy(start="earliest")
-    _, watchdog = made.start_container(**SETTINGS)
+    _, agent = made.start_container(**SETTINGS)
     producer = Producer(scene.topics.bootstrap)
     with producer.running():
         wait_for("records between the stages", lambda: sum(scene.topics.latest("middle").values()) > PER_SECOND)
         drained = scene.await_drained(drain(made))
-        assert watchdog.wait(WAIT_SECONDS) == 0
+        assert agent.wait(WAIT_SECONDS) == 0
         at_the_end = sum(drained.values())
         assert sum(scene.counted().values()) == at_the_end
         time.sleep(1)  # of further input
@@ -110,16 +110,16 @@ def test_under_load_upgrades_that_change_the_delivery_count_each_record_once(sce
         made.job_file.write_text(AT_LEAST_ONCE)
         grow(scene)
         made.deploy()
-        _, watchdog = made.start_container(**SETTINGS)
+        _, agent = made.start_container(**SETTINGS)
         wait_for("the next version's", lambda: sum(scene.topics.latest("middle").values()) > at_the_end + PER_SECOND)
         wait_for("what a flush empties", lambda: can_be_emptied(made))
         assert deliveries(made) == {"at-least-once"}
-        watchdog = upgrade(scene, WINDOWS, watchdog)
+        agent = upgrade(scene, WINDOWS, agent)
         assert deliveries(made) == {"exactly-once"}
     fed = sum(producer.sent.values())
     wait_for("all of them in the middle", lambda: sum(scene.topics.latest("middle").values()) >= fed)
     scene.await_drained(drain(made))
-    assert watchdog.wait(WAIT_SECONDS) == 0
+    assert agent.wait(WAIT_SECONDS) == 0
     assert scene.counted() == producer.sent
 
 
@@ -129,17 +129,17 @@ def deliveries(made: Stage) -> set[str]:
     return {delivery for each in found for delivery in each.values()}
 
 
-def upgrade(scene: KafkaScene, text: str, watchdog: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+def upgrade(scene: KafkaScene, text: str, agent: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
     """`sluice upgrade` to the version with that text, while the producer sends. Returns the process of the new version's container."""
     made = scene.stage
     made.job_file.write_text(text)
     command = [*SLUICE, "upgrade", str(made.job_file), "--coordinator", made.url, "--no-rollback"]
     upgrading = made.launch("upgrade", command, PYTHONUNBUFFERED="1")
     made.run_id = await_line(upgrading, made.log_file("upgrade"), r"is deployed as run (toy-\S+);")
-    assert watchdog.wait(WAIT_SECONDS) == 0
-    _, watchdog = made.start_container(**SETTINGS)
+    assert agent.wait(WAIT_SECONDS) == 0
+    _, agent = made.start_container(**SETTINGS)
     assert upgrading.wait(WAIT_SECONDS) == 0
-    return watchdog
+    return agent
 
 
 def grow(scene: KafkaScene) -> None:

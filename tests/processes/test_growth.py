@@ -157,20 +157,20 @@ def test_a_stateful_job_whose_input_grows_twice_under_load_while_its_container_i
     with played(tmp_path_factory.mktemp("growth"), 2) as scene:
         load, reported = Load(scene.log), Output(scene)
         with load.on():
-            _, watchdog = container(scene)
+            _, agent = container(scene)
             reported.more()
             await_adopted(scene, grow(scene, 4))
             reported.more()
             version = grow(scene, 8)
-            scene.driver_of(watchdog).kill()  # during the adoption, or just after it
-            watchdog.wait(WAIT_SECONDS)
-            _, watchdog = container(scene)
+            scene.driver_of(agent).kill()  # during the adoption, or just after it
+            agent.wait(WAIT_SECONDS)
+            _, agent = container(scene)
             await_adopted(scene, version)
             reported.more()
         reported.check_exact(load.fed)
         wait_for("progress on all partitions", lambda: reported_partitions(scene) == set(range(8)))
         assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
-        assert watchdog.wait(WAIT_SECONDS) == 0
+        assert agent.wait(WAIT_SECONDS) == 0
 
 
 @pytest.mark.long  # as tests/integration/api/test_scaling.py
@@ -207,11 +207,10 @@ def test_a_container_that_is_suspended_until_its_tasks_have_moved_adds_nothing_a
         with load.on():
             (execution_id, zero), (_, one) = container(scene), container(scene, 1)
             reported.more()
-            driver = scene.driver_of(one)
-            pause(one, driver)
+            pause(one)
             wait_for("all tasks in one container", lambda: scene.holds_all(execution_id))
             reported.more()
-            resume(one, driver)
+            resume(one)
             assert one.wait(WAIT_SECONDS) == 3
             reported.more()
         reported.check_exact(load.fed)

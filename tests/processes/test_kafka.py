@@ -209,7 +209,7 @@ def test_each_number_is_written_once_through_an_outage_suspended_and_killed_cont
         hold.await_reached()
         driver = made.driver_of(zero.process)
         if how == "suspended":
-            pause(zero.process, driver)
+            pause(zero.process)
         else:
             driver.kill()
             assert zero.process.wait(WAIT_SECONDS) != 0
@@ -218,7 +218,7 @@ def test_each_number_is_written_once_through_an_outage_suspended_and_killed_cont
         scene.check()
         hold.release()  # the held request arrives now
         if how == "suspended":
-            resume(zero.process, driver)
+            resume(zero.process)
             assert zero.process.wait(WAIT_SECONDS) == 3
         scene.send(0, scene.fed)  # a task without the state of these keys would write them again
         scene.feed()

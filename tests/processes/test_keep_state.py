@@ -83,9 +83,9 @@ def test_records_that_are_sent_again_after_drains_that_keep_the_state_are_writte
         numbers = Numbers(topics)
         scene.start_coordinator()
         scene.deploy(start="earliest")
-        _, watchdog = scene.start_container(**SETTINGS)
+        _, agent = scene.start_container(**SETTINGS)
         drained = drain_under_load(scene, topics, numbers)
-        assert watchdog.wait(WAIT_SECONDS) == 0
+        assert agent.wait(WAIT_SECONDS) == 0
         assert drained["middle"] == sum(topics.latest("middle").values())
         assert topics.confirmed("out") == drained["numbers"]
 
@@ -93,16 +93,16 @@ def test_records_that_are_sent_again_after_drains_that_keep_the_state_are_writte
         scene.lose_disk()
         scene.job_file.write_text(OTHER)
         scene.deploy()
-        other, watchdog = scene.start_container(**SETTINGS)
-        assert watchdog.wait(WAIT_SECONDS) == 4
+        other, agent = scene.start_container(**SETTINGS)
+        assert agent.wait(WAIT_SECONDS) == 4
         reason = scene.incarnation(other).reason
         assert "the kept state belongs to dropDuplicatesWithinWatermark by v string" in reason
         assert "this version has dropDuplicatesWithinWatermark by v string, at timestamp" in reason
 
         scene.job_file.write_text(MENDED)
         scene.deploy()
-        _, watchdog = scene.start_container(**SETTINGS)
+        _, agent = scene.start_container(**SETTINGS)
         drained = drain_under_load(scene, topics, numbers)
-        assert watchdog.wait(WAIT_SECONDS) == 0
+        assert agent.wait(WAIT_SECONDS) == 0
         values = [row[3] for rows in topics.read("out", 0, 0, written(topics)) for row in rows]
         assert len(values) == len(set(values)) == drained["numbers"] - RESENT

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from containers.scratch import session_members
 from containers.state.checkpoint import Checkpoints, inspect
+from containers.supervision.scratch import session_members
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
@@ -78,14 +78,14 @@ class TestLifeOfASlot:
         scene.feed(100)
         self.gate.await_batch()
         driver = scene.driver_of(self.first.process)
-        pause(self.first.process, driver)
+        pause(self.first.process)
         type(self).second, _ = started(scene, gate_open=True)
         scene.await_all_written(GENEROUS)
         assert scene.holds_all(self.second.execution_id)
         assert scene.incarnation(self.first.execution_id).exit_code is None
 
         self.gate.open()
-        resume(self.first.process, driver)
+        resume(self.first.process)
         assert self.first.process.wait(GENEROUS) == 3
         assert session_members(driver.pid) == []
         assert scene.incarnation(self.first.execution_id).exit_code == 3
@@ -138,7 +138,7 @@ class TestLifeOfASlot:
         assert self.first.process.poll() is None
         assert scene.incarnation(self.first.execution_id).state == "LIVE"
 
-    def test_when_only_python_is_paused_the_watchdog_kills_the_session_at_the_end_of_the_lease(self, scene: Stage) -> None:
+    def test_when_only_python_is_paused_the_agent_ends_the_driver_at_the_end_of_the_lease(self, scene: Stage) -> None:
         driver = scene.driver_of(self.first.process)
         driver.suspend()
         assert self.first.process.wait(GENEROUS) == 3

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from containers.scratch import session_members
+from containers.supervision.scratch import session_members
 from tests.processes.stage import FIRST, Stage, stage
 from tests.support.processes import WAIT_SECONDS, wait_for
 
@@ -56,11 +57,11 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield made
 
 
-def kill_and_wipe(scene: Stage, watchdog: object) -> None:
-    driver = scene.driver_of(watchdog)  # type: ignore[arg-type]
-    driver.kill()
-    watchdog.wait(WAIT_SECONDS)  # type: ignore[attr-defined]
-    assert session_members(driver.pid) == []
+def kill_and_wipe(scene: Stage, agent: subprocess.Popen[bytes], victim: str) -> None:
+    driver = scene.driver_of(agent)
+    (driver if victim == "driver" else agent).kill()
+    agent.wait(WAIT_SECONDS)
+    wait_for("the end of the driver", lambda: session_members(driver.pid) == [])
     scene.lose_disk()
 
 
@@ -73,34 +74,27 @@ LONG = pytest.mark.long  # as test_kafka.py, and tests/spark/test_log_on_spark.p
 
 
 @pytest.mark.parametrize(
-    ("seed", "interval", "rounds", "separate"),
-    [
-        pytest.param(1, "1", ROUNDS, False, marks=LONG),
-        pytest.param(2, "0", ROUNDS, False, marks=LONG),
-        pytest.param(3, "1", ROUNDS, True, marks=LONG),
-        (4, "0", 1, True),
-    ],
+    ("seed", "interval", "rounds", "victim"),
+    [pytest.param(1, "1", ROUNDS, "driver", marks=LONG), pytest.param(2, "0", ROUNDS, "agent", marks=LONG), (4, "0", 1, "agent")],
 )
 def test_killed_containers_whose_disks_are_wiped_write_everything_exactly_once(
-    scene: Stage, seed: int, interval: str, rounds: int, separate: bool
+    scene: Stage, seed: int, interval: str, rounds: int, victim: str
 ) -> None:
-    """`separate`: the agent has a process of its own, which is killed. Its driver must end with it."""
     chance = random.Random(seed)
     settings: dict[str, Any] = {
         "SLUICE_COMMIT_INTERVAL_SECONDS": interval,
         "SLUICE_MAX_REPLAY": "4",
         "SLUICE_TRIGGER_SECONDS": "0.2",
         "SLUICE_MAX_ROWS": "40",
-        "SLUICE_SEPARATE_DRIVER": str(separate),
     }
-    _, watchdog = scene.start_container(**settings)
+    _, agent = scene.start_container(**settings)
     for _ in range(rounds):
         fed = scene.written()
         scene.feed(300)
         goal = fed + chance.randrange(20, 280)
         wait_for(f"{goal} records", lambda goal=goal: scene.written() >= goal)  # type: ignore[misc]
-        kill_and_wipe(scene, watchdog)
-        _, watchdog = scene.start_container(**settings)
+        kill_and_wipe(scene, agent, victim)
+        _, agent = scene.start_container(**settings)
     scene.await_all_written()
     scene.feed_again(0, 200)  # a stage that had lost its state would write these again
     scene.feed(50)
@@ -109,6 +103,6 @@ def test_killed_containers_whose_disks_are_wiped_write_everything_exactly_once(
     wanted = sorted([*numbers, *range(200)])
     wait_for("all of them in the user's own sink", lambda: len(kept(scene)) >= len(wanted))  # a stop starts no new batch
     assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
-    assert watchdog.wait(WAIT_SECONDS) == 0
+    assert agent.wait(WAIT_SECONDS) == 0
     assert scene.values() == numbers
     assert kept(scene) == wanted

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from containers.scratch import session_members
 from containers.state.checkpoint import Checkpoints, inspect
+from containers.supervision.scratch import session_members
 from tests.processes.gates import GATED, Gate, jvm_of, pause, resume
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
@@ -77,9 +77,9 @@ def heartbeats(scene: Stage) -> float:
 
 def test_a_jvm_that_is_out_of_memory_ends_its_container_and_the_reason_names_the_heap(scene: Stage) -> None:
     conf = {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": "-Downer=me"}
-    execution_id, watchdog = scene.start_container(CASE="takes_the_heap", SLUICE_SPARK_CONF=json.dumps(conf))
-    driver = scene.driver_of(watchdog)
-    assert watchdog.wait(GENEROUS) == 1
+    execution_id, agent = scene.start_container(CASE="takes_the_heap", SLUICE_SPARK_CONF=json.dumps(conf))
+    driver = scene.driver_of(agent)
+    assert agent.wait(GENEROUS) == 1
     assert session_members(driver.pid) == []
     gone = scene.incarnation(execution_id)
     assert (gone.state, gone.exit_code) == ("EXITED", 1)
@@ -88,14 +88,14 @@ def test_a_jvm_that_is_out_of_memory_ends_its_container_and_the_reason_names_the
 
 
 def test_a_batch_may_block_for_longer_than_a_lease_and_a_stop_interrupts_it_after_its_timeout(scene: Stage) -> None:
-    execution_id, watchdog = scene.start_container(CASE="blocks", SLUICE_STOP_TIMEOUT_SECONDS="2")
+    execution_id, agent = scene.start_container(CASE="blocks", SLUICE_STOP_TIMEOUT_SECONDS="2")
     wait_for("a batch that blocks", (scene.root / "blocks").exists, GENEROUS)
     beats = heartbeats(scene)
     wait_for("heartbeats for more than a lease", lambda: heartbeats(scene) > beats + LEASE_SECONDS / HEARTBEAT_SECONDS + 2, GENEROUS)
     assert scene.incarnation(execution_id).state == "LIVE"
-    driver = scene.driver_of(watchdog)
-    watchdog.send_signal(signal.SIGTERM)
-    assert watchdog.wait(GENEROUS) == 0
+    driver = scene.driver_of(agent)
+    agent.send_signal(signal.SIGTERM)
+    assert agent.wait(GENEROUS) == 0
     assert session_members(driver.pid) == []
     gone = scene.incarnation(execution_id)
     assert (gone.state, gone.exit_code, gone.reason) == ("EXITED", 0, "stop requested")
@@ -114,24 +114,25 @@ def test_a_hanging_jvm_ends_its_container_but_a_long_batch_or_a_suspended_machin
         scene.start_coordinator()
         scene.deploy()
         scene.feed(100)
-        execution_id, watchdog = scene.start_container(SLUICE_SPARK_TIMEOUT_SECONDS=str(SPARK_TIMEOUT_SECONDS))
+        execution_id, agent = scene.start_container(SLUICE_SPARK_TIMEOUT_SECONDS=str(SPARK_TIMEOUT_SECONDS))
         gate = Gate(scene, execution_id)
         gate.await_batch()
-        driver = scene.driver_of(watchdog)
-        pause(watchdog, driver)
+        driver = scene.driver_of(agent)
+        pause(agent)
         time.sleep(SUSPENDED_SECONDS)  # the machine is suspended in the middle of a batch that is longer than the time-out
-        resume(watchdog, driver)
+        resume(agent)
         gate.open()
         scene.await_all_written(GENEROUS)
-        assert watchdog.poll() is None
+        assert agent.poll() is None
         assert scene.incarnation(execution_id).state == "LIVE"
 
-        jvm_of(driver).suspend()
-        assert watchdog.wait(GENEROUS) == 1
+        jvm = jvm_of(driver)
+        jvm.suspend()
+        assert agent.wait(GENEROUS) == 3
         assert session_members(driver.pid) == []
         gone = wait_for(
             "word of its end", lambda: scene.incarnation(execution_id) if scene.incarnation(execution_id).reason else None, GENEROUS
         )
-        assert (gone.state, gone.exit_code) == ("EXITED", 1)
-        assert gone.reason.splitlines()[0] == f"Spark's JVM has not answered for {SPARK_TIMEOUT_SECONDS} s"
+        assert (gone.state, gone.exit_code) == ("EXITED", 3)
+        assert gone.reason == f"the lease expired: not sent: process {jvm.pid} (java) of the driver is stopped"
         assert [task.holder for task in scene.detail().tasks] == [None]

@@ -59,11 +59,11 @@ class Versions:
         self._version += 1
         scene.job_file.write_text(job_text)
         scene.deploy()
-        _, watchdog = scene.start_container(SLUICE_TRIGGER_SECONDS="0.3")
+        _, agent = scene.start_container(SLUICE_TRIGGER_SECONDS="0.3")
         last = {key for stream, count in keys.items() for key in self._send(stream, count)}
         wait_for("the last keys", lambda: last <= self.written().keys(), 600)
         scene.http.post(f"/runs/{scene.run_id}/stop").raise_for_status()
-        assert watchdog.wait(600) == 0
+        assert agent.wait(600) == 0
 
     def _send(self, stream: str, count: int) -> set[str]:
         log = self._scene.log

@@ -4,14 +4,13 @@ tests/unit/cli/test_local_processes.py."""
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from examples.harness.launch import SluiceRun, sluice_run
-from tests.processes.stage import Stage
+from tests.processes.stage import Stage, child_of
 from tests.support.processes import tail, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -53,8 +52,8 @@ def test_a_spare_takes_the_slot_of_a_killed_container(scene: Stage) -> None:
             parts = parts_of_start(run, scene.run_id, "container-0")
             assert parts == ["process", "coordinator", "jvm", "session", "connectors", "restore", "query", "batch"]
             wait_for("a spare with Spark", lambda: waits(run, scene.run_id, "spare-0"), GENEROUS)
-            watchdog = wait_for("the container", lambda: run.container(0), GENEROUS)
-            watchdog.children()[0].send_signal(signal.SIGKILL)
+            agent = wait_for("the container", lambda: run.container(0), GENEROUS)
+            wait_for("its driver", lambda: child_of(agent.pid, "containers.driver")).kill()
             scene.feed(100)
             scene.await_all_written(GENEROUS)
             [second] = [each for each in scene.detail().incarnations if each.ended_at is None]

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from containers.scratch import session_members
+from containers.supervision.scratch import session_members
 from tests.processes.stage import FIRST, Stage, stage
 from tests.processes.test_script_backups import Script
 from tests.support.coordinators import running
@@ -86,15 +86,15 @@ def scene(root: Path, master: str) -> Iterator[Stage]:
 
 def run_and_kill(scene: Stage, master: str) -> None:
     """Every record goes through the executors, and they end when the driver is killed."""
-    _, watchdog = scene.start_container(SLUICE_SPARK_MASTER=master)
+    _, agent = scene.start_container(SLUICE_SPARK_MASTER=master)
     scene.feed(400)
     scene.await_all_written(GENEROUS)
     left = executors(master)
     assert len(left) == 1
     assert list((scene.root / "home" / "state").glob(".shared-*")) == []
-    driver = scene.driver_of(watchdog)
+    driver = scene.driver_of(agent)
     driver.kill()
-    assert watchdog.wait(GENEROUS) == 1
+    assert agent.wait(GENEROUS) == 1
     assert session_members(driver.pid) == []
     _, alive = psutil.wait_procs(left, GENEROUS)
     assert alive == []
@@ -110,8 +110,8 @@ class TestOnAStandaloneCluster:
     """The steps share their processes, so they run in order."""
 
     def test_an_invalid_master_ends_the_container_with_the_reason_in_the_api(self, scene: Stage) -> None:
-        execution_id, watchdog = scene.start_container(SLUICE_SPARK_MASTER="sprak://127.0.0.1:7077")
-        assert watchdog.wait(GENEROUS) == 1
+        execution_id, agent = scene.start_container(SLUICE_SPARK_MASTER="sprak://127.0.0.1:7077")
+        assert agent.wait(GENEROUS) == 1
         reason = scene.incarnation(execution_id).reason
         assert reason.startswith("Spark cannot be started in the container. there is no session under the master sprak://127.0.0.1:7077: ")
 
@@ -119,12 +119,12 @@ class TestOnAStandaloneCluster:
         if scene.fed == 0:
             run_and_kill(scene, master)
         scene.lose_disk()
-        execution_id, watchdog = scene.start_container(SLUICE_SPARK_MASTER=master)
+        execution_id, agent = scene.start_container(SLUICE_SPARK_MASTER=master)
         scene.feed_again(0, 100)  # a stage that had lost its state would write these again
         scene.feed(200)
         scene.await_all_written(GENEROUS)
         assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
-        assert watchdog.wait(GENEROUS) == 0
+        assert agent.wait(GENEROUS) == 0
         assert scene.incarnation(execution_id).exit_code == 0
         wait_for("the executors' end", lambda: not executors(master), GENEROUS)
 
@@ -134,10 +134,10 @@ class TestOnAStandaloneCluster:
         scene.deploy()
         state = scene.root / "home" / "state"
         blind = f"on 127.0.0.1: {state} (SLUICE_STATE_DIR): it does not see what the driver wrote there"
-        execution_id, watchdog = scene.start_container(SLUICE_SPARK_MASTER=master)
+        execution_id, agent = scene.start_container(SLUICE_SPARK_MASTER=master)
         wait_for("its tasks", lambda: scene.holds_all(execution_id), GENEROUS)
         with spark_worker(scene.root, master, hidden=state):
-            assert watchdog.wait(GENEROUS) == 1
+            assert agent.wait(GENEROUS) == 1
             assert blind in scene.incarnation(execution_id).reason
 
             late, refused = scene.start_container(SLUICE_SPARK_MASTER=master)

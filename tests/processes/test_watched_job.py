@@ -19,7 +19,7 @@ import pytest
 import yaml
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from containers.scratch import session_members
+from containers.supervision.scratch import session_members
 from tests.processes.stage import Stage, stage
 from tests.support.browsers import chromium
 from tests.support.canaries import answers, assert_absent, command_line, output_of, planted
@@ -306,10 +306,10 @@ class TestWatchedJob:
         for partition in (0, 1):
             expect(watched.viewer.locator(f"#task-Partition_20{partition}")).to_contain_text("lag 0", timeout=PATIENCE)
 
-    def test_after_kill_9_the_watchdog_frees_the_tasks_and_the_pages_show_the_problem_with_a_remedy(self, watched: Watched) -> None:
+    def test_after_kill_9_the_agent_frees_the_tasks_and_the_pages_show_the_problem_with_a_remedy(self, watched: Watched) -> None:
         assert watched.container is not None
-        execution_id, watchdog = watched.container
-        own = psutil.Process(watchdog.pid)
+        execution_id, agent = watched.container
+        own = psutil.Process(agent.pid)
         commands = [command_line(each) for each in [own, *own.children(recursive=True)]]
         assert any(each.partition(" ")[0].endswith("java") for each in commands)
         watched.shown += commands
@@ -318,9 +318,9 @@ class TestWatchedJob:
         assert "sluice_" in metrics.text
         watched.shown.append(metrics.text)
 
-        driver = watched.job.driver_of(watchdog)
+        driver = watched.job.driver_of(agent)
         driver.kill()
-        assert watchdog.wait(GENEROUS) == 1
+        assert agent.wait(GENEROUS) == 1
         assert session_members(driver.pid) == []
         for page in watched.both():
             expect(page.locator("#timeline")).to_contain_text(f"container {execution_id} exited with code 1", timeout=PATIENCE)

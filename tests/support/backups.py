@@ -11,7 +11,7 @@ from io import BytesIO
 from itertools import count
 from typing import Any
 
-from containers.agent.lifecycle import EXIT_OK
+from containers.supervision.exit_report import EXIT_OK
 from coordinator.blobpool import Backup, BlobStores
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.report_checks import ReportChecks

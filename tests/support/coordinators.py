@@ -119,7 +119,7 @@ def _good(answer: httpx.Response) -> httpx.Response:
 
 
 class Container(NamedTuple):
-    """The execution id of a container, and its watchdog process."""
+    """The execution id of a container, and the process of its agent."""
 
     execution_id: str
     process: subprocess.Popen[bytes]
@@ -189,7 +189,7 @@ class Cluster:
         return wire_runs.RunDetail.model_validate_json(_good(self.http.get(f"/runs/{self.run_id}")).content)
 
     def close(self) -> None:
-        """End the containers before the coordinator, so that it receives their exit reports, and through their watchdogs, because a killed
+        """End the containers before the coordinator, so that it receives their exit reports, and through their agents, because a killed
         driver leaves a session behind. A second SIGTERM, after the first was processed, makes a container stop without waiting.
         """
         self.http.close()

@@ -26,9 +26,6 @@ PATH = re.compile(r"(?<![\w./-])(?:sluice|coordinator|containers|bench|examples|
 OLD_MODULE = re.compile(r"^\| `\S+` \| `.*` \|$")
 """A row of the map from old to new modules in decision 1; tests/unit/test_packages.py checks the map."""
 
-WALKS = {"Heartbeat": 5, "Drain": 16, "Commit": 12, "Restore": 12, "Growth": 16}
-"""The maximum number of files in each walk."""
-
 
 def text_of(page: Path) -> str:
     return "\n".join(line for line in (ROOT / page).read_text().splitlines() if not OLD_MODULE.match(line))
@@ -108,27 +105,6 @@ def test_the_index_of_decisions_lists_each_of_them_by_its_title() -> None:
     listed = re.findall(r"^\| \[(\d+)\]\((\S+)\) \| (.*) \|$", (folder / "README.md").read_text(), re.M)
     titles = {file.name: file.read_text().splitlines()[0] for file in sorted(folder.glob("0*.md"))}
     assert {name: f"# {number}. {title}" for number, name, title in listed} == titles
-
-
-def walks() -> dict[str, str]:
-    """The sequence diagrams of docs/architecture.md, by heading."""
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    return dict(re.findall(r"^### ([^\n]+)\n(?:(?!^#).)*?^```mermaid\nsequenceDiagram\n(.*?)^```$", text, re.M | re.S))
-
-
-def test_the_walks_are_those_whose_length_is_bounded() -> None:
-    assert walks().keys() == WALKS.keys()
-
-
-@pytest.mark.parametrize("name", WALKS)
-def test_a_walk_names_its_files_in_the_order_in_which_they_come(name: str) -> None:
-    diagram = walks()[name]
-    named = dict(re.findall(r"^ *(?:participant|actor) (\w+) as (.+)$", diagram, re.M))
-    files = [each for each in named.values() if each.endswith(".py")]
-    assert [each for each in files if not (ROOT / each).is_file()] == []
-    assert len(files) == len(set(files)) <= WALKS[name]
-    met = [end for ends in re.findall(r"^ *(\w+) *-{1,2}>>\+? *-?(\w+):", diagram, re.M) for end in ends]
-    assert list(dict.fromkeys(met)) == list(named)
 
 
 def test_every_row_of_the_threat_model_names_tests_that_exist() -> None:

@@ -7,7 +7,7 @@ differ by MAX_DRIFT. The time during which two incarnations can act is therefore
 
     kill time + MAX_DRIFT * lease - margin - grace        (not below zero)
 
-where the kill time is the time that the watchdog needs to end the driver and its JVM. Appends and reports also contain the task's
+where the kill time is the time that the guardian needs to end the driver and its JVM. Appends and reports also contain the task's
 generation, so writes of the older incarnation during that time are rejected.
 
 A coordinator that has lost its claim on the database without noticing renews leases for a limited time, the *outage*. Its successor also
@@ -33,7 +33,7 @@ MAX_DRIFT = 0.01
 """The rates of two machines' clocks may differ by one part in a hundred; real ones differ by less than one in a thousand."""
 
 KILL_TIME = timedelta(seconds=1)
-"""From the end of a lease until the last process of the driver's session has ended (measured: 0.1 to 0.6 s)."""
+"""From the end of a lease until the last process of the driver has ended (measured: 0.1 to 0.6 s)."""
 
 BARE_INTERVAL = timedelta(seconds=60)
 """A client of Apache Samza sends a heartbeat at this fixed interval. It makes six attempts, which take up to 93 s, and then shuts

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
+from containers.supervision.exit_report import EXIT_FAILED, EXIT_OK
 from sluice import Job
 from sluice.core.ids import RunId, TaskName
 from tests.support.agents import Incarnation, Place, acting, counting, place

@@ -12,12 +12,12 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.agent.queries import Queries
 from containers.state.backup import Backup
 from containers.state.offsets.batch_waits import BatchInterrupted
 from containers.state.offsets.wal import OffsetLog, PlanReplaced
 from containers.state.recovery.decision import OffsetLogEntry
+from containers.supervision.exit_report import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from coordinator.app import prepare, stores_of_blobs
 from coordinator.settings import read_settings
 from coordinator.snapshots.operations import Progress

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
+from containers.supervision.exit_report import EXIT_FAILED, EXIT_OK
 from coordinator.snapshots.degraded import TOLERATED_FOR
 from sluice.blobs.locations import open_blob_store
 from sluice.core.ids import RunId

@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
 from containers.engine import StageStart
 from containers.errors import EXIT_REPEATED_FAILURE
+from containers.supervision.exit_report import EXIT_FAILED, EXIT_OK
 from sluice import Job
 from sluice.core.ids import RunId
 from sluice.status import overview

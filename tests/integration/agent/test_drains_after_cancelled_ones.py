@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.agent.lifecycle import EXIT_OK
+from containers.supervision.exit_report import EXIT_OK
 from tests.integration.agent.test_adoption import four_tasks, passing, patched
 from tests.integration.agent.test_adoption import start as start_counting
 from tests.integration.agent.test_drains import NEVER, drained, request

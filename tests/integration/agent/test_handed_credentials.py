@@ -19,8 +19,8 @@ import boto3
 import httpx
 import pytest
 
-from containers.agent.lifecycle import EXIT_FAILED
 from containers.state.store_credentials import handed_credentials
+from containers.supervision.exit_report import EXIT_FAILED
 from coordinator.fleet.blob_credentials import BlobCredentials
 from sluice.blobs.handed import HandedCredentials
 from sluice.blobs.locations import open_blob_store, s3_location

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
 from containers.engine import Batch, StageStart
+from containers.supervision.exit_report import EXIT_FAILED, EXIT_OK
 from sluice.core.ids import Ssp
 from tests.support.agents import Place, place, two_stages
 from tests.support.engines import FakeEngine, FakeQuery, soon
@@ -72,7 +72,7 @@ async def test_no_query_starts_before_its_task_was_acquired(there: Place) -> Non
     await container.engine.all_started(4)
 
 
-async def test_the_watchdog_gets_the_lease_from_the_registration_on(there: Place) -> None:
+async def test_the_guardian_gets_the_lease_from_the_registration_on(there: Place) -> None:
     run_id = await there.deploy()
     container = there.start(run_id, "c1")
     await container.wire.after("containerHeartbeat", 3)

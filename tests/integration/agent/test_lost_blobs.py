@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from containers.agent.lifecycle import EXIT_FAILED
+from containers.supervision.exit_report import EXIT_FAILED
 from coordinator.blobpool import BlobStores
 from coordinator.snapshots.audit import Audits
 from coordinator.snapshots.operations import Progress

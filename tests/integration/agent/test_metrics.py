@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from containers.agent.lifecycle import EXIT_OK
 from containers.engine import Batch, StateSize
+from containers.supervision.exit_report import EXIT_OK
 from sluice.core.ids import RunId, Ssp
 from sluice.wire import runs as wire_runs
 from tests.support.agents import Incarnation, Place, place

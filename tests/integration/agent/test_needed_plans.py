@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from containers.agent.lifecycle import EXIT_FAILED
+from containers.supervision.exit_report import EXIT_FAILED
 from sluice.blobs.locations import open_blob_store
 from sluice.blobs.port import BlobStore
 from sluice.core.ids import RunId

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
+from containers.supervision.exit_report import EXIT_FAILED, EXIT_OK
 from sluice.core.ids import Generation, Lineage, RunId
 from sluice.streams.log import Record, Writer
 from tests.support.agents import Incarnation, Place, place

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.agent.lifecycle import EXIT_FAILED
+from containers.supervision.exit_report import EXIT_FAILED
 from sluice.core.ids import ExecutionContainerId, RunId
 from tests.support.agents import Incarnation, Place, place
 from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, disk_of, one_stage, start

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from containers.agent.lifecycle import EXIT_OK
+from containers.supervision.exit_report import EXIT_OK
 from sluice.core.ids import ExecutionContainerId, RunId
 from tests.support.agents import Incarnation, Place, place
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from containers.agent.lifecycle import EXIT_LEASE_LOST, EXIT_OK, EXPIRED
+from containers.agent.lifecycle import EXPIRED
 from containers.engine import StageStart
 from containers.errors import OffsetsTrimmed
+from containers.supervision.exit_report import EXIT_LEASE_LOST, EXIT_OK
 from sluice.core.ids import ExecutionContainerId, RunId, TaskName
 from tests.support.agents import Incarnation, Place, place
 from tests.support.engines import FakeEngine, soon

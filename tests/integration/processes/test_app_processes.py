@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.agent.lifecycle import EXIT_LEASE_LOST
+from containers.supervision.exit_report import EXIT_LEASE_LOST
 from tests.support.processes import ROOT
 
 ATTACHED = """

@@ -19,7 +19,7 @@ import pytest
 from containers.attached import messages
 from containers.attached.attendant import TICK_SECONDS, Driver, command
 from containers.attached.claim import Request
-from containers.attached.processes import descendants, process, processes
+from containers.supervision.processes import descendants, process, processes
 from sluice.core.ids import ExecutionContainerId, JobName
 from tests.integration.processes.test_exec import SHORT_LEASE, await_end, ended
 from tests.support.coordinators import Running, running

@@ -83,7 +83,7 @@ def test_a_bad_format_is_refused_with_a_remedy(tmp_path: Path, command: list[str
 
 
 def test_every_record_of_a_container_names_job_run_processor_and_container(tmp_path: Path) -> None:
-    """The watchdog and its driver, which gives up because there is no coordinator."""
+    """The agent and its driver, which end because there is no coordinator."""
     (tmp_path / "job.py").write_text(JOB)
     found = records(
         *("-m", "sluice", "container", str(tmp_path / "job.py")),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from containers.rpc.connection import Connection, ConnectionLost, OtherVersion, Signature
+from containers.rpc.socket_link import SocketLink
 
 METHODS = {"double": Signature.of((int,), int), "size": Signature.of((str,), int)}
 
@@ -26,13 +27,13 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def caller(ours: socket.socket, version: str = "1.0") -> Connection:
-    made = Connection(ours, METHODS, {}, {}, own_version=version)
+    made = Connection(SocketLink(ours), METHODS, {}, {}, own_version=version)
     made.start()
     return made
 
 
 def server(theirs: socket.socket, version: str = "1.0") -> Connection:
-    made = Connection(theirs, {}, METHODS, {"double": double, "size": len}, own_version=version)
+    made = Connection(SocketLink(theirs), {}, METHODS, {"double": double, "size": len}, own_version=version)
     made.start()
     return made
 
@@ -84,7 +85,7 @@ def test_a_value_of_another_type_is_an_error_of_that_call_only(pair: tuple[socke
 )
 def test_what_cannot_be_read_ends_the_connection(pair: tuple[socket.socket, socket.socket], line: bytes) -> None:
     lost = threading.Event()
-    theirs = Connection(pair[1], {}, METHODS, {"double": double, "size": len}, lost.set, own_version="1.0")
+    theirs = Connection(SocketLink(pair[1]), {}, METHODS, {"double": double, "size": len}, lost.set, own_version="1.0")
     theirs.start()
     pair[0].sendall(json.dumps({"version": "1.0"}).encode() + b"\n" + line)
     pair[0].shutdown(socket.SHUT_WR)
@@ -95,7 +96,7 @@ def test_what_cannot_be_read_ends_the_connection(pair: tuple[socket.socket, sock
 @pytest.mark.parametrize("first", [b"", b"[]\n", b"{}\n", b"GET / HTTP/1.1\n"], ids=["nothing", "list", "nameless", "HTTP"])
 def test_without_a_version_nothing_is_served(pair: tuple[socket.socket, socket.socket], first: bytes) -> None:
     lost = threading.Event()
-    theirs = Connection(pair[1], {}, METHODS, {"double": double, "size": len}, lost.set, own_version="1.0")
+    theirs = Connection(SocketLink(pair[1]), {}, METHODS, {"double": double, "size": len}, lost.set, own_version="1.0")
     theirs.start()
     pair[0].sendall(first + b'{"call": "double", "id": 1, "with": [4]}\n')
     pair[0].shutdown(socket.SHUT_WR)

@@ -15,6 +15,7 @@ from containers.rpc.codec import OtherProcessFailed
 from containers.rpc.connection import ConnectionLost
 from containers.rpc.engine_server import EngineServer
 from containers.rpc.remote_engine import RemoteEngine
+from containers.rpc.socket_link import SocketLink
 from tests.contracts.engine import BATCH, PROGRESS, EngineContract, Scene
 from tests.support.agents import two_stages
 from tests.support.engines import FakeEngine
@@ -46,9 +47,9 @@ async def remote() -> AsyncIterator[Remote]:
     ours, theirs = socket.socketpair()
     lost: list[str] = []
     fake = FakeEngine()
-    made = Remote(RemoteEngine(ours, lambda: lost.append("driver")), fake)
+    made = Remote(RemoteEngine(SocketLink(ours), lambda: lost.append("driver")), fake)
     made.ours, made.theirs, made.lost = ours, theirs, lost
-    made.server = EngineServer(theirs, JOB.description, lambda run: fake, lambda: lost.append("agent"))
+    made.server = EngineServer(SocketLink(theirs), JOB.description, lambda run: fake, lambda: lost.append("agent"))
     made.server.run()
     await made.on_thread(lambda engine: engine.open(made.callbacks()))
     yield made

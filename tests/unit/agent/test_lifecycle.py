@@ -8,8 +8,9 @@ from datetime import timedelta
 import pytest
 
 from containers.agent.failures import StageFailed
-from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, EXPIRED, ContainerLifecycle, ExitReason
+from containers.agent.lifecycle import EXPIRED, ContainerLifecycle, ExitReason
 from containers.errors import OffsetsTrimmed
+from containers.supervision.exit_report import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from sluice.core.ids import Instant
 from tests.support.fakes import FakeClock
 

@@ -47,8 +47,16 @@ async def test_spark_is_probed_again_and_again_while_it_answers() -> None:
     assert asked == 5
 
 
-async def test_an_unanswered_probe_ends_the_container() -> None:
-    assert await soon(LivenessProbe(asyncio.Event().wait, SHORT).run()) == "Spark's JVM has not answered for 0.05 s"  # type: ignore[arg-type]
+async def test_a_probe_that_is_answered_late_hangs_until_the_answer() -> None:
+    answered = asyncio.get_running_loop().create_future()
+    probe = LivenessProbe(lambda: answered, SHORT)
+    probing = asyncio.create_task(probe.run())
+    while probe.hangs is None:  # noqa: ASYNC110 — nothing is called when it changes
+        await asyncio.sleep(0.01)
+    assert probe.hangs == "the driver has not answered for 0.05 s"
+    answered.set_exception(SparkStopped("it was ended by SIGKILL"))
+    assert await soon(probing) == "it was ended by SIGKILL"
+    assert probe.hangs is None
 
 
 async def test_an_answer_within_the_time_limit_counts_however_late() -> None:
@@ -83,12 +91,15 @@ def test_a_clock_that_jumps_by_hours_uses_up_one_turn_and_the_others_are_still_w
 
 def test_the_probe_fails_when_all_turns_have_passed_however_fast() -> None:
     async def test(loop: JumpingLoop) -> None:
-        pulse = asyncio.create_task(LivenessProbe(loop.create_future, timedelta(hours=2), NEVER).run())
+        probe = LivenessProbe(loop.create_future, timedelta(hours=2), NEVER)
+        pulse = asyncio.create_task(probe.run())
         for _ in range(SLICES):
-            assert not pulse.done()
+            assert probe.hangs is None
             await asyncio.sleep(0.01)
             loop.jumped += 24 * 3600
-        assert await pulse == "Spark's JVM has not answered for 7200 s"
+        await asyncio.sleep(0.01)
+        assert probe.hangs == "the driver has not answered for 7200 s"
+        pulse.cancel()
 
     on_a_jumping_loop(test)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -255,6 +256,7 @@ def test_a_heap_without_a_limit_has_no_series_of_one() -> None:
     assert ("sluice_container_jvm_heap_max_bytes", "") not in samples(jvm_metrics(JvmUsage(700, None, {})))
 
 
-def test_the_versions_and_the_descriptors_of_the_driver_are_exposed() -> None:
-    names = {name for name, _ in samples(process_metrics())}
+def test_the_versions_and_the_descriptors_of_the_driver_and_of_the_agent_are_exposed() -> None:
+    names = {name for name, _ in samples(process_metrics(os.getpid()))}
+    assert {"sluice_agent_process_open_fds", "sluice_agent_process_resident_memory_bytes"} <= names
     assert {"sluice_build_info", "process_open_fds", "process_max_fds", "process_resident_memory_bytes"} <= names

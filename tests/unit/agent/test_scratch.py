@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from containers import scratch
-from containers.scratch import Scratch
+from containers.supervision import scratch
+from containers.supervision.scratch import Scratch
 from sluice.core.ids import ExecutionContainerId
 
 

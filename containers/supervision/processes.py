@@ -1,7 +1,7 @@
-"""Reads the process table of Linux, and ends processes.
+"""Reads the process table, and ends processes.
 
 A process is identified by its pid and the time of its start: a pid alone may belong to another process later. Fields are those of
-/proc/<pid>/stat, see proc_pid_stat(5).
+/proc/<pid>/stat, see proc_pid_stat(5). Where there is no /proc, as on macOS, psutil reads the table.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.core.errors import ClientError
-
 PROC = Path("/proc")
+HAS_PROC = PROC.joinpath("self/stat").exists()
 
 STOPPED = frozenset("Tt")
 """Stopped by a signal, or by a debugger."""
@@ -72,17 +71,35 @@ def parse_stat(text: str) -> Process:
 
 
 def process(pid: int) -> Process | None:
-    """None if there is no such process."""
+    """None if there is no such process, or this one may not see it. Raises OSError, as for a lack of file descriptors."""
+    if not HAS_PROC:
+        return portable_processes().get(pid)
     try:
         return parse_stat((PROC / str(pid) / "stat").read_text(errors="replace"))
-    except (OSError, ValueError, IndexError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError, ValueError, IndexError):
         return None
 
 
 def processes() -> Table:
     """All processes that this one can see, including zombies."""
+    if not HAS_PROC:
+        return portable_processes()
     found = (process(int(each.name)) for each in PROC.iterdir() if each.name.isdigit())
     return {each.id.pid: each for each in found if each is not None}
+
+
+def portable_processes() -> Table:
+    """Like `processes`, on any system."""
+    import psutil
+
+    states = {psutil.STATUS_STOPPED: "T", psutil.STATUS_ZOMBIE: "Z"}
+    found = {}
+    for each in psutil.process_iter(["ppid", "status", "name", "create_time"]):
+        read = each.info
+        started = int((read["create_time"] or 0) * 100)
+        state = states.get(read["status"], "S")
+        found[each.pid] = Process(ProcessId(each.pid, started), read["ppid"] or 0, state, (read["name"] or "")[:15])
+    return found
 
 
 def descendants(table: Table, roots: Collection[int]) -> list[Process]:
@@ -137,7 +154,13 @@ def kill(victim: ProcessId) -> None:
     """Send SIGKILL, unless the process has ended and its pid belongs to another one."""
     try:
         fd = os.pidfd_open(victim.pid)
-    except OSError:
+    except ProcessLookupError:
+        return
+    except (OSError, AttributeError):  # the system has none, or forbids it
+        found = process(victim.pid)
+        if found is not None and found.id == victim:
+            with suppress(OSError):
+                os.kill(victim.pid, signal.SIGKILL)
         return
     try:
         now = process(victim.pid)  # read after the descriptor was opened: it refers to this process
@@ -153,7 +176,11 @@ def end_all(find: Callable[[], Iterable[Process]], sleep: Callable[[float], None
     many were killed, and whether all have ended. A process in an uninterruptible system call does not end immediately."""
     killed: set[ProcessId] = set()
     for _ in range(_ROUNDS):
-        alive = [each.id for each in find() if not each.ended]
+        try:
+            alive = [each.id for each in find() if not each.ended]
+        except OSError:  # the table cannot be read now
+            sleep(_PAUSE_SECONDS)
+            continue
         if not alive:
             return len(killed), True
         for each in alive:
@@ -163,18 +190,17 @@ def end_all(find: Callable[[], Iterable[Process]], sleep: Callable[[float], None
     return len(killed), False
 
 
-def become_subreaper() -> None:
-    """Make descendants whose parent ends children of this process. Raises ClientError on a system other than Linux."""
-    if not PROC.joinpath("self/stat").exists():
-        raise ClientError("sluice exec needs Linux with /proc, to end a driver that has lost its lease")
+def become_subreaper() -> bool:
+    """Make descendants whose parent ends children of this process. False on a system other than Linux."""
+    if not HAS_PROC:
+        return False
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise ClientError(f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(ctypes.get_errno())}")
+    return bool(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
-def reap(table: Table, parent: int, others: Collection[int]) -> None:
+def reap(found: Iterable[Process], parent: int, others: Collection[int]) -> None:
     """Reap the children of this process that have ended, except `others`, which other code waits for."""
-    for each in table.values():
+    for each in found:
         if each.parent == parent and each.ended and each.id.pid not in others:
             with suppress(ChildProcessError):
                 os.waitpid(each.id.pid, os.WNOHANG)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.attached import processes
-from containers.attached.processes import Process, ProcessId
+from containers.supervision import processes
+from containers.supervision.processes import Process, ProcessId
 
 
 def row(pid: int, parent: int, name: str = "python3", state: str = "S") -> Process:
@@ -31,6 +31,11 @@ def test_this_process_is_in_the_table_below_its_parent() -> None:
     found = processes.processes()
     assert found[os.getpid()].parent == os.getppid()
     assert os.getpid() in [each.id.pid for each in processes.descendants(found, [os.getppid()])]
+
+
+def test_the_table_without_proc_is_the_same() -> None:
+    ours, theirs = processes.processes()[os.getpid()], processes.portable_processes()[os.getpid()]
+    assert (ours.parent, ours.name, ours.ended) == (theirs.parent, theirs.name, theirs.ended)
 
 
 @given(st.lists(st.integers(0, 30), min_size=31, max_size=31), st.integers(0, 30))

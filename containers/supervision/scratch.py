@@ -1,10 +1,10 @@
 """Temporary directories of containers on this machine: one set for each incarnation, deleted when its last process has ended.
 
 <home>/spark/<id>          Spark's temporary files and its JVM's
-<home>/spark/<id>.lock     locked (flock) while the watchdog or the driver runs; contains the driver's session and the path of the sockets
+<home>/spark/<id>.lock     locked (flock) while the agent or the driver runs; contains the driver's session and the path of the sockets
 <TMPDIR>/sluice-<token>    sockets between Spark and its Python workers: their paths must be short
 
-The watchdog deletes them after an orderly end. If it was killed, the next container that starts on this machine deletes them. An
+The agent deletes them after an orderly end. If it was killed, the guardian or the next container on this machine deletes them. An
 incarnation is dead if no process holds its lock and no process of its session is left: the JVM does not inherit the lock, and may outlive
 Python, for example while it is frozen. A frozen process keeps its lock. The lock file is created first and deleted last, so a crash may
 leave a lock file without directories, but no directories without a lock file.
