@@ -1,5 +1,5 @@
-"""Release 0.1 together with the present one, as during an upgrade: containers of either release with a coordinator of the other, with
-real processes and real Spark. Settings, routes and bodies have the names of release 0.1.
+"""Release 0.1, and the commit f0c0f2cc, together with the present release, as during an upgrade: containers of either release with a
+coordinator of the other, with real processes and real Spark. Settings, routes and bodies have the names of release 0.1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 from tests.processes.drains import WINDOWS, by_hour, counted
 from tests.processes.stage import Stage
-from tests.support.former_release import TODAY, Release, release_0_1
+from tests.support.former_release import TODAY, Release, commit_f0c0f2cc, release_0_1
 from tests.support.processes import await_answer, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
@@ -160,6 +160,29 @@ def test_containers_of_this_release_work_for_a_coordinator_of_the_former_one(
         scene.feed_and_await(200)
         scene.kill_and_lose_disk(container)
         container = scene.start_container_of(TODAY)
+        scene.feed_and_await(100)
+        scene.drain(container)
+        assert counted(scene) == by_hour(500)
+
+
+def test_a_container_of_f0c0f2cc_runs_is_restored_and_drained_by_the_present_coordinator(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    former = commit_f0c0f2cc(tmp_path_factory.mktemp("f0c0f2cc"))
+    with mixed(tmp_path_factory.mktemp("upgraded")) as scene:
+        scene.start_coordinator_of(former)
+        scene.deploy_with(former)
+        container = scene.start_container_of(former)
+        scene.feed_and_await(200)
+        scene.upgrade_coordinator(TODAY)
+        scene.kill_and_lose_disk(container)
+        container = scene.start_container_of(former)
+        scene.feed_and_await(100)
+        scene.kill_and_lose_disk(container)
+        container = scene.start_container_of(TODAY)
+        scene.feed_and_await(100)
+        scene.kill_and_lose_disk(container)
+        container = scene.start_container_of(former)
         scene.feed_and_await(100)
         scene.drain(container)
         assert counted(scene) == by_hour(500)

@@ -1,4 +1,6 @@
-"""Release 0.1.0 as processes: its packages, unpacked from tests/data, with the Python and the dependencies of the present release."""
+"""Release 0.1.0 and the commit f0c0f2cc as processes: their packages, unpacked from tests/data, with the Python and the dependencies of the
+present release. At f0c0f2cc the agent of a job file was in its driver.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +58,20 @@ TODAY = Release(SLUICE, ROOT)
 
 def release_0_1(directory: Path) -> Release:
     """Unpack release 0.1 into an empty directory."""
-    with tarfile.open(DATA / "packages.tar.xz") as archive:
+    return _unpacked(DATA / "packages.tar.xz", directory, (sys.executable, "-c", _COMMANDS))
+
+
+def commit_f0c0f2cc(directory: Path) -> Release:
+    """Unpack the commit into an empty directory."""
+    return _unpacked(DATA.with_name("f0c0f2cc.tar.xz"), directory, (sys.executable, "-P", "-m", "sluice"))
+
+
+def _unpacked(file: Path, directory: Path, command: tuple[str, ...]) -> Release:
+    with tarfile.open(file) as archive:
         archive.extractall(directory, filter="data")
     environment = {"PYTHONPATH": str(directory)}
     imported = Release(
         (sys.executable, "-c", "import containers, coordinator; print(containers.__file__, coordinator.__file__)"), directory, environment
     )
     assert imported.run() == f"{directory}/containers/__init__.py {directory}/coordinator/__init__.py"
-    return Release((sys.executable, "-c", _COMMANDS), directory, environment)
+    return Release(command, directory, environment)
