@@ -15,6 +15,6 @@
     coverage_report.py   which share of the coordinator and the agent the seeds run
     __main__.py   `python -m tests.simulation`; see `make simulate`
 
-The coordinator, the agents, the client, the backups and the embedded log are the real ones. Spark, its JVM, sockets and the watchdog are
+The coordinator, the agents, the client, the backups and the embedded log are the real ones. Spark, its JVM, sockets and process tables are
 not simulated; the tests in tests/spark and tests/processes run them.
 """

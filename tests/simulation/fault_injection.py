@@ -27,7 +27,7 @@ def _running(world: World) -> list[Container]:
 async def kill_container(world: World) -> bool:
     running = _running(world)
     if running:
-        world.kill(world.dice.choice(running), "by a fault")
+        world.kill_part(world.dice.choice(running), "by a fault", world.dice)
     return bool(running)
 
 
@@ -68,16 +68,18 @@ async def freeze_container(world: World) -> bool:
     running = _running(world)
     if running:
         container = world.dice.choice(running)
-        world.say(f"{container.name} is frozen")
+        parts = world.dice.choice(((container.process, container.driver), (container.process,), (container.driver,)))
+        world.say(f"{' and '.join(each.name for each in parts)} {'are' if len(parts) > 1 else 'is'} frozen")
         seconds = world.dice.choice((1, 10, 50, 90))
         world.disturb(seconds, container.machine)
-        world.loop.freeze(container.process)
+        for each in parts:
+            world.loop.freeze(each)
         world.later(seconds, lambda: _resume(world, container))
     return bool(running)
 
 
 async def suspend_machine(world: World) -> bool:
-    """Suspend a container and its watchdog. The clock of leases continues; events that were due meanwhile happen immediately afterwards."""
+    """Suspend a container and its guardian. The clock of leases continues; events that were due meanwhile happen immediately afterwards."""
     running = _running(world)
     if running:
         container = world.dice.choice(running)
@@ -85,6 +87,7 @@ async def suspend_machine(world: World) -> bool:
         world.say(f"the machine of {container.name} is suspended for {seconds} s")
         world.disturb(seconds, container.machine)
         world.loop.freeze(container.process)
+        world.loop.freeze(container.driver)
         container.suspended = True
         world.later(seconds, lambda: _resume(world, container))
     return bool(running)
@@ -92,7 +95,8 @@ async def suspend_machine(world: World) -> bool:
 
 def _resume(world: World, container: Container) -> None:
     container.suspended, container.thawed_at = False, world.loop.time()
-    world.loop.thaw(container.process)
+    for each in (container.process, container.driver):
+        world.loop.thaw(each)
 
 
 async def stop_container(world: World) -> bool:
@@ -709,7 +713,7 @@ async def heal(world: World) -> None:
         for engine in container.engines:
             engine.kill_after, engine.records = None, RECORDS_AFTERWARDS
         _end_slowness(container.engines)
-        if container.process.frozen:
+        if container.frozen:
             _resume(world, container)
     _end_failure(world)
     world.database.away = False

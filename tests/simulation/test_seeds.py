@@ -115,7 +115,7 @@ def test_watermarks_rise_and_no_row_is_late_through_kills_growth_deployments_and
 
 
 def test_spare_containers_take_slots() -> None:
-    outcome = run_seed(4, 8, None, ["kill_container", "open_spares", "scale"])
+    outcome = run_seed(5, 8, None, ["kill_container", "open_spares", "scale"])
     assert not outcome.broken, "\n".join([*outcome.trace[-50:], *outcome.broken])
     assert any(" takes slot " in line for line in outcome.trace)
 

@@ -18,12 +18,16 @@ from typing import Any, TypeVar
 
 import httpx
 
-from containers.agent.agent import Agent
+from containers.agent.agent import Agent, run_of_job
 from containers.agent.lifecycle import ExitReason
 from containers.cli.snapshots import copied
-from containers.engine import StageStart
+from containers.engine import Engine, RunOfJob, StageStart
 from containers.errors import EXIT_REPEATED_FAILURE
+from containers.rpc.engine_server import EngineServer
+from containers.rpc.remote_engine import RemoteEngine
 from containers.settings import ContainerSettings
+from containers.supervision.exit_report import EXIT_LEASE_LOST
+from containers.supervision.guardian import ENDS_WITHIN as GUARDIAN_WAITS
 from coordinator.app import build, stream_systems
 from coordinator.settings import Settings, read_settings
 from coordinator.store.copies import backup, database_file, restore
@@ -40,6 +44,7 @@ from sluice.core.access.tokens import Grant
 from sluice.core.errors import CoordinatorUnreachable, DatabaseInUse, SluiceError, StoreUnavailable, UnknownSnapshot
 from sluice.core.ids import ExecutionContainerId, Generation, Instant, Lineage, RunId
 from sluice.deploy import deploy_request
+from sluice.job import JobDescription
 from sluice.streams.log import Headers, Log, Record, Writer
 from sluice.streams.port import StreamSystem
 from sluice.wire import drains as wire_drains
@@ -52,6 +57,7 @@ from sluice.wire.snapshots import BackupRequest, OperationReply, PinRequest, Sto
 from tests.simulation.database import DatabaseFaults, simulated_store
 from tests.simulation.engine import GrowingLedger, SimulatedEngine, stored_state
 from tests.simulation.kafka import Brokers, KafkaLog, ModelledKafka
+from tests.simulation.link import simulated_link
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.network import Network, Way
 from tests.simulation.network import Server as HttpServer
@@ -149,13 +155,14 @@ class Client(AgentClient):
 
 @dataclass
 class Container:
-    """An incarnation. `lease_ends`: the time at which its watchdog ends it."""
+    """An incarnation. `process`: that of the agent. `lease_ends`: the time at which its guardian ends it."""
 
     name: str
     run: RunId
     slot: str
     machine: str
     process: Process
+    driver: Process
     agent: Agent
     client: Client
     life: asyncio.Task[ExitReason]
@@ -165,13 +172,24 @@ class Container:
     lease_ends: float = float("inf")
     exit_code: int | None = None
     suspended: bool = False
-    """Whether its machine is suspended, and with it its watchdog."""
+    """Whether its machine is suspended, and with it its guardian."""
+    guarded: bool = True
+    """Whether its guardian runs."""
     thawed_at: float = -1.0
     """When it last continued after it was frozen or suspended."""
 
     @property
     def running(self) -> bool:
         return not self.process.dead and not self.life.done()
+
+    @property
+    def frozen(self) -> bool:
+        return self.process.frozen or self.driver.frozen
+
+    @property
+    def acts(self) -> bool:
+        """Whether its driver may act."""
+        return not self.driver.dead
 
 
 @dataclass(slots=True)
@@ -498,12 +516,11 @@ class World:
     def start_container(self, slot: Slot) -> Container:
         name = f"{self.prefix}c{self.started}"
         self.started += 1
-        process = Process(name)
+        process, driver = Process(name), Process(f"driver of {name}")
         clock = self.clocks.setdefault(slot.machine, Clock(self.loop))
-        if any(each.suspended and each.running and each.disk == self.disk(slot.place) for each in self.containers):
+        if any(each.suspended and each.acts and each.disk == self.disk(slot.place) for each in self.containers):
             self.disks[slot.place] += 1  # nothing starts on a suspended machine, so this one starts on another
         root = self.disk(slot.place)
-        version = f"version {slot.version}"
         settings = ContainerSettings(
             **{
                 "run_id": slot.run,
@@ -520,58 +537,91 @@ class World:
         )
         made: list[Container] = []
 
-        def make_engine(run: object) -> SimulatedEngine:
-            engine = SimulatedEngine(
-                root=root,
-                job=self.job_name,
-                ledger=self.ledger,
-                version=version,
-                can_pause=self.chance.random() < 0.7,
-                operators=(f"sums of {version}",),
-                loop=self.loop,
-                process=process,
-                chance=self.chance,
-                brokers=self.brokers,
-                clock=clock,
-                event_times=self.event_times,
-                on_kill=lambda: self.kill(made[0], "between two steps"),
-                on_works=lambda start: self._check_only_holder(made[0], start),
-                lease_expired=lambda: self._unaware(made[0]),
-                records=self.records,
-            )
-            made[0].engines.append(engine)
-            return engine
+        def make_engine(run: RunOfJob) -> SimulatedEngine:
+            made[0].engines.append(self._new_engine(made[0], f"version {slot.version}", clock))
+            return made[0].engines[-1]
 
         def renewed(until: Instant) -> None:
             made[0].lease_ends = until
 
         def lease_lost(reason: str) -> None:
             made[0].exit_code = 3
-            if "no answer" in reason or "unreachable" in reason:
+            if "lease expired" in reason:
                 self._check_long_absence(made[0])
             self.kill(made[0], f"lease lost: {reason}")
 
+        description = self.job(slot.version, slot.build).description()
+        remote = self._start_driver(process, driver, description, make_engine)
+        driver.on_death.append(lambda: self._on_driver_end(made[0]))
         client = Client("http://c", Way(self.network, slot.machine), token=lambda: self.tokens.get("containers", ""))
         agent = Agent(
-            self.job(slot.version, slot.build).description(),
+            description,
             settings,
             client,
             clock,
-            make_engine,
+            lambda run: remote.of_run(run_of_job(run)),
             renewed,
             lease_lost,
             lambda url: wrapped(
                 FaultyBlobs(open_blob_store(url, clock), lambda operation: self._blob_fault(url, self.blobs_fail)), Requests(), clock=clock
             ),
             on_slot=lambda name: self._spare_takes(slot, made[0], name),
+            not_now=lambda: "its driver is stopped" if driver.frozen else None,
+            end_driver=partial(self._end_driver, remote, driver),
         )
         life = process.context().run(lambda: self.loop.create_task(agent.run(), name=name))
-        container = Container(name, slot.run, slot.name, slot.machine, process, agent, client, life, self.loop.time(), root)
+        container = Container(name, slot.run, slot.name, slot.machine, process, driver, agent, client, life, self.loop.time(), root)
         made.append(container)
         self.containers.append(container)
-        self.loop.create_task(self._watchdog(container), name=f"watchdog {name}")
+        self.loop.create_task(self._guardian(container), name=f"guardian {name}")
         self.say(f"{name} starts in slot {slot.name} of {slot.run}")
         return container
+
+    def _start_driver(
+        self, agent: Process, driver: Process, description: JobDescription, make_engine: Callable[[RunOfJob], Engine]
+    ) -> RemoteEngine:
+        """The engine of a driver, which ends when its agent has ended."""
+        near, far = simulated_link(self.loop, self.chance, agent, driver)
+
+        def end(code: int = 1) -> None:
+            self.loop.kill(driver)
+
+        driver.context().run(EngineServer, far, lambda: description, make_engine, end, lambda slot: None, end).run()
+        return agent.context().run(RemoteEngine, near)
+
+    async def _end_driver(self, remote: RemoteEngine, driver: Process, code: int) -> bool:
+        """As `AgentProcess`."""
+        if code != EXIT_LEASE_LOST:
+            remote.end(code)
+            for _ in range(50):
+                if not driver.dead:
+                    await asyncio.sleep(0.1)
+        self.loop.kill(driver)
+        return True
+
+    def _on_driver_end(self, container: Container) -> None:
+        context = container.process.context()
+        context.run(self.loop.call_later, 0.01, container.agent.driver_ended, "its driver was killed by SIGKILL")
+
+    def _new_engine(self, container: Container, version: str, clock: Clock) -> SimulatedEngine:
+        return SimulatedEngine(
+            root=container.disk,
+            job=self.job_name,
+            ledger=self.ledger,
+            version=version,
+            can_pause=self.chance.random() < 0.7,
+            operators=(f"sums of {version}",),
+            loop=self.loop,
+            process=container.driver,
+            chance=self.chance,
+            brokers=self.brokers,
+            clock=clock,
+            event_times=self.event_times,
+            on_kill=lambda: self.kill_part(container, "between two steps", self.chance),
+            on_works=lambda start: self._check_only_holder(container, start),
+            lease_expired=lambda: self._unaware(container),
+            records=self.records,
+        )
 
     def start_spare(self) -> None:
         """Start a container that waits for a slot."""
@@ -602,14 +652,22 @@ class World:
         fault, share = failing
         return fault if self.chance.random() < share else None
 
-    async def _watchdog(self, container: Container) -> None:
-        """Ends a container whose lease has ended, also a frozen one."""
-        while container.running:
-            if self.now >= container.lease_ends and not container.suspended:
-                container.exit_code = 3
-                self._check_long_absence(container)
-                self.kill(container, "by its watchdog")
-            await asyncio.sleep(0.5)
+    async def _guardian(self, container: Container) -> None:
+        """Ends the driver when the agent was killed, and both at the end of the lease, also frozen ones."""
+        while container.acts or container.running:
+            await asyncio.sleep(0.2)
+            if container.suspended or not container.guarded:
+                continue
+            if container.process.dead:
+                self.loop.kill(container.driver)
+            elif self.now >= container.lease_ends:
+                if container.acts:
+                    self.say(f"the driver of {container.name} is killed by its guardian")
+                    self.loop.kill(container.driver)
+                if self.now >= container.lease_ends + GUARDIAN_WAITS and container.running:
+                    container.exit_code = 3
+                    self._check_long_absence(container)
+                    self.kill(container, "by its guardian")
 
     @property
     def now(self) -> float:
@@ -645,7 +703,7 @@ class World:
         if self._unaware(container):
             return
         for other in self.containers:
-            if other is container or not other.running or self.now >= other.lease_ends:
+            if other is container or not other.acts or self.now >= other.lease_ends:
                 continue
             queries = [query for engine in other.engines for query in engine.queries if not query.stopped]
             if any(query.start.query == start.query for query in queries):
@@ -657,6 +715,21 @@ class World:
             self.say(f"{container.name} is killed {why}")
             container.exit_code = container.exit_code or 137
             self.loop.kill(container.process)
+        self.loop.kill(container.driver)
+
+    def kill_part(self, container: Container, why: str, chance: Random) -> None:
+        """Kill all processes of the container at once, its agent or its driver."""
+        part = chance.choice(("container", "agent", "driver"))
+        if part == "container" or not container.running:
+            self.kill(container, why)
+            return
+        self.say(f"the {part} of {container.name} is killed {why}")
+        if part == "agent":
+            container.exit_code = container.exit_code or 137
+            container.guarded = chance.random() < 0.8  # or its guardian is killed at the same time
+            self.loop.kill(container.process)
+        else:
+            self.loop.kill(container.driver)
 
     def _begin_supervision(self, slot: Slot) -> None:
         def ended(task: asyncio.Task[None]) -> None:
@@ -680,7 +753,10 @@ class World:
             self.say(f"{container.name} ended: {code} {reason}")
             if code == EXIT_REPEATED_FAILURE:
                 self.broken.append(f"{container.name} ended with exit code 4: {reason}")
-            if container.process.dead and self.chance.random() < 0.7:
+            reports = container.process.dead and self.chance.random() < 0.7
+            while container.acts and reports:
+                await asyncio.sleep(0.2)
+            if reports:
                 await self._report_exit(container, code)
             loses_disk = self.chance.random() < 0.3 or slot.loses_disk
             slot.loses_disk = False
@@ -792,7 +868,7 @@ class World:
     def _answers(self, slot: Slot, for_seconds: float) -> bool:
         """Whether its container runs, and has reached the coordinator for this time."""
         container = slot.container
-        if container is None or not container.running or container.process.frozen or slot.machine in self.network.cut | self.network.deaf:
+        if container is None or not container.running or container.frozen or slot.machine in self.network.cut | self.network.deaf:
             return False
         begin = self.loop.time() - for_seconds
         disturbed = any(each.end > begin and each.machine in (None, slot.machine) for each in self.disturbances)
@@ -950,7 +1026,7 @@ class World:
     def _running_queries(self) -> int:
         """Those of containers that learn of a change of the blob stores."""
         away = self.network.cut | self.network.deaf
-        running = [each for each in self.containers if each.running and not each.process.frozen and each.machine not in away]
+        running = [each for each in self.containers if each.running and not each.frozen and each.machine not in away]
         return sum(not query.stopped for each in running for engine in each.engines for query in engine.queries)
 
     async def set_backup(self, stores: Sequence[str], restore_from: Sequence[str] = BLOB_STORES) -> None:
