@@ -73,8 +73,7 @@ def test_a_job_under_spark_submit_keeps_its_settings_is_stopped_by_the_api_and_e
 
         scene.deploy()
         submitted = submit("submitted-2")
-        scene.feed(200)
-        scene.await_all_written()
+        wait_for("its registration", lambda: scene.detail().incarnations)
         agent = wait_for("its agent", lambda: agent_of("submitted-2"))
         below = psutil.Process(submitted.pid).children(recursive=True)
         agent.kill()
