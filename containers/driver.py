@@ -29,7 +29,7 @@ from containers.supervision import processes
 from containers.supervision.exit_report import EXIT_FAILED, end_process
 from sluice import logconfig
 from sluice.clock import SystemClock
-from sluice.core.errors import SluiceError
+from sluice.core.errors import BadJobFile, SluiceError
 from sluice.installed_spark import checked_spark
 from sluice.job import Job, JobDescription, load_job
 
@@ -71,6 +71,8 @@ def run(job_file: Path) -> NoReturn:
         job = load_job(job_file)
     except SluiceError as error:
         loaded.set_exception(error)
+    except BaseException as error:  # the agent waits for the job, or for why there is none
+        loaded.set_exception(BadJobFile(f"{job_file} raises {type(error).__name__} when it is imported: {error}"))
     else:
         stamp.fields["job"] = job.name
         times.ended(Part.PROCESS)

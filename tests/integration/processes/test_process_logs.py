@@ -100,8 +100,9 @@ def test_every_record_of_a_container_names_job_run_processor_and_container(tmp_p
         assert (each["job"], each["run"], each["processor"], each["container"]) == ("delays", "r1", "3", "c-7")
 
 
-def test_a_job_file_that_cannot_be_imported_is_logged_before_the_job_is_known(tmp_path: Path) -> None:
-    (tmp_path / "job.py").write_text("1 / 0\n")
+@pytest.mark.parametrize(("text", "error"), [("1 / 0", "ZeroDivisionError"), ("raise KeyboardInterrupt", "KeyboardInterrupt")])
+def test_a_job_file_that_cannot_be_imported_is_logged_before_the_job_is_known(tmp_path: Path, text: str, error: str) -> None:
+    (tmp_path / "job.py").write_text(f"{text}\n")
     (record,) = records(
         *("-m", "sluice", "container", str(tmp_path / "job.py")),
         code=1,
@@ -110,5 +111,5 @@ def test_a_job_file_that_cannot_be_imported_is_logged_before_the_job_is_known(tm
         SLUICE_COORDINATOR_URL=f"http://127.0.0.1:{free_port()}",
         EXECUTION_ENV_CONTAINER_ID="c-7",
     )
-    assert "ZeroDivisionError" in record["message"]
+    assert error in record["message"]
     assert (record["run"], record["container"]) == ("r1", "c-7")
