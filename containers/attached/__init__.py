@@ -4,10 +4,7 @@ The job is of the kind `attached`: one slot, one task, no streams. Only the owne
 
 * `claim` gets the task: it registers as slot 0 when the slot is free, and acquires the task when the former owner can no longer act.
 * `supervisor` starts the command, keeps the lease while its driver runs, passes signals on, and ends all processes when the lease is lost.
-* `guardian` is a second process. It ends all processes if the supervisor itself is killed or stopped.
-* `processes` reads the process table and ends processes; `submit` checks the command.
+* `attendant` does the same for a driver that `sluice.attach` was called in. `submit` checks the command.
 
-The command and all its descendants are ended, also those that left its session or whose parent has ended. They are found in three ways: the
-supervisor is the subreaper of its descendants (prctl(2)), so that a process whose parent ends becomes its child; the guardian records the
-descendants that it finds, by pid and start time; and all of them inherit an environment variable with the id of the container.
+Both end all processes with `containers.supervision`.
 """

@@ -104,15 +104,20 @@ def main() -> NoReturn:
     from containers.supervision import scratch
     from sluice import logconfig
 
-    ending = Ending(**json.loads(sys.stdin.read()))
-    if ending.all_ended:
-        asyncio.run(report_exit(ending.url, ending.container, ending.exit_code, ending.reason, ending.token))
-    if ending.home:
-        scratch.clear(Path(ending.home))
-    logconfig.configure(logconfig.read_log_settings())  # last: nobody may read the log
+    ending, failed = Ending(**json.loads(sys.stdin.read())), ""
+    try:
+        if ending.all_ended:
+            asyncio.run(report_exit(ending.url, ending.container, ending.exit_code, ending.reason, ending.token))
+        if ending.home:
+            scratch.clear(Path(ending.home))
+    except Exception as error:  # such as a certificate that was replaced by one that cannot be read
+        failed = f"; the exit was not reported: {error}"
     left = "" if ending.all_ended else "; processes of its driver cannot be killed"
-    logging.getLogger("sluice").error("%s: %s%s", ending.container, ending.reason, left)
-    end_process(ending.exit_code)
+    try:
+        logconfig.configure(logconfig.read_log_settings())  # last: a log that is not read would block
+        logging.getLogger("sluice").error("%s: %s%s%s", ending.container, ending.reason, left, failed)
+    finally:
+        end_process(ending.exit_code)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
-import time
+import termios
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import uuid4
 
 import httpx
@@ -18,6 +21,7 @@ import psutil
 import pytest
 
 from sluice.deploy import deploy_request
+from tests.integration.processes.test_exec import await_end, ended
 from tests.support.agents import two_stages
 from tests.support.coordinators import Running, running
 from tests.support.processes import ROOT, SLUICE, await_line, completed, wait_for
@@ -169,17 +173,6 @@ def containers(coordinator: Running, tmp_path: Path) -> Iterator[Containers]:
     made.end()
 
 
-def ended(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def await_end(pid: int) -> None:
-    wait_for(f"the end of process {pid}", lambda: ended(pid))
-
-
 # --- the end of the driver -------------------------------------------------------------------------------------------
 
 
@@ -192,7 +185,7 @@ def test_a_driver_that_was_killed_is_a_failure_that_names_the_signal(containers:
 
 
 def test_a_driver_that_ends_by_itself_has_failed_with_any_exit_code(containers: Containers) -> None:
-    process, _ = containers.ready("serve(on_start=started)\ntime.sleep(2)\nos._exit(0)\n")
+    process, _ = containers.start(f"serve(on_start=lambda start: os._exit(0)){WAITS}")
     assert process.wait(600) == 1
     assert containers.await_report()[1].startswith("its driver exited with code 0 without a reason: ")
 
@@ -382,6 +375,13 @@ def test_a_signal_that_follows_another_one_immediately_has_an_effect(containers:
     assert process.wait(600) == 0
 
 
+def unread(pipe: IO[bytes] | None) -> int:
+    """How many bytes of a pipe were not read yet."""
+    assert pipe is not None
+    (number,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    return int(number)
+
+
 def test_the_end_of_standard_input_stops_the_container_only_if_its_launcher_requested_that(containers: Containers) -> None:
     other, _ = containers.ready()
     assert other.stdin is not None
@@ -392,8 +392,16 @@ def test_the_end_of_standard_input_stops_the_container_only_if_its_launcher_requ
     assert process.stdin is not None
     process.stdin.write(b"hello\n")
     process.stdin.flush()
-    time.sleep(1)
-    assert process.poll() is None
+    wait_for("the agent to read it", lambda: unread(process.stdin) == 0)
+    assert "exiting" not in containers.log()
     process.stdin.close()
     assert process.wait(600) == 0
     assert containers.await_report() == (0, "stop requested")
+
+
+def test_an_exit_that_cannot_be_reported_keeps_its_exit_code() -> None:
+    ending = {"url": "ftp://nowhere", "container": "c", "exit_code": 3, "reason": "the lease expired"}
+    command = [sys.executable, "-P", "-m", "containers.supervision.exit_report"]
+    done = subprocess.run(command, input=json.dumps(ending), capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 3
+    assert "the lease expired; the exit was not reported: 'ftp://nowhere' is not the URL" in done.stderr
