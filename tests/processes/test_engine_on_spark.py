@@ -231,8 +231,12 @@ def test_the_jvm_answers_and_the_driver_ends_at_once_with_its_agent(port: Port) 
     usage = port.engine.check()
     assert usage is not None
     assert usage.heap_used > 0
-    waiting = threading.Thread(target=lambda: port.engine.start(port.start_of("copied")), daemon=True)
-    waiting.start()
+
+    def wait() -> None:
+        with suppress(ConnectionLost):
+            port.engine.start(port.start_of("copied"))
+
+    threading.Thread(target=wait, daemon=True).start()
     below = psutil.Process(port.process.pid).children(recursive=True)
     port.engine._connection.close()
     assert port.process.wait(600) == 1
