@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -27,10 +27,10 @@ from containers.rpc.remote_engine import RemoteEngine
 from containers.rpc.socket_link import SocketLink
 from containers.settings import ContainerSettings, read_container_settings
 from containers.supervision import processes, scratch
+from containers.supervision.driver_processes import DriverProcesses, runs
 from containers.supervision.exit_report import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, Ending, end_process, replace_process
-from containers.supervision.guardian import MARK, Descendants
-from containers.supervision.guardian_process import GuardianProcess
-from containers.supervision.processes import Process, ProcessId, Table
+from containers.supervision.guardian import MARK
+from containers.supervision.processes import ProcessId
 from containers.supervision.scratch import Scratch
 from sluice import logconfig, tracing
 from sluice.clock import Clock, SystemClock
@@ -55,9 +55,6 @@ to stop."""
 ENDS_WITHIN, JVM_ENDS_WITHIN = timedelta(seconds=5), timedelta(seconds=30)
 """How long a driver that was told to end may take, which only writes what is left in its buffers; and the JVM of spark-submit, which then
 ends as it does after any script."""
-
-REMEMBER_SECONDS = 10
-"""How often the driver's processes are listed. The guardian does it more often."""
 
 POLL_SECONDS = 0.2
 """How often it is looked whether a driver that this process has not started has ended."""
@@ -91,23 +88,9 @@ class Driver:
         """Wait for the end of its Python, and of a JVM that is not below it."""
         await (_ended(self.roots) if self._started is None else self._started.wait())
 
-    def stopped(self, table: Table) -> str | None:
-        """Why no heartbeat may be sent: its Python or its JVM is stopped. None if neither is."""
-        own = {os.getpid(), *(each.id.pid for each in processes.descendants(table, [os.getpid()]))} if self._started is None else ()
-        driver = {pid: each for pid, each in table.items() if pid not in own}
-        for each in self.roots:
-            if (found := processes.stopped_driver(driver, each.pid, processes.arguments)) is not None:
-                return f"process {found.id.pid} ({found.name}) of the driver is stopped"
-        return None
-
-
-def _runs(found: ProcessId) -> bool:
-    now = processes.process(found.pid)
-    return now is not None and now.id == found and not now.ended
-
 
 async def _ended(found: Sequence[ProcessId]) -> None:
-    while any(_runs(each) for each in found):  # noqa: ASYNC110 — they are no children, so their end raises no event
+    while any(map(runs, found)):  # noqa: ASYNC110 — they are no children, so their end raises no event
         await asyncio.sleep(POLL_SECONDS)
 
 
@@ -118,8 +101,7 @@ class AgentProcess:
         self._settings = settings
         self._clock = clock
         self._stamp = stamp
-        self._guardian = GuardianProcess(settings.id, settings.coordinator_url, settings.home)
-        self._descendants = Descendants(os.getpid(), settings.id)
+        self._processes = DriverProcesses(settings.id, settings.coordinator_url, settings.home)
         self._scratch: Scratch | None = None
         self._driver: Driver | None = None
         self._driver_ended: asyncio.Task[str] | None = None
@@ -144,11 +126,12 @@ class AgentProcess:
             self._driver = driver = found or await self._start(command)
             if self._scratch is not None:
                 self._scratch.started(os.getsid(driver.pid) if driver.pid is not None else 0)
-            self._descendants.seen |= set(driver.roots)
+            if found is None:
+                self._processes.waited_for = driver.pid
+            else:
+                self._processes.has(found.roots)
             self._driver_ended = asyncio.create_task(driver.wait(), name="driver")
-            await self._guardian.start(driver.roots)
-            self._in_background(self._guardian.keep())
-            self._in_background(self._remember_processes())
+            await self._processes.watch()
             self._in_background(self._clear_leftovers())
             if found is None and os.environ.get(STOP_WITH_STDIN):
                 with suppress(PermissionError):  # a plain file or /dev/null, which has no other end
@@ -158,35 +141,13 @@ class AgentProcess:
         finally:
             for task in self._background:
                 task.cancel()
-            await asyncio.to_thread(processes.end_all, self._find)  # without effect unless something has failed
-            await self._guardian.end()
+            await asyncio.to_thread(self._processes.end_all)  # without effect unless something has failed
+            await self._processes.close()
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-    async def _remember_processes(self) -> None:
-        """List the driver's processes until cancelled. Those whose parent ends may leave its tree. Processes of the driver that have ended
-        and whose parent has ended are reaped."""
-        while True:
-            with suppress(OSError):
-                processes.reap(self._descendants.scan().values(), os.getpid(), self._waited_for)
-            await asyncio.sleep(REMEMBER_SECONDS)
-
-    @property
-    def _waited_for(self) -> set[int]:
-        """Children of this process for whose end other code waits."""
-        driver = None if self._driver is None else self._driver.pid
-        return {pid for pid in (driver, self._guardian.pid) if pid is not None}
-
-    def _driver_stopped(self) -> str | None:
-        assert self._driver is not None
-        try:
-            return self._driver.stopped(processes.processes())
-        except OSError as error:  # the table cannot be read now
-            log.warning("it is not known whether the driver is stopped: %s", error)
-            return None
 
     async def _start(self, command: Sequence[str]) -> Driver:
         ours, theirs = socket.socketpair()
@@ -234,11 +195,11 @@ class AgentProcess:
                         coordinator,
                         self._clock,
                         lambda run: engine.of_run(run_of_job(run)),
-                        self._guardian.renewed,
+                        self._processes.guardian.renewed,
                         self._lose_lease,
-                        on_token=self._guardian.has_token,
+                        on_token=self._processes.guardian.has_token,
                         on_slot=self._on_slot,
-                        not_now=self._driver_stopped,
+                        not_now=self._processes.stopped,
                         end_driver=self._end_driver,
                         driver_pid=self._driver.pid,
                     )
@@ -302,18 +263,11 @@ class AgentProcess:
                 await self._driver.ended()
                 return
         self._lost_driver = "its driver does not answer, and was killed"
-        await asyncio.to_thread(processes.end_all, self._find)
+        await asyncio.to_thread(self._processes.end_all)
 
     def _on_driver_end(self, ended: asyncio.Task[str]) -> None:
         if self._agent is not None and not ended.cancelled():
             self._agent.driver_ended(self._lost_driver or ended.result())
-
-    def _find(self) -> Iterable[Process]:
-        """The driver's processes, without the guardian."""
-        self._descendants.apart = set() if self._guardian.pid is None else {self._guardian.pid}
-        found = list(self._descendants.find())
-        processes.reap(found, os.getpid(), self._waited_for)
-        return found
 
     async def _end_driver(self, exit_code: int) -> bool:
         """End the driver and all that descends from it; whether all of it has ended. A driver that serves may write what is in its buffers,
@@ -325,23 +279,23 @@ class AgentProcess:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._driver.ends_within.total_seconds()):
                     await self._driver.ended()
-        _, all_ended = await asyncio.to_thread(processes.end_all, self._find)
+        _, all_ended = await asyncio.to_thread(self._processes.end_all)
         if not all_ended:
             log.error("processes of the driver cannot be killed")
             return False
         for task in self._background:
             task.cancel()
-        await self._guardian.end()  # the lease may end while the exit is reported
+        await self._processes.close()  # the lease may end while the exit is reported
         if self._scratch is not None:
             await asyncio.to_thread(self._scratch.remove)
         return True
 
     def _lose_lease(self, reason: str) -> NoReturn:
         """End the driver and this process at once. What is left to do is done without the threads of this one, which may not act."""
-        _, all_ended = processes.end_all(self._find)
-        self._guardian.kill()
+        _, all_ended = self._processes.end_all()
+        self._processes.guardian.kill()
         home = str(self._settings.home.absolute())
-        token = self._guardian.token
+        token = self._processes.guardian.token
         replace_process(Ending(self._settings.coordinator_url, self._settings.id, EXIT_LEASE_LOST, reason, token, home, all_ended))
 
 

@@ -1,8 +1,8 @@
 """`sluice.attach`: the part of Sluice in the process of a script that was not written for it.
 
-One thread reads the messages of the supervisor, and one lists the queries of the JVM every half second. The script's own threads are not
-used, and its triggers stay as they are. Under `sluice exec` the supervisor is that command; otherwise it is a process that is started here
-(`containers.attached.attendant`). If the supervisor ends, or does not renew the lease, this process and its JVM are killed.
+Threads serve the agent (`containers.attached.port`), and one lists the queries of the JVM every half second. The script's own threads are
+not used, and its triggers stay as they are. Under `sluice exec` the agent is that command; otherwise it is a process that is started here
+(`containers.attached.agent_process`). If the agent ends, or does not renew the lease, this process and its JVM are killed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import queue
 import signal
 import socket
 import subprocess
@@ -18,27 +17,36 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
-from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from containers.attached import messages
+from containers.attached.agent_process import command
 from containers.attached.attachable import check_deploy_mode, is_observed
-from containers.attached.attendant import Driver, command
 from containers.attached.batch_context import BatchContext, running_batch, runs_batch
-from containers.attached.checkpoints.directories import Beginning, Checkpoint, Ready, ScriptDirectories
+from containers.attached.checkpoints.directories import Checkpoint, ScriptDirectories
 from containers.attached.checkpoints.plans import Plans
 from containers.attached.claim import Request
-from containers.attached.confirmation import Confirmations
 from containers.attached.driver_drains import DriverDrains
 from containers.attached.kafka_columns import CannotWrite
+from containers.attached.port import (
+    SOCKET,
+    UNPROTECTED,
+    Beginning,
+    Grant,
+    Made,
+    NotGranted,
+    Wanted,
+    agent_methods,
+    driver_methods,
+)
 from containers.attached.script_report import ScriptReport
 from containers.attached.stops import Stops
 from containers.errors import PathNotShared
+from containers.rpc.connection import Connection, ConnectionLost
+from containers.rpc.socket_link import SocketLink
 from containers.settings import read_container_settings
 from containers.spark.scripts.active_queries import (
     SPARK_ERRORS,
@@ -53,9 +61,8 @@ from containers.spark.scripts.file_sinks import skipped_batches
 from containers.supervision import processes
 from containers.supervision.exit_report import EXIT_LEASE_LOST
 from sluice.clock import Clock, SystemClock
-from sluice.core.drain import Phase
-from sluice.core.errors import Conflict
-from sluice.core.ids import ExecutionContainerId, JobName, Lineage, RunId, StageName
+from sluice.core.errors import SluiceError
+from sluice.core.ids import ExecutionContainerId, Instant, JobName, Lineage, RunId, StageName
 from sluice.logconfig import read_log_settings
 from sluice.randomness import new_uuid
 from sluice.wire.agents import MAX_QUERIES
@@ -94,10 +101,6 @@ MAX_REASONS = 100
 """How many reasons why it cannot be drained a query may have. See `sluice.wire.agents.QueryBody`."""
 
 
-class NotGranted(Conflict):
-    """The job may not be run by this process."""
-
-
 def attach(
     spark: SparkSession,
     job: JobName,
@@ -127,7 +130,7 @@ def attach(
 
 
 def _check_settings(url: str) -> None:
-    """Check the settings that the supervisor and `app.checkpoint` read from the environment. Raises BadSettings: in the script, so that its
+    """Check the settings that the agent and `app.checkpoint` read from the environment. Raises BadSettings: in the script, so that its
     error names the setting."""
     read_log_settings()
     read_container_settings(coordinator_url=url, run_id=UNKNOWN_RUN)
@@ -142,36 +145,27 @@ def _attach(spark: SparkSession, job: JobName, url: str, wait: bool, replace: bo
     jvm = processes.process(process_of_jvm(spark))
     drivers = tuple(each.id for each in (python, jvm) if each is not None)
     app = App(spark, job, drivers, SystemClock(), stop_timeout)
-    name = os.environ.get(messages.SOCKET)
+    name = os.environ.get(SOCKET)
     if name:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.connect(f"\0{name}")
         except OSError as error:
-            raise NotGranted(f"the supervisor of this command cannot be reached: {error.strerror}") from error
+            raise NotGranted(f"the agent of this command cannot be reached: {error.strerror}") from error
         app.start(connection, ends_script=True)
-    elif os.environ.get(messages.UNPROTECTED):
+    elif os.environ.get(UNPROTECTED):
         log.warning("NO LEASE: another copy of %s may run elsewhere", job)
         app.start(None, ends_script=False)
     else:
         container = ExecutionContainerId(f"container-{new_uuid().hex}")
         request = Request(job, container, socket.gethostname(), replace=replace, wait=wait)
-        app.start(_start_attendant(request, Driver(drivers, observed), url, stop_timeout), ends_script=not observed)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            agent = command(request, drivers, url, stop_timeout, observed=observed)
+            subprocess.Popen(agent, stdin=theirs.fileno(), stdout=2, start_new_session=True)
+        app.start(ours, ends_script=not observed)
     app.handle_end()
     return app
-
-
-def _start_attendant(request: Request, driver: Driver, url: str, stop_timeout: timedelta) -> socket.socket:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    with theirs:
-        subprocess.Popen(command(request, driver, url, stop_timeout), stdin=theirs.fileno(), stdout=2, start_new_session=True)
-    return ours
-
-
-@dataclass(frozen=True, slots=True)
-class _Grant:
-    run: RunId
-    generation: int
 
 
 class App:
@@ -194,11 +188,10 @@ class App:
         self._drivers = drivers
         self._clock = clock
         self._stop_timeout = stop_timeout
-        self._connection: socket.socket | None = None
-        self._writing = threading.Lock()
-        self._grant: _Grant | None = None
+        self._socket: socket.socket | None = None
+        self._agent: Connection | None = None
+        self._grant: Grant | None = None
         self._refused = ""
-        self._answered = threading.Event()
         self._lease_ends: float | None = None
         self._ends_script = False
         self._ending = False
@@ -211,14 +204,12 @@ class App:
         self._stop_of_batch_lock = threading.Lock()
         self._terminated = False
         """Whether a SIGTERM has stopped the queries, or stops them."""
-        self._disconnected = threading.Event()
-        self._beginnings: dict[StageName, queue.SimpleQueue[Beginning]] = {}
-        self._ready: dict[StageName, queue.SimpleQueue[Ready]] = {}
+        self._agent_ended = False
         self._directories: ScriptDirectories | None = None
         self._making = threading.Lock()
         """Held while something is made that is made once."""
         self._preparing: dict[str, threading.Lock] = {}
-        """By the name of a checkpoint. A question to the supervisor names the checkpoint, so that its answer belongs to one thread."""
+        """By the name of a checkpoint: it is made ready by one thread."""
         self._reported: set[str] = set()
         """The starts of queries that were listed."""
         self._refused_starts: set[str] = set()
@@ -227,17 +218,17 @@ class App:
         self._named: set[str] = set()
         """The ids of queries that `_name_function` has logged."""
         self._plans = Plans(
-            lambda number, stage, batch: self._send("plan", number=number, stage=stage, batch=batch),
+            lambda stage, batch: str(self._call("keep_plan", stage, batch)),
             lambda lineage: next((each for each in ActiveQueries(spark).find() if each.id == lineage), None),
         )
         self._error = ""
-        self._confirmations = Confirmations(lambda number: self._send("confirm", number=number))
         self._kafka: KafkaWriters | None = None
         self.drains = DriverDrains(
             spark,
             ActiveQueries(spark),
             self._report.stage_of,
-            self._send,
+            lambda drain, step: self._tell("step", drain, step),
+            lambda: self._tell("drained"),
             self._stopped.set,
             clock,
             stop_timeout,
@@ -272,7 +263,7 @@ class App:
         with self._making:
             return self._writers().writer(rows, topic, options or {})
 
-    def _granted(self) -> _Grant:
+    def _granted(self) -> Grant:
         """Raises NotGranted."""
         if self._grant is None:
             raise NotGranted(
@@ -287,8 +278,8 @@ class App:
                 found: Any = import_module("containers.attached.kafka_writer")
             except ImportError as error:  # other scripts need no pyarrow
                 raise CannotWrite(f"kafka_writer needs {error.name}: pip install {error.name}") from error
-            confirm, stopping = self._confirmations.ask, self._stopping
-            self._kafka = found.KafkaWriters(self._spark, self.job, self._clock, self.batch_context, confirm, stopping=stopping)
+            context, stopping = self.batch_context, self._stopping
+            self._kafka = found.KafkaWriters(self._spark, self.job, self._clock, context, self._confirm, stopping=stopping)
         writers: KafkaWriters = self._kafka
         return writers
 
@@ -315,126 +306,101 @@ class App:
             one_thread = self._preparing.setdefault(name, threading.Lock())
         with one_thread:
             found = directories.checkpoint(session_of(self._spark), name, adopt)
-            if found.ready.lineage is not None:
-                self._plans.add(found.ready.lineage, found.stage, found.ready.replay)
+            if found.made.lineage is not None:
+                self._plans.add(found.made.lineage, found.stage, found.made.replay)
             self._checkpoints[found.stage] = found
         return found.url
 
-    def where(self, stage: StageName) -> Beginning:
-        """See `containers.attached.checkpoints.directories.Supervisor`."""
-        answer = self._beginnings[stage] = queue.SimpleQueue()
-        self._send("where", stage=stage)
-        return self._answer(answer)
+    # --- the agent -------------------------------------------------------------------------------------------------
 
-    def make_ready(self, stage: StageName, **wanted: object) -> Ready:
-        """See `containers.attached.checkpoints.directories.Supervisor`."""
-        answer = self._ready[stage] = queue.SimpleQueue()
-        self._send("checkpoint", stage=stage, **wanted)
-        return self._answer(answer)
-
-    def _answer(self, answer: queue.SimpleQueue[T]) -> T:
-        while True:
-            try:
-                return answer.get(timeout=POLL.total_seconds())  # in steps, so that Ctrl-C is seen
-            except queue.Empty:
-                if self._disconnected.is_set():
-                    raise NotGranted(f"the supervisor of {self.job} has ended") from None
-
-    def start(self, connection: socket.socket | None, *, ends_script: bool) -> None:
-        """Wait until the job may be run. `connection`: to the supervisor. `ends_script`: this process is killed if the supervisor has
-        ended. Raises NotGranted."""
-        self._connection = connection
+    def start(self, connected: socket.socket | None, *, ends_script: bool) -> None:
+        """Wait until the job may be run. `connected`: the socket to the agent. `ends_script`: this process is killed if the agent has ended.
+        Raises NotGranted."""
         self._ends_script = ends_script
-        if connection is not None:
-            threading.Thread(target=self._read, args=(connection,), name="sluice-supervisor", daemon=True).start()
+        if connected is not None:
+            methods: Mapping[str, Callable[..., None]] = {
+                "refused": self._on_refused,
+                "renewed": self._on_renewed,
+                "stop": self._on_stop,
+                "drain": self.drains.move,
+                "refuse": self._report.refuse_reported,
+                "lost": self._on_lease_lost,
+            }
+            self._socket = connected
+            self._agent = Connection(SocketLink(connected), agent_methods(), driver_methods(), methods, self._on_agent_end)
+            self._agent.start()
             try:
-                while not self._answered.wait(POLL.total_seconds()):  # in steps, so that Ctrl-C is seen
-                    pass
-                if self._grant is None:
-                    raise NotGranted(self._refused)
-            except BaseException:  # Ctrl-C in a notebook ends only the cell: the supervisor must not take the lease later
-                self._disconnect(connection)
+                self._grant = self._ask_for_grant(self._agent)
+            except BaseException:  # Ctrl-C in a notebook ends only the cell: the agent must not take the lease later
+                self._ending = True  # the end of the connection does not end the process
+                self._agent.close()
                 raise
         threading.Thread(target=self._watch, name="sluice-queries", daemon=True).start()
 
-    # --- the supervisor --------------------------------------------------------------------------------------------
-
-    def _disconnect(self, connection: socket.socket) -> None:
-        """The script does not run as a job."""
-        self._ending = True  # the end of the connection does not end the process
-        with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)  # a close would wait for the thread that reads
-        connection.close()
-
-    def _read(self, connection: socket.socket) -> None:
+    def _ask_for_grant(self, agent: Connection) -> Grant:
+        """Raises NotGranted."""
         try:
-            with connection.makefile("rb") as lines:
-                for line in lines:
-                    self._take(messages.decode(line))
-        except (OSError, ValueError) as error:
-            log.debug("the connection to the supervisor: %s", error)
-        self._confirmations.end()
-        self._plans.end()
-        self._disconnected.set()
-        if not self._answered.is_set():
-            self._refused = self._refused or "the supervisor has ended: standard error has more"
-            self._answered.set()
-        elif self._grant is not None and not self._ending:
-            self._without_supervisor("the supervisor of this script has ended")
+            grant: Grant = agent.call("attach", self.job)
+        except ConnectionLost:
+            raise NotGranted(self._refused or "the agent has ended: standard error has more") from None
+        except SluiceError as error:
+            raise NotGranted(str(error)) from error
+        self._grant = grant
+        if self._agent_ended:  # meanwhile: `_on_agent_end` may have seen no grant
+            raise NotGranted("the agent has ended: standard error has more")
+        return grant
 
-    def _take(self, message: messages.Message) -> None:
-        match message:
-            case {"kind": "granted", "job": str(job), "run": str(run), "generation": int(generation), **more}:
-                if job == self.job:
-                    self._grant = _Grant(RunId(run), generation)
-                    if isinstance(more.get("drain"), dict):
-                        self._take_of_drain({"kind": "drain", **more["drain"]})
-                else:
-                    self._refused = f"`sluice exec` runs this command as job {job}, and the script is attached as {self.job}"
-                self._answered.set()
-            case {"kind": "refused", "why": str(why)}:
-                self._refused = why
-                self._answered.set()
-            case {"kind": "lease", "ends": float(ends) | int(ends)}:
-                self._lease_ends = ends
-            case {"kind": "stop", "seconds": float(seconds) | int(seconds), **more}:
-                self._terminated |= bool(more.get("sigterm", False))
-                within = timedelta(seconds=seconds)
-                threading.Thread(target=self._stop_and_say, args=(within,), name="sluice-stop", daemon=True).start()
-            case {"kind": "refuse", "stage": str(stage), "why": str(why)}:
-                self._report.refuse_reported(stage, why)
-            case {"kind": "owner", "number": int(number), "lost": str(why)}:
-                self._confirmations.take(number, why)
-            case {"kind": "lost", "why": str(why)}:
-                log.error("%s: another copy of %s may run; stop this one", why, self.job)
-                self._ends_script = False
-                self.drains.abandon(timedelta(0))
-            case _:
-                self._take_of_drain(message)
+    def _tell(self, method: str, *values: object) -> None:
+        if self._agent is not None:
+            self._agent.tell(method, *values)
 
-    def _take_of_drain(self, message: messages.Message) -> None:
-        match message:
-            case {"kind": "drain", "uuid": str(uuid), "phase": str(phase), "needed": list(needed)}:
-                self.drains.move(uuid, Phase(phase), list(map(StageName, needed)))
-            case {"kind": "begins", "stage": str(stage), "seq": int(seq), "suffix": str(suffix), "offsets": dict(offsets), **more}:
-                if (waiting := self._beginnings.get(StageName(stage))) is not None:
-                    waiting.put(Beginning(seq, suffix, offsets, str(more.get("failed", ""))))
-            case {"kind": "ready", "stage": str(stage), "failed": str(failed), **more}:
-                if (ready := self._ready.get(StageName(stage))) is not None:
-                    ready.put(_ready(failed, more))
-            case {"kind": "kept", "number": int(number), "failed": str(failed)}:
-                self._plans.take(number, failed)
+    def _call(self, method: str, *values: object) -> Any:
+        """Raises ConnectionLost, and what the method raises."""
+        if self._agent is None:
+            raise ConnectionLost(f"{self.job} runs without an agent")
+        return self._agent.call(method, *values)
 
-    def _send(self, kind: str, **fields: object) -> None:
-        connection = self._connection
-        if connection is not None:
-            with self._writing:
-                try:
-                    connection.sendall(messages.encode(kind, **fields))
-                except OSError as error:
-                    log.debug("the supervisor does not read: %s", error)
+    def _confirm(self) -> None:
+        """See `containers.attached.port.Agent.confirm`."""
+        self._call("confirm")
 
-    def _without_supervisor(self, why: str) -> None:
+    def beginning(self, stage: StageName) -> Beginning:
+        """See `containers.attached.port.Agent`. Raises NotGranted if the agent has ended."""
+        return self._asked(Beginning, "beginning", stage)
+
+    def prepare(self, wanted: Wanted) -> Made:
+        """See `containers.attached.port.Agent`. Raises NotGranted if the agent has ended."""
+        return self._asked(Made, "prepare", wanted)
+
+    def _asked(self, kind: type[T], method: str, *values: object) -> T:
+        try:
+            found = self._call(method, *values)
+        except ConnectionLost:
+            raise NotGranted(f"the agent of {self.job} has ended") from None
+        assert isinstance(found, kind)
+        return found
+
+    def _on_refused(self, why: str) -> None:
+        self._refused = why
+
+    def _on_renewed(self, ends_at: Instant) -> None:
+        self._lease_ends = ends_at
+
+    def _on_stop(self, within: timedelta, sigterm: bool) -> None:
+        self._terminated |= sigterm
+        threading.Thread(target=self._stop_and_say, args=(within,), name="sluice-stop", daemon=True).start()
+
+    def _on_lease_lost(self, why: str) -> None:
+        log.error("%s: another copy of %s may run; stop this one", why, self.job)
+        self._ends_script = False
+        self.drains.abandon(timedelta(0))
+
+    def _on_agent_end(self) -> None:
+        self._agent_ended = True
+        if self._grant is not None and not self._ending:
+            self._without_agent("the agent of this script has ended")
+
+    def _without_agent(self, why: str) -> None:
         """Kill the driver, because no other process would end it before another copy starts. If it must not be ended, log an error
         instead, and let queries continue that are paused for a drain: no process takes it further."""
         if not self._ends_script:
@@ -451,7 +417,7 @@ class App:
         return self._lease_ends is not None and self._clock.elapsed() >= self._lease_ends
 
     def _take_unread(self) -> None:
-        """Wait up to a second until the other thread has taken what the supervisor has sent. After a long call that kept the interpreter,
+        """Wait up to a second until the other thread has taken what the agent has sent. After a long call that kept the interpreter,
         such as `sorted`, renewals of the lease are still unread. Other processes enforce the lease meanwhile."""
         empty = 0
         for _ in range(20):
@@ -461,10 +427,10 @@ class App:
                 return
 
     def _has_unread(self) -> bool:
-        if self._connection is None:
+        if self._socket is None:
             return False
         try:
-            return bool(self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+            return bool(self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except OSError:
             return False
 
@@ -475,7 +441,7 @@ class App:
             if self._ends_script and self._expired():
                 self._take_unread()
                 if self._expired():
-                    self._without_supervisor("the lease has expired")
+                    self._without_agent("the lease has expired")
             try:
                 self._look()
             except SPARK_ERRORS as error:
@@ -497,7 +463,7 @@ class App:
             log.error("query %s is stopped: %s", query.name or query.checkpoint, why)
         due = self._report.due()
         if due is not None:
-            self._send("queries", queries=with_unlisted(due, len(active)))
+            self._tell("queries", with_unlisted(due, len(active)))
         self._reported = {each.run_id for each in active}
         self._refused_starts &= self._reported
         self._refused_starts |= {query.run_id for query, _ in refused}  # last: a query that waits for this ends, and perhaps the script
@@ -522,7 +488,7 @@ class App:
 
     def _check_sink(self, query: ActiveQuery) -> bool:
         """Refuse a query on a checkpoint of ours whose sink would skip batches. Returns whether it is refused."""
-        stage = next((each.stage for each in list(self._checkpoints.values()) if each.ready.lineage == query.id), None)
+        stage = next((each.stage for each in list(self._checkpoints.values()) if each.made.lineage == query.id), None)
         why = "" if stage is None else skipped_batches(session_of(self._spark), query)
         if stage is not None and why:
             self._report.refuse(stage, why, query.run_id)
@@ -537,7 +503,7 @@ class App:
 
     def _name_function(self, query: ActiveQuery) -> None:
         """Log a query whose batches have numbers that its function may know from before. What the function remembers cannot be seen."""
-        found = next((each for each in list(self._checkpoints.values()) if each.ready.lineage == query.id and each.begins_again), None)
+        found = next((each for each in list(self._checkpoints.values()) if each.made.lineage == query.id and each.begins_again), None)
         if found is None or query.id in self._named or not query.calls_function:
             return
         self._named.add(query.id)
@@ -617,12 +583,12 @@ class App:
 
     def _stop_and_say(self, within: timedelta) -> None:
         log.info("stopping the queries between two batches")
-        self._send("stopped", interrupted=list(self._stop(within)))
+        self._tell("stopped", self._stop(within))
 
     # --- the end of the script -------------------------------------------------------------------------------------
 
     def handle_end(self) -> None:
-        """Install a handler of SIGTERM, if this is the main thread, and report the end of the script to the supervisor."""
+        """Install a handler of SIGTERM, if this is the main thread, and report the end of the script to the agent."""
         atexit.register(self.close)
         before = sys.excepthook
 
@@ -636,14 +602,16 @@ class App:
             signal.signal(signal.SIGTERM, lambda number, frame: self._terminate(number, frame, former))
 
     def close(self) -> None:
-        """Report to the supervisor that the script ends. Does nothing in a child of `fork`, which inherits the connection."""
+        """Tell the agent that the script ends. Does nothing in a child of `fork`, which inherits the connection."""
         if os.getpid() != self._pid:
             return
         self.drains.await_report(LAST_STEP)
         self._ending = True
-        self._send("ending", error=self._error)
+        self._tell("ending", self._error)
         if self._kafka is not None:
             self._kafka.close()
+        if self._agent is not None:
+            self._agent.close()  # which sends what was not sent yet
 
     def _terminate(self, number: int, frame: FrameType | None, former: Callable[[int, FrameType | None], Any] | int | None) -> None:
         """Stop the queries between batches, then call the script's own handler. A script without a handler ends as it does when its queries
@@ -684,14 +652,3 @@ def with_unlisted(reports: Sequence[dict[str, Any]], active: int) -> Sequence[di
         {**each, "undrainable": [why, *each["undrainable"]][:MAX_REASONS]} if place == running[0] else each
         for place, each in enumerate(reports)
     ]
-
-
-def _ready(failed: str, fields: Mapping[str, Any]) -> Ready:
-    lineage = fields.get("lineage")
-    return Ready(
-        failed,
-        adopt=bool(fields.get("adopt", False)),
-        lineage=None if lineage is None else Lineage(str(lineage)),
-        new_lineage=bool(fields.get("new_lineage", False)),
-        replay={int(batch): str(text) for batch, text in dict(fields.get("replay", {})).items()},
-    )

@@ -1,9 +1,9 @@
-"""The supervisor's part in a drain: it passes the phases to the driver, and the driver's steps to the coordinator.
+"""The agent's part in a drain of a script: it passes the phases to the driver, and the driver's steps to the coordinator.
 
-Before a query is flushed, the supervisor backs its checkpoint up, if it is one of `app.checkpoint`. If the drain then fails, the query
-goes back to that snapshot.
+Before a query is flushed, the agent backs its checkpoint up, if it is one of `app.checkpoint`. If the drain then fails, the query goes back
+to that snapshot.
 
-When all queries are flushed and have ended, or the driver has, nothing of them is left to save. The supervisor then reports each stage as
+When all queries are flushed and have ended, or the driver has, nothing of them is left to save. The agent then reports each stage as
 committed, which ends the run.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from containers.attached import messages
+from containers.attached.port import Beginning, DrainOfScript, Step
 from sluice.client import Refused
 from sluice.client.agents import AgentClient
 from sluice.core.drain import Phase
@@ -23,6 +23,7 @@ from sluice.core.errors import LeaseLost, SluiceError, StaleRun, Unavailable
 from sluice.core.ids import Generation, JobName, RunId, StageName
 from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.core.snapshots.snapshot import CommitId
+from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
 
 log = logging.getLogger("sluice")
@@ -38,24 +39,24 @@ _ORDER = list(Phase)
 
 
 class DrainLink:
-    """`send` sends a message to the driver, if one is connected. `backed_up` makes the last batch of a paused query durable, and returns
-    its snapshot; None if its checkpoint is not backed up. It raises what a commit raises."""
+    """`tell` tells the driver, if one is connected, which drain the run has. `backed_up` makes the last batch of a paused query durable,
+    and returns its snapshot; None if its checkpoint is not backed up. It raises what a commit raises."""
 
     def __init__(
         self,
         coordinator: AgentClient,
         run: RunId,
         generation: Generation,
-        send: Callable[..., None],
+        tell: Callable[[DrainOfScript], None],
         backed_up: Callable[[StageName], Awaitable[CommitId | None]],
     ) -> None:
         self._coordinator = coordinator
         self._backed_up = backed_up
         self._run = run
         self._generation = generation
-        self._send = send
+        self._tell = tell
         self._drain: wire_drains.DrainDetail | None = None
-        self._steps: asyncio.Queue[messages.Message] = asyncio.Queue()
+        self._steps: asyncio.Queue[tuple[str, Step]] = asyncio.Queue()
         self._driver_done = asyncio.Event()
 
     async def begin(self, uuid: str) -> None:
@@ -75,28 +76,18 @@ class DrainLink:
         self.greet()
 
     def greet(self) -> None:
-        """Pass the phase to a driver that has connected, or that knows an older one."""
-        fields = self.fields()
-        if fields is not None:
-            self._send("drain", **fields)
-
-    def fields(self) -> dict[str, Any] | None:
-        """The fields of `drain` for the drain in progress. `needed`: the stages that have not taken the step of the phase."""
+        """Pass the phase to a driver that has attached, or that knows an older one."""
         drain = self._drain
-        if drain is None:
-            return None
-        left = [stage.stage for stage in _stages(drain) if not _has_taken(stage, drain.phase)]
-        return {"uuid": drain.uuid, "phase": drain.phase.value, "needed": left}
+        if drain is not None:
+            left = [StageName(stage.stage) for stage in _stages(drain) if not _has_taken(stage, drain.phase)]
+            self._tell(DrainOfScript(drain.uuid, drain.phase, left))
 
-    def take(self, message: messages.Message) -> None:
-        """A message of the driver: `step`, `drained`."""
-        if message["kind"] == "step":
-            self._steps.put_nowait(message)
-        else:
-            self._driver_done.set()
+    def take(self, drain: str, step: Step) -> None:
+        """A step of the driver."""
+        self._steps.put_nowait((drain, step))
 
     def driver_ended(self) -> None:
-        """The driver has ended, and so its queries have."""
+        """All queries are flushed and have ended, or the driver has ended."""
         self._driver_done.set()
 
     def driver_began(self) -> None:
@@ -119,58 +110,55 @@ class DrainLink:
     async def _report_steps(self) -> None:
         async with asyncio.TaskGroup() as stopping:
             while True:
-                message = await self._steps.get()
-                if message["step"] == "stopped":  # side by side, because each waits for a snapshot
-                    stopping.create_task(self._report_stopped(message))
+                drain, step = await self._steps.get()
+                if step.step == "stopped":  # side by side, because each waits for a snapshot
+                    stopping.create_task(self._report_stopped(drain, step))
                 else:
-                    await self._report_step(message, None)
+                    await self._report_step(drain, step, None)
 
-    async def _report_stopped(self, message: messages.Message) -> None:
+    async def _report_stopped(self, drain: str, step: Step) -> None:
         """Make the last batch of the query durable, then report that it has stopped. While that fails, the drain waits."""
         last = ""
-        while self._drain is not None and self._drain.uuid == message["uuid"] and not self._drain.phase.over:
+        while self._drain is not None and self._drain.uuid == drain and not self._drain.phase.over:
             try:
-                checkpoint = await self._backed_up(StageName(message["stage"]))
+                checkpoint = await self._backed_up(step.stage)
             except (LeaseLost, StaleRun) as lost:
-                log.warning("%s is not backed up for the drain any more: %s", message["stage"], lost)
+                log.warning("%s is not backed up for the drain any more: %s", step.stage, lost)
                 return
             except (SluiceError, OSError, TimeoutError) as error:
                 if str(error) != last:
-                    log.warning("the drain waits until %s is backed up: %s", message["stage"], error)
+                    log.warning("the drain waits until %s is backed up: %s", step.stage, error)
                 last = str(error)
                 await asyncio.sleep(RETRY.total_seconds())
             except Exception:  # the steps of the other queries must be reported
-                log.exception("the drain waits until %s is backed up", message["stage"])
+                log.exception("the drain waits until %s is backed up", step.stage)
                 await asyncio.sleep(RETRY.total_seconds())
             else:
-                await self._report_step(message, checkpoint)
+                await self._report_step(drain, step, checkpoint)
                 return
 
-    async def _report_step(self, message: messages.Message, checkpoint: CommitId | None) -> None:
+    async def _report_step(self, drain: str, step: Step, checkpoint: CommitId | None) -> None:
         body = wire_drains.DrainStepRequest.model_validate(
             {
                 "generation": self._generation,
-                "uuid": message["uuid"],
-                "step": message["step"],
-                "batchId": message["batch"],
-                "offsets": message["offsets"],
+                "uuid": drain,
+                "step": step.step,
+                "batchId": step.batch,
+                "offsets": wire_body.offsets_body(step.offsets),
                 "checkpointId": checkpoint,
-                "leftoverRows": message["rows_left"],
-                "leftoverOperators": message["operators_left"],
+                "leftoverRows": step.rows_left,
+                "leftoverOperators": step.operators_left,
             }
         )
-        stage = StageName(message["stage"])
-        reply = await _retry(lambda: self._coordinator.drain_step(self._run, ATTACHED_TASK, stage, body))
+        reply = await _retry(lambda: self._coordinator.drain_step(self._run, ATTACHED_TASK, step.stage, body))
         if reply is not None and self._drain is not None and self._drain.uuid == body.uuid:
             await self.begin(body.uuid)
 
 
-async def last_drain_of(coordinator: AgentClient, job: JobName, run: RunId, stage: str) -> dict[str, Any]:
-    """The fields of `begins`: the last drain that is over and has flushed the stage. `seq`: its number, 0 for none. `suffix` distinguishes
-    checkpoints after an upgrade that was rolled back. `offsets`: Kafka's, where the drain has ended; none if it has failed and the query
-    goes back to the snapshot that was made before its flush. `failed`: why it did not finish with the stage, "" if it did, or if there is
-    such a snapshot. A drain in progress does not count: an interrupted flush is finished on the same checkpoint. Raises Refused,
-    Unavailable."""
+async def last_drain_of(coordinator: AgentClient, job: JobName, run: RunId, stage: str) -> Beginning:
+    """Where a new checkpoint of the stage begins: after the last drain that is over and has flushed the stage. `offsets`: none if the drain
+    has failed and the query goes back to the snapshot that was made before its flush, and `failed` is "" then. A drain in progress does not
+    count: an interrupted flush is finished on the same checkpoint. Raises Refused, Unavailable."""
     suffix = (await coordinator.run(run)).config.get(CHECKPOINTS, "")
     for summary in await coordinator.drains(job):
         detail = await coordinator.drain(summary.uuid)
@@ -179,13 +167,13 @@ async def last_drain_of(coordinator: AgentClient, job: JobName, run: RunId, stag
         if not detail.phase.over or found is None or found.step in (None, "stopped") or not flushes:
             continue
         if detail.phase is Phase.FAILED and found.pinned_checkpoint is not None:
-            return {"seq": detail.seq, "suffix": suffix, "offsets": {}, "failed": ""}
+            return Beginning(detail.seq, suffix, {}, "")
         failed = "" if found.step in ("flushed", "committed") else f"drain {detail.uuid} has {detail.phase.lower()}: {detail.reason}"
         offsets: dict[str, dict[str, int]] = {}
         for each in found.offsets:
             offsets.setdefault(each.stream, {})[str(each.partition)] = each.offset
-        return {"seq": detail.seq, "suffix": suffix, "offsets": offsets, "failed": failed}
-    return {"seq": 0, "suffix": suffix, "offsets": {}, "failed": ""}
+        return Beginning(detail.seq, suffix, offsets, failed)
+    return Beginning(0, suffix, {}, "")
 
 
 async def commit(coordinator: AgentClient, run: RunId, generation: Generation, uuid: str) -> None:

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from containers.attached import messages
 from containers.attached.checkpoints.repeats import Repeat
-from containers.attached.script_drain import Drained, Paused, Position, ScriptDrain, Step
+from containers.attached.port import DrainOfScript, Step
+from containers.attached.script_drain import Drained, Paused, Position, ScriptDrain
 from containers.errors import CheckpointUnreadable
 from containers.spark.gate import PausedQuery
 from containers.spark.query import await_initialised
@@ -109,13 +109,14 @@ class _Unlocked:
 
 @dataclass
 class DriverDrains:
-    """`stage_of`: the name under which a query is reported, None if it is not reported yet. `send` sends a message to the supervisor.
-    `on_drained` is called when all queries are flushed and have ended."""
+    """`stage_of`: the name under which a query is reported, None if it is not reported yet. `report` sends a step of a drain to the agent,
+    `ended` that all queries have ended after their flush. `on_drained` is called when all are flushed."""
 
     spark: SparkSession
     queries: ActiveQueries
     stage_of: Callable[[ActiveQuery], StageName | None]
-    send: Callable[..., None]
+    report: Callable[[str, Step], None]
+    ended: Callable[[], None]
     on_drained: Callable[[], None]
     clock: Clock
     stop_timeout: timedelta
@@ -140,11 +141,11 @@ class DriverDrains:
     def __post_init__(self) -> None:
         self._starts = QueryStarts(self.spark, self._on_start)
 
-    # --- messages of the supervisor --------------------------------------------------------------------------------
+    # --- what the agent tells --------------------------------------------------------------------------------------
 
-    def move(self, uuid: str, phase: Phase, needed: Collection[StageName]) -> None:
+    def move(self, found: DrainOfScript) -> None:
         """The run's drain has reached a phase. Does not block."""
-        drain = self._drain
+        uuid, phase, drain = found.uuid, found.phase, self._drain
         if drain is not None and drain.uuid == uuid:
             drain.move(phase)
             return
@@ -152,7 +153,7 @@ class DriverDrains:
             return
         if drain is not None:
             drain.move(Phase.CANCELLED)  # a run has one drain at a time
-        new = ScriptDrain(uuid, phase, self, lambda step: self._report(uuid, step), lambda: self._ended(uuid), self.stop_timeout, needed)
+        new = ScriptDrain(uuid, phase, self, lambda step: self.report(uuid, step), self.ended, self.stop_timeout, found.needed)
         with self._beginning:
             if self._stops:
                 log.info("drain %s: the queries are being stopped; it continues when the script is started again", uuid)
@@ -185,7 +186,7 @@ class DriverDrains:
                 self._stops -= 1
 
     def abandon(self, within: timedelta) -> None:
-        """The script is stopped, or has lost its supervisor; see `ScriptDrain.abandon`."""
+        """The script is stopped, or has lost its agent; see `ScriptDrain.abandon`."""
         if self._drain is not None:
             self._drain.abandon(within)
 
@@ -227,22 +228,6 @@ class DriverDrains:
             query.resume()
         else:
             query.end(self.stop_timeout)
-
-    def _report(self, drain: str, step: Step) -> None:
-        position = step.position
-        self.send(
-            "step",
-            uuid=drain,
-            stage=step.stage,
-            step=step.step,
-            batch=None if position is None else position.batch,
-            offsets=[] if position is None else messages.offsets(position.offsets),
-            rows_left=step.rows_left,
-            operators_left=list(step.operators_left),
-        )
-
-    def _ended(self, drain: str) -> None:
-        self.send("drained", uuid=drain)
 
     # --- the queries: `containers.attached.script_drain.Script` ----------------------------------------------------
 

@@ -1,29 +1,29 @@
-"""The supervisor's end of the connection to a driver that has called `sluice.attach`."""
+"""The agent's end of the connection to a driver that has called `sluice.attach`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import struct
-from collections.abc import Callable, Coroutine
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable
+from concurrent import futures
+from contextlib import suppress
 from datetime import timedelta
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from containers.attached import messages
 from containers.attached.claim import Claim
-from containers.attached.confirmation import refusal
 from containers.attached.drain_link import DrainLink, last_drain_of
+from containers.attached.port import Beginning, DrainOfScript, Grant, Made, NotGranted, Step, Wanted, agent_methods, driver_methods
+from containers.rpc.connection import Connection
+from containers.rpc.socket_link import SocketLink
 from sluice.client import Refused
 from sluice.client.agents import AgentClient
 from sluice.clock import Clock, SystemClock
-from sluice.core.errors import ClientError, LeaseLost, SluiceError, Unavailable
+from sluice.core.errors import ClientError, LeaseLost, Unavailable
 from sluice.core.ids import Instant, JobName, StageName
 from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.wire import agents as wire_agents
@@ -40,161 +40,245 @@ LAST_BACKUP = timedelta(seconds=60)
 """How long the last backup of a script that has ended may take. A platform that ends this process first loses nothing but the batches since
 the last snapshot."""
 
+GRACE = timedelta(seconds=5)
+"""How much longer than its own deadline a driver may take to report that its queries have ended."""
+
+
+def refuse(connected: socket.socket, why: str) -> None:
+    """Refuse the driver at the other end, and end the connection."""
+    connection = Connection(SocketLink(connected), driver_methods(), {}, {})
+    connection.start()
+    connection.tell("refused", why)
+    connection.close()
+
 
 class DriverLink:
-    """The connection to one driver at a time. `is_ours` returns whether a process may be that driver."""
+    """The connection to one driver at a time. Created and used on the agent's loop."""
 
-    def __init__(self, job: JobName, coordinator: AgentClient, is_ours: Callable[[int], bool], clock: Clock | None = None) -> None:
+    def __init__(self, job: JobName, coordinator: AgentClient, clock: Clock | None = None) -> None:
         self._job = job
         self._coordinator = coordinator
-        self._is_ours = is_ours
         self._clock = clock or SystemClock()
+        self._loop = asyncio.get_running_loop()
         self._backups: ScriptBackups | None = None
-        self._claim: Claim | None = None
+        self._claimed: asyncio.Future[Claim] = self._loop.create_future()
         self._drains: DrainLink | None = None
-        self._answers: set[asyncio.Task[None]] = set()
         self._lease_ends: Instant | None = None
-        self._outgoing: _Outgoing | None = None
+        self._driver: Connection | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._serving: set[futures.Future[Any]] = set()
         self._ended = asyncio.Event()
         self._stopped = asyncio.Event()
         self._reports: wire_agents.QueriesRequest | None = None
         self._new_report = asyncio.Event()
-        self._confirming: set[asyncio.Task[None]] = set()
         self.error: str | None = None
         """How the script has ended: "" without an error, otherwise its exception. None until the script reports its end."""
 
     @property
     def connected(self) -> bool:
-        return self._outgoing is not None
+        return self._driver is not None
+
+    async def driver_ended(self) -> None:
+        """Wait until the driver has ended, and all that it has sent is taken."""
+        await self._ended.wait()
 
     async def granted(self, claim: Claim) -> None:
         """Record that the command may run, and inform the driver. A drain in progress is read before, because the driver must pause its
         queries from their start."""
-        drains = self._drains = DrainLink(self._coordinator, claim.run, claim.generation, self._send, self._backed_up)
+        drains = self._drains = DrainLink(self._coordinator, claim.run, claim.generation, self._tell_drain, self._backed_up)
         if claim.drain is not None:
             await drains.begin(claim.drain.uuid)
-        self._claim = claim
-        self._greet()
+        self._claimed.set_result(claim)
+
+    def refuse(self, why: str) -> None:
+        """Inform the driver that the script may not start now."""
+        self._tell("refused", why)
 
     def renewed(self, ends_at: Instant) -> None:
         """Record the new end of the lease, and inform the driver."""
         self._lease_ends = ends_at
-        self._send("lease", ends=ends_at)
+        self._tell("renewed", ends_at)
 
-    async def listen(self, name: str) -> asyncio.Server:
-        """Accept the driver at this name in the abstract namespace of sockets."""
+    def lost(self, why: str) -> None:
+        """Inform the driver, which is not ended, that the lease is lost."""
+        self._tell("lost", why)
+
+    def _tell(self, method: str, *values: object) -> None:
+        if self._driver is not None:
+            self._driver.tell(method, *values)
+
+    # --- the connection --------------------------------------------------------------------------------------------
+
+    def listen(self, name: str, is_ours: Callable[[int], bool]) -> None:
+        """Accept drivers at this name in the abstract namespace of sockets, one at a time. `is_ours`: whether the process with this pid may
+        be one. Its user may be another one: a command may use sudo."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listening.bind(f"\0{name}")
-        return await asyncio.start_unix_server(self._accept, sock=listening, limit=messages.LONGEST)
+        listening.listen()
+        listening.setblocking(False)
+        self._listening = self._loop.create_task(self._accept(listening, is_ours))
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        pid, uid = _peer(writer)
-        if uid != os.getuid() or not self._is_ours(pid) or self.connected:
-            why = "another driver of this command is attached" if self.connected else "it is not a process of this command"
-            log.warning("process %d is not attached: %s", pid, why)
-            writer.write(messages.encode("refused", why=why))
-            writer.close()
-            return
-        await self.serve(reader, writer)
+    async def _accept(self, listening: socket.socket, is_ours: Callable[[int], bool]) -> None:
+        with listening:
+            while True:
+                try:
+                    connected, _ = await self._loop.sock_accept(listening)
+                except OSError as error:  # there are no file descriptors now
+                    log.warning("a driver that attaches is not accepted yet: %s", error)
+                    await asyncio.sleep(RETRY.total_seconds())
+                    continue
+                connected.setblocking(True)
+                pid = _peer(connected)
+                if self.connected or not is_ours(pid):
+                    why = "another driver of this command is attached" if self.connected else "it is not a process of this command"
+                    log.warning("process %d is not attached: %s", pid, why)
+                    await asyncio.to_thread(refuse, connected, why)
+                else:
+                    self.connect(connected)
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read messages until the driver ends."""
-        outgoing = self._outgoing = _Outgoing(writer.get_extra_info("socket").dup())
+    def connect(self, connected: socket.socket) -> None:
+        """Serve this driver until it ends."""
         self._ended.clear()
         self._stopped.clear()
         if self._drains is not None:
             self._drains.driver_began()
-        try:
-            self._greet()
-            while line := await reader.readline():
-                self._read(messages.decode(line))
-        except (OSError, ValueError) as error:
-            log.warning("the connection to the driver is lost: %s", error)
-        finally:
-            self._outgoing = None
-            for each in self._confirming:
-                each.cancel()
+        methods = {
+            "attach": self._served(self._attach),
+            "beginning": self._served(self._beginning),
+            "prepare": self._served(self._prepare),
+            "keep_plan": self._served(self._keep_plan),
+            "confirm": self._served(self._confirm),
+            "queries": self._told(self._take_queries),
+            "step": self._told(self._take_step),
+            "drained": self._told(self._take_drained),
+            "stopped": self._told(self._take_stopped),
+            "ending": self._told(self._take_ending),
+        }
+        made = self._driver = Connection(
+            SocketLink(connected), driver_methods(), agent_methods(), methods, self._told(lambda: self._on_lost(made))
+        )
+        made.start()
+        if self._lease_ends is not None:
+            self._tell("renewed", self._lease_ends)
+
+    def _told(self, method: Callable[..., None]) -> Callable[..., None]:
+        def tell(*values: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(method, *values)
+
+        return tell
+
+    def _served(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+        async def run(*values: object) -> Any:
+            return await method(*values)
+
+        def call(*values: object) -> Any:
+            answer = asyncio.run_coroutine_threadsafe(run(*values), self._loop)
+            self._serving.add(answer)
+            try:
+                return answer.result()
+            finally:
+                self._serving.discard(answer)
+
+        return call
+
+    def _on_lost(self, driver: Connection) -> None:
+        if self._driver is driver:
+            self._driver = None
             self._ended.set()
             if self._drains is not None:
                 self._drains.driver_ended()
-            outgoing.close()
-            writer.close()
 
-    def _greet(self) -> None:
-        if self._claim is not None:
-            drain = None if self._drains is None else self._drains.fields()
-            self._send("granted", job=self._job, run=self._claim.run, generation=self._claim.generation, drain=drain)
-        if self._lease_ends is not None:
-            self.renewed(self._lease_ends)
+    async def hang_up(self) -> None:
+        """The driver's process has ended: take what it has sent, and end the connection, also if a process that it has forked keeps the
+        other end open."""
+        driver = self._driver
+        if driver is not None:
+            await asyncio.to_thread(driver.close)
+            await self._ended.wait()
 
-    def _read(self, message: messages.Message) -> None:
-        match message:
-            case {"kind": "queries", "queries": list(queries)} if self._claim is not None:
-                try:
-                    self._reports = wire_agents.QueriesRequest.model_validate({"generation": self._claim.generation, "queries": queries})
-                except ValidationError as error:
-                    log.warning("a report of the script's queries is wrong: %s", error)
-                else:
-                    self._new_report.set()
-            case {"kind": "stopped", "interrupted": list(interrupted)}:
-                if interrupted:
-                    log.warning("batches of %s had to be interrupted; Spark runs them again at the next start", ", ".join(interrupted))
-                self._stopped.set()
-            case {"kind": "step" | "drained"} if self._drains is not None:
-                self._drains.take(message)
-            case {"kind": "where" | "checkpoint" | "plan"}:
-                self._read_of_checkpoint(message)
-            case {"kind": "confirm", "number": int(number)} if self._claim is not None:
-                confirming = asyncio.create_task(self._confirm(number, self._claim))
-                self._confirming.add(confirming)
-                confirming.add_done_callback(self._confirming.discard)
-            case {"kind": "ending", "error": str(error)}:
-                self.error = error
+    async def close(self) -> None:
+        """End the connection and the backups."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+        await self.hang_up()
+        for each in list(self._serving):
+            each.cancel()
+        if self._backups is not None:
+            await self._backups.close()
 
-    def _read_of_checkpoint(self, message: messages.Message) -> None:
-        match message:
-            case {"kind": "where", "stage": str(stage)}:
-                self._answer(self._answer_where(stage))
-            case {"kind": "checkpoint", "stage": str(stage)} if self._claim is not None:
-                self._answer(self._answer_checkpoint(stage, message, self._claim))
-            case {"kind": "plan", "number": int(number), "stage": str(stage), "batch": int(batch)}:
-                self._answer(self._answer_plan(number, stage, batch))
+    # --- what the driver tells -------------------------------------------------------------------------------------
 
-    def _answer(self, answer: Coroutine[None, None, None]) -> None:
-        self._answers.add(task := asyncio.create_task(answer))
-        task.add_done_callback(self._answers.discard)
-
-    # --- checkpoints -------------------------------------------------------------------------------------------------
-
-    async def _answer_checkpoint(self, stage: str, message: messages.Message, claim: Claim) -> None:
+    def _take_queries(self, queries: object) -> None:
         try:
-            ready = await self._prepared(stage, message, claim)
-        except (SluiceError, OSError) as error:
-            self._send("ready", stage=stage, failed=str(error) or type(error).__name__)
-        except Exception as error:
-            log.exception("checkpoint %s", stage)
-            self._send("ready", stage=stage, failed=f"{type(error).__name__}: {error}")
+            generation = self._claimed.result().generation
+            self._reports = wire_agents.QueriesRequest.model_validate({"generation": generation, "queries": queries})
+        except ValidationError as error:
+            log.warning("a report of the script's queries is wrong: %s", error)
         else:
-            self._send("ready", stage=stage, failed="", **ready)
+            self._new_report.set()
 
-    async def _prepared(self, stage: str, message: messages.Message, claim: Claim) -> dict[str, Any]:
+    def _take_step(self, drain: str, step: Step) -> None:
+        if self._drains is not None:
+            self._drains.take(drain, step)
+
+    def _take_drained(self) -> None:
+        if self._drains is not None:
+            self._drains.driver_ended()
+
+    def _take_stopped(self, interrupted: object) -> None:
+        if isinstance(interrupted, tuple) and interrupted:
+            log.warning("batches of %s had to be interrupted; Spark runs them again at the next start", ", ".join(interrupted))
+        self._stopped.set()
+
+    def _take_ending(self, error: str) -> None:
+        self.error = error
+
+    # --- what the driver asks --------------------------------------------------------------------------------------
+
+    async def _attach(self, job: JobName) -> Grant:
+        claim = await asyncio.shield(self._claimed)
+        if job != self._job:
+            raise NotGranted(f"`sluice exec` runs this command as job {self._job}, and the script is attached as {job}")
+        if self._drains is not None:
+            self._drains.greet()  # before the answer, so that no query starts in between
+        return Grant(claim.run, claim.generation)
+
+    async def _beginning(self, stage: StageName) -> Beginning:
+        claim = self._claimed.result()
+        while True:
+            try:
+                return await last_drain_of(self._coordinator, self._job, claim.run, stage)
+            except Unavailable as error:
+                log.warning("waiting: %s", error)
+                await asyncio.sleep(RETRY.total_seconds())
+
+    async def _prepare(self, wanted: Wanted) -> Made:
         found: Any = import_module("containers.attached.checkpoints.backups")  # other commands need no clients of blob stores
         if self._backups is None:
-            self._backups = found.ScriptBackups(self._job, claim, self._coordinator, self._clock)
-        wanted = found.Wanted(
-            StageName(stage),
-            Path(str(message["state"])),
-            str(message["folder"]),
-            str(message["code"]),
-            int(message["replays"]),
-            bool(message["adopts"]),
-        )
-        made = await self._backups.prepare(wanted)
-        return asdict(made) | {"replay": {str(batch): text for batch, text in made.replay.items()}}
+            self._backups = found.ScriptBackups(self._job, self._claimed.result(), self._coordinator, self._clock)
+        made: Made = await self._backups.prepare(wanted)
+        return made
 
-    async def _answer_plan(self, number: int, stage: str, batch: int) -> None:
-        failed = "" if self._backups is None else await self._backups.keep_plan(StageName(stage), batch)
-        self._send("kept", number=number, failed=failed)
+    async def _keep_plan(self, stage: StageName, batch: int) -> str:
+        return "" if self._backups is None else await self._backups.keep_plan(stage, batch)
+
+    async def _confirm(self) -> None:
+        """Asks until the coordinator answers. Raises LeaseLost."""
+        claim = self._claimed.result()
+        while True:
+            try:
+                await self._coordinator.confirm_owner(claim.run, ATTACHED_TASK, claim.generation)
+            except Unavailable as error:
+                log.warning("the coordinator has not confirmed the lease yet: %s", error)
+                await asyncio.sleep(RETRY.total_seconds())
+            except (ClientError, Refused) as refused:
+                raise LeaseLost(str(refused) or type(refused).__name__) from refused
+            else:
+                return
+
+    # --- backups ---------------------------------------------------------------------------------------------------
 
     async def _backed_up(self, stage: StageName) -> CommitId | None:
         return None if self._backups is None else await self._backups.durable(stage)
@@ -214,26 +298,14 @@ class DriverLink:
         if self._backups is not None:
             await self._backups.finish(LAST_BACKUP)
 
-    async def close(self) -> None:
-        """End the backups."""
-        for each in self._answers:
-            each.cancel()
-        if self._backups is not None:
-            await self._backups.close()
-
-    async def _confirm(self, number: int, claim: Claim) -> None:
-        self._send("owner", number=number, lost=await refusal(self._coordinator, claim))
-
-    def _send(self, kind: str, **fields: object) -> None:
-        if self._outgoing is not None:
-            self._outgoing.send(messages.encode(kind, **fields))
+    # --- stops, drains, reports ------------------------------------------------------------------------------------
 
     async def stop(self, within: timedelta, *, sigterm: bool = False) -> bool:
         """Let the driver stop all its queries between batches. Returns True when they have ended, or the driver has; False if no driver is
         attached, or the queries have not ended in time. `sigterm`: this is in place of a SIGTERM to the driver."""
         if not self.connected:
             return False
-        self._send("stop", seconds=within.total_seconds(), sigterm=sigterm)
+        self._tell("stop", within, sigterm)
         waits = [asyncio.create_task(each.wait()) for each in (self._stopped, self._ended)]
         done, pending = await asyncio.wait(
             waits, timeout=within.total_seconds() + GRACE.total_seconds(), return_when=asyncio.FIRST_COMPLETED
@@ -242,51 +314,31 @@ class DriverLink:
             each.cancel()
         return bool(done)
 
-    async def _answer_where(self, stage: str) -> None:
-        while True:
-            try:
-                assert self._claim is not None
-                found = await last_drain_of(self._coordinator, self._job, self._claim.run, stage)
-            except Unavailable as error:
-                log.warning("waiting: %s", error)
-                await asyncio.sleep(RETRY.total_seconds())
-            except Refused as refused:
-                self._send("begins", stage=stage, seq=0, suffix="", offsets={}, failed=str(refused))
-                return
-            else:
-                self._send("begins", stage=stage, **found)
-                return
-
     async def drain(self, uuid: str) -> None:
         """The run has a drain, or its phase has changed."""
         if self._drains is not None:
             await self._drains.begin(uuid)
+
+    def _tell_drain(self, drain: DrainOfScript) -> None:
+        self._tell("drain", drain)
 
     async def report_drains(self) -> None:
         """Send the driver's steps of drains to the coordinator until cancelled."""
         if self._drains is not None:
             await self._drains.run()
 
-    def refuse(self, why: str) -> None:
-        """Inform the driver that the script may not start now."""
-        self._send("refused", why=why)
-
-    def lost(self, why: str) -> None:
-        """Inform the driver, which is not ended, that the lease is lost."""
-        self._send("lost", why=why)
-
     async def report(self) -> None:
         """Send the driver's reports to the coordinator until cancelled. A newer one replaces an older one that was not sent yet."""
         while True:
             await self._new_report.wait()
             self._new_report.clear()
-            request, claim = self._reports, self._claim
-            if request is None or claim is None:
+            request = self._reports
+            if request is None:
                 continue
             if self._backups is not None:
                 request = request.model_copy(update={"queries": self._backups.shown(request.queries)})
             try:
-                reply = await self._coordinator.report_queries(claim.run, ATTACHED_TASK, request)
+                reply = await self._coordinator.report_queries(self._claimed.result().run, ATTACHED_TASK, request)
             except Unavailable as error:
                 log.warning("the queries are not reported yet: %s", error)
                 self._new_report.set()
@@ -295,52 +347,10 @@ class DriverLink:
                 log.warning("the coordinator refuses the report of the script's queries: %s", refused)
             else:
                 for each in reply.refused:
-                    self._send("refuse", stage=each.stage, why=each.why)
+                    self._tell("refuse", StageName(each.stage), each.why)
 
 
-GRACE = timedelta(seconds=5)
-"""How much longer than its own deadline a driver may take to report that its queries have ended."""
-
-
-class _Outgoing:
-    """Sends messages to a driver, and drops them when the driver has ended. A transport of asyncio would also drop what it has not yet
-    read, when a message finds the driver gone: how the script has ended would not be known."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        """`connection`: a duplicate of the socket that the transport reads, in non-blocking mode."""
-        self._connection = connection
-        self._loop = asyncio.get_running_loop()
-        self._unsent = bytearray()
-
-    def send(self, message: bytes) -> None:
-        waits = bool(self._unsent)
-        self._unsent += message
-        if not waits:
-            self._send_some()
-            if self._unsent:
-                self._loop.add_writer(self._connection, self._on_writable)
-
-    def _on_writable(self) -> None:
-        self._send_some()
-        if not self._unsent:
-            self._loop.remove_writer(self._connection)
-
-    def _send_some(self) -> None:
-        try:
-            del self._unsent[: self._connection.send(self._unsent)]
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            log.debug("the driver does not read: %s", error)
-            self._unsent.clear()
-
-    def close(self) -> None:
-        self._loop.remove_writer(self._connection)
-        self._connection.close()
-
-
-def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
-    """The pid and the user id of the process at the other end (unix(7), SO_PEERCRED)."""
-    found = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", found)
-    return pid, uid
+def _peer(connected: socket.socket) -> int:
+    """The pid of the process at the other end (unix(7), SO_PEERCRED)."""
+    pid, _, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(pid)

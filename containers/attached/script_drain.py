@@ -1,11 +1,11 @@
 """The driver's part in a drain of its script.
 
-The coordinator moves the drain from phase to phase (`sluice.core.drain`). The supervisor passes each phase on, and the steps back.
+The coordinator moves the drain from phase to phase (`sluice.core.drain`). The agent passes each phase on, and the steps back.
 
 * STOPPING: all queries are paused between two batches, and each reports where it is.
 * FLUSHING: each query is flushed as soon as the queries that write its topics are. Then all of them end, so that `awaitTermination`
   returns, and queries that the script starts later are stopped.
-* COMMITTING: nothing is left to do here; the supervisor reports it.
+* COMMITTING: nothing is left to do here; the agent reports it.
 
 A drain that is cancelled before FLUSHING lets the queries continue. A driver that starts while its run is being drained pauses its queries
 as they start, and takes the same steps again: each of them may be repeated.
@@ -17,10 +17,11 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import timedelta
 from typing import Protocol
 
+from containers.attached.port import Step
 from sluice.core.drain import Phase
 from sluice.core.ids import Ssp, StageName
 
@@ -86,19 +87,13 @@ class Script(Protocol):
         """Called when all queries are flushed: later starts are stopped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step of a stage. See `sluice.wire.drains.DrainStepRequest`."""
-
-    stage: StageName
-    step: str
-    position: Position | None = None
-    rows_left: int | None = None
-    operators_left: Sequence[str] = ()
+def step(stage: StageName, name: str, position: Position) -> Step:
+    """A step after which the query is there."""
+    return Step(stage, name, position.batch, position.offsets)
 
 
 class ScriptDrain:
-    """One drain. `report` sends a step to the supervisor. `ended` is called when all queries have ended after their flush."""
+    """One drain. `report` sends a step to the agent. `ended` is called when all queries have ended after their flush."""
 
     def __init__(
         self,
@@ -155,7 +150,7 @@ class ScriptDrain:
         if self._is_over(paused):
             return
         for stage, each in paused.items() if self.phase is Phase.STOPPING else ():
-            self._report(Step(stage, "stopped", each.position()))
+            self._report(step(stage, "stopped", each.position()))
         self._wait(Phase.FLUSHING)
         with self._changed:
             self._begun = not self.phase.over
@@ -213,7 +208,8 @@ class ScriptDrain:
                 ready = [stage for stage in left if not (feeders.get(stage, frozenset()) & left.keys())] or [next(iter(left))]
                 flushed = list(threads.map(lambda stage: self._flush(stage, left[stage], sorted(feeders.get(stage, ()))), ready))
                 for stage, result in zip(ready, flushed, strict=True):
-                    self._report(Step(stage, "flushed", result.position, result.rows_left, result.operators_left))
+                    flushed_at = step(stage, "flushed", result.position)
+                    self._report(replace(flushed_at, rows_left=result.rows_left, operators_left=result.operators_left))
                     del left[stage]
 
     def _flush(self, stage: StageName, paused: Paused, feeders: Sequence[StageName]) -> Drained:
@@ -228,7 +224,7 @@ class ScriptDrain:
             list(threads.map(lambda each: each.end(self._stop_timeout), paused.values()))
 
     def abandon(self, within: timedelta) -> None:
-        """The script is stopped, or has lost its supervisor. Before the flush, let the queries continue, so that they can be
+        """The script is stopped, or has lost its agent. Before the flush, let the queries continue, so that they can be
         stopped; those that a former start has begun to flush end. A later start continues the drain. A flush that has begun is awaited, at
         most so long: it ends the queries itself."""
         with self._changed:

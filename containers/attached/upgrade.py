@@ -25,10 +25,10 @@ from functools import partial
 from hashlib import sha256
 from typing import TypeVar
 
+from containers.attached.agent_process import run_command
 from containers.attached.claim import COMMAND, REFUSED, Request, command_digest
 from containers.attached.drain_link import CHECKPOINTS
 from containers.attached.submit import check_deploy_mode
-from containers.attached.supervisor import Supervisor
 from sluice.cli.drain import follow
 from sluice.cli.runner import find_job
 from sluice.cli.upgrade.watch import HealthState, HealthWatch, VersionHealth
@@ -182,7 +182,7 @@ async def _run(url: str, client: OperatorClient, upgrade: ScriptUpgrade, former:
         host=socket.gethostname(),
         command=command_digest(upgrade.command),
     )
-    supervising = asyncio.create_task(Supervisor(request, upgrade.command, url, SystemClock(), upgrade.stop_timeout).run())
+    supervising = asyncio.create_task(run_command(request, upgrade.command, url, upgrade.stop_timeout))
     try:
         found = await _watch(client, upgrade, run, supervising, SystemClock())
         if found.how is HealthState.HEALTHY:

@@ -10,13 +10,13 @@ from typing import Annotated
 
 import typer
 
+from containers.attached.agent_process import run_command
 from containers.attached.claim import Request, command_digest
-from containers.attached.messages import UNPROTECTED
+from containers.attached.drivers import not_started
+from containers.attached.port import UNPROTECTED
 from containers.attached.submit import check_deploy_mode
-from containers.attached.supervisor import Supervisor, not_started
 from sluice import logconfig
 from sluice.cli.runner import LOCAL, Url, call
-from sluice.clock import SystemClock
 from sluice.core.errors import CoordinatorUnreachable
 from sluice.core.ids import ExecutionContainerId, JobName, checked_name
 from sluice.randomness import new_uuid
@@ -64,8 +64,7 @@ def execute(
         wait=wait,
         command=command_digest(command),
     )
-    supervisor = Supervisor(request, command, coordinator, SystemClock(), timedelta(seconds=stop_timeout))
-    raise typer.Exit(asyncio.run(supervisor.run()))
+    raise typer.Exit(asyncio.run(run_command(request, command, coordinator, timedelta(seconds=stop_timeout))))
 
 
 def _reachable(url: str) -> bool:

@@ -1,8 +1,8 @@
-"""The methods of both ends with their types, from the definitions of `Engine` and `Callbacks`."""
+"""The methods of both ends with their types, from the definition of a port."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from functools import cache
 from inspect import signature
@@ -28,7 +28,6 @@ agent's end; `start` with the progress after the start, so that `progress` needs
 @cache
 def driver_methods() -> Interface:
     """What the agent calls."""
-    names = [name for name, found in vars(Engine).items() if callable(found) and not name.startswith("_") and name not in OF_ITS_OWN]
     own = {
         "describe": Signature.of((), JobDescription),
         "open": Signature.of((port.RunOfJob,), None),
@@ -36,14 +35,18 @@ def driver_methods() -> Interface:
         "took_slot": Signature.of((str,), None, told=True),
         "end": Signature.of((int,), None, told=True),
     }
-    return own | {name: _method(name) for name in names}
+    return {**own, **methods_of(Engine, TOLD, OF_ITS_OWN)}
 
 
-def _method(name: str) -> Signature:
-    method = getattr(Engine, name)
-    hints = get_type_hints(method)
-    parameters = tuple(hints[each] for each in signature(method).parameters if each != "self")
-    return Signature.of(parameters, hints["return"], told=name in TOLD)
+def methods_of(port: type, told: Collection[str], without: Collection[str] = ()) -> Interface:
+    """The methods of a protocol, without those names. `told`: those that do not block and return nothing."""
+    found: dict[str, Signature] = {}
+    for name, method in vars(port).items():
+        if callable(method) and not name.startswith("_") and name not in without:
+            hints = get_type_hints(method)
+            parameters = tuple(hints[each] for each in signature(method).parameters if each != "self")
+            found[name] = Signature.of(parameters, hints["return"], told=name in told)
+    return found
 
 
 @cache

@@ -1,4 +1,4 @@
-"""An attached script and its supervisor, which is this test: what the script reports, and what it does after a request to stop."""
+"""An attached script and its agent, which is this test: what the script reports, and what it does after a request to stop."""
 
 from __future__ import annotations
 
@@ -17,53 +17,49 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from containers.attached import messages
-from containers.attached.app import App, NotGranted
+from containers.attached.app import App
+from containers.attached.port import Beginning, Made, NotGranted
 from containers.spark.jvm import java
 from containers.spark.scripts.checkpoint import LOCK_AFTER, ScriptCheckpoint
 from sluice.clock import SystemClock
-from sluice.core.ids import JobName
+from sluice.core.drain import Phase
+from sluice.core.ids import JobName, Lineage
 from tests.attached.test_active_queries import Script, nothing, script
 from tests.support.processes import TooSlow, wait_for
+from tests.support.script_peers import AgentPeer
 
 pytestmark = pytest.mark.spark
 
 
-class Supervisor:
-    """The other end of an app's connection."""
+class ScriptAgent(AgentPeer):
+    """The agent of a script, and the script's end."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, **answers: Callable[..., Any]) -> None:
         self.app = App(spark, JobName("orders"), (), SystemClock(), timedelta(seconds=60))
-        self.theirs, self.ours = socket.socketpair()
-        self.ours.settimeout(120)
-        self.lines = self.ours.makefile("rb")
+        self.theirs, ours = socket.socketpair()
+        super().__init__(ours, **answers)
 
-    def say(self, kind: str, **fields: object) -> None:
-        self.ours.sendall(messages.encode(kind, **fields))
-
-    def grant(self, job: str = "orders", generation: int = 3) -> None:
-        self.say("granted", job=job, run="run-1", generation=generation)
+    def grant(self, generation: int = 3) -> None:
+        self.may_run(generation)
         self.app.start(self.theirs, ends_script=False)
 
-    def next(self, kind: str) -> messages.Message:
-        while (found := messages.decode(self.lines.readline()))["kind"] != kind:
-            pass
-        return found
+    def stop(self, within: timedelta = timedelta(seconds=60)) -> None:
+        self.tell("stop", within, False)
 
     def stage(self, root: Path, **expected: object) -> dict[str, Any]:
         """The first reported query under this directory that is as expected."""
         while True:
-            for each in self.next("queries")["queries"]:
+            for each in self.next("queries"):
                 if str(root) in each["checkpoint"] and expected.items() <= each.items():
                     return dict(each)
 
 
 @pytest.fixture
-def supervisor(spark: SparkSession) -> Iterator[Supervisor]:
-    made = Supervisor(spark)
+def agent(spark: SparkSession) -> Iterator[ScriptAgent]:
+    made = ScriptAgent(spark)
     yield made
     made.app.close()
-    made.ours.close()
+    made.close()
 
 
 @pytest.fixture
@@ -72,29 +68,29 @@ def orders(spark: SparkSession, tmp_path: Path) -> Iterator[Script]:
         yield made
 
 
-def test_queries_are_reported_and_stopped_also_those_that_start_later(supervisor: Supervisor, orders: Script) -> None:
-    supervisor.grant()
-    assert supervisor.app.run == "run-1"
+def test_queries_are_reported_and_stopped_also_those_that_start_later(agent: ScriptAgent, orders: Script) -> None:
+    agent.grant()
+    assert agent.app.run == "run-1"
     orders.feed("one")
     query = orders.start("counts", nothing)
-    reported = supervisor.stage(orders.root, batchId=0)
+    reported = agent.stage(orders.root, batchId=0)
     assert (reported["stage"], reported["queryId"], reported["active"], reported["metrics"]["rows"]) == ("counts", query.id, True, 3)
-    supervisor.say("stop", seconds=60)
-    assert supervisor.next("stopped")["interrupted"] == []
+    agent.stop()
+    assert agent.next("stopped") == ()
     assert not query.isActive
     again = orders.start("counts", nothing)
     wait_for("the end of the restarted query", lambda: not again.isActive)
     assert orders.batches("counts", "offsets") == orders.batches("counts", "commits")
 
 
-def test_a_query_whose_checkpoint_another_job_uses_is_stopped(supervisor: Supervisor, orders: Script) -> None:
-    supervisor.grant()
+def test_a_query_whose_checkpoint_another_job_uses_is_stopped(agent: ScriptAgent, orders: Script) -> None:
+    agent.grant()
     orders.feed("one")
     query = orders.start("counts", nothing)
     other = orders.start("other", nothing)
-    supervisor.stage(orders.root, stage="counts")
-    supervisor.say("refuse", stage="counts", why="job copies uses the checkpoint")
-    refused = supervisor.stage(orders.root, stage="counts", active=False)
+    agent.stage(orders.root, stage="counts")
+    agent.tell("refuse", "counts", "job copies uses the checkpoint")
+    refused = agent.stage(orders.root, stage="counts", active=False)
     assert refused["error"] == "job copies uses the checkpoint"
     assert not query.isActive
     assert other.isActive
@@ -139,39 +135,41 @@ class Stubborn:
 
 
 def test_a_script_that_restarts_a_failed_query_and_ignores_exceptions_is_reported_as_one_stage_and_stopped(
-    supervisor: Supervisor, orders: Script
+    agent: ScriptAgent, orders: Script
 ) -> None:
-    supervisor.grant()
+    agent.grant()
     orders.feed("one")
     with Stubborn(orders) as script:
         for failures in range(2):
-            supervisor.stage(orders.root, stage="counts", active=True, failures=failures)
+            agent.stage(orders.root, stage="counts", active=True, failures=failures)
             script.may_go_on[failures].set()
-        failed = supervisor.stage(orders.root, stage="counts", active=True, failures=2)
+        failed = agent.stage(orders.root, stage="counts", active=True, failures=2)
         assert "no such currency in start 1" in failed["error"]
         script.may_go_on[2].set()
-        running = supervisor.stage(orders.root, stage="counts", active=True, batchId=0)
+        running = agent.stage(orders.root, stage="counts", active=True, batchId=0)
         assert {each.id for each in script.starts} == {running["queryId"]}
-        supervisor.say("stop", seconds=60)
-        assert supervisor.next("stopped")["interrupted"] == []
+        agent.stop()
+        assert agent.next("stopped") == ()
         wait_for("the restarted query to be stopped, too", lambda: len(script.starts) > 4)
         assert script.starts[3].exception() is None
     assert orders.batches("counts", "offsets") == orders.batches("counts", "commits") == ["0"]
 
 
 @pytest.mark.parametrize("answer", ["refused", "granted to another job", "the end"])
-def test_a_script_that_may_not_run_gets_the_reason(supervisor: Supervisor, answer: str) -> None:
+def test_a_script_that_may_not_run_gets_the_reason(agent: ScriptAgent, answer: str) -> None:
     if answer == "refused":
-        supervisor.say("refused", why="job orders is running")
+        agent.tell("refused", "job orders is running")
+        agent.connection.close()
         expected = "job orders is running"
     elif answer == "the end":
-        supervisor.ours.shutdown(socket.SHUT_RDWR)
-        expected = "the supervisor has ended"
+        agent.connection.close()
+        expected = "the agent has ended"
     else:
-        supervisor.say("granted", job="invoices", run="run-1", generation=3)
-        expected = "as job invoices"
+        agent.app.job = JobName("invoices")
+        agent.may_run()
+        expected = "another job than invoices"
     with pytest.raises(NotGranted, match=expected):
-        supervisor.app.start(supervisor.theirs, ends_script=False)
+        agent.app.start(agent.theirs, ends_script=False)
 
 
 # --- stops that meet others ------------------------------------------------------------------------------------------
@@ -224,17 +222,17 @@ def time_to_hold_again(query: StreamingQuery) -> Iterator[None]:
         wait_for("another gate", lambda: gate() != before, 2)
 
 
-def test_a_stop_during_another_one_waits_for_the_same_batch(supervisor: Supervisor, orders: Script, slow: Slow) -> None:
+def test_a_stop_during_another_one_waits_for_the_same_batch(agent: ScriptAgent, orders: Script, slow: Slow) -> None:
     """Each would hold the queries in a gate of its own, and wait for one that waits in the gate of the other one."""
-    supervisor.grant()
-    supervisor.say("stop", seconds=LONG.total_seconds())
+    agent.grant()
+    agent.stop(LONG)
     await_held(orders.started[0])
     interrupted = list[str]()
-    second = Thread(target=lambda: interrupted.extend(supervisor.app.stop(LONG)), daemon=True)
+    second = Thread(target=lambda: interrupted.extend(agent.app.stop(LONG)), daemon=True)
     with time_to_hold_again(orders.started[0]):
         second.start()
     slow.may_end.set()
-    assert supervisor.next("stopped")["interrupted"] == []
+    assert agent.next("stopped") == ()
     second.join(60)
     assert interrupted == []
     assert not any(query.isActive for query in orders.started)
@@ -242,31 +240,31 @@ def test_a_stop_during_another_one_waits_for_the_same_batch(supervisor: Supervis
 
 
 def test_a_drain_that_is_requested_during_a_stop_does_not_hold_the_queries(
-    supervisor: Supervisor, orders: Script, slow: Slow, caplog: pytest.LogCaptureFixture
+    agent: ScriptAgent, orders: Script, slow: Slow, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    supervisor.grant()
-    supervisor.say("stop", seconds=LONG.total_seconds())
+    agent.grant()
+    agent.stop(LONG)
     await_held(orders.started[0])
     with time_to_hold_again(orders.started[0]):
-        supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["quick", "slow"])
+        agent.drain("d-1", Phase.STOPPING, "quick", "slow")
         wait_for("the message", lambda: "drain d-1" in caplog.text)
     slow.may_end.set()
     try:
-        assert supervisor.next("stopped")["interrupted"] == []
+        assert agent.next("stopped") == ()
         assert orders.batches("slow", "offsets") == orders.batches("slow", "commits") == ["0"]
     finally:
-        supervisor.app.drains.abandon(timedelta(seconds=60))
-        supervisor.app.drains.close()
+        agent.app.drains.abandon(timedelta(seconds=60))
+        agent.app.drains.close()
 
 
-def test_a_batch_that_stops_its_script_ends_before_the_queries_do(supervisor: Supervisor, orders: Script) -> None:
+def test_a_batch_that_stops_its_script_ends_before_the_queries_do(agent: ScriptAgent, orders: Script) -> None:
     """The stop waits for this batch, so that it cannot wait for the stop."""
-    supervisor.grant()
+    agent.grant()
     returned = list[object]()
 
     def poisoned(rows: DataFrame, batch: int) -> None:
-        returned.extend([supervisor.app.stop(), supervisor.app.stop()])
+        returned.extend([agent.app.stop(), agent.app.stop()])
 
     orders.feed("one")
     orders.start("quick", nothing)
@@ -298,7 +296,7 @@ def is_locked(checkpoint: ScriptCheckpoint) -> bool:
     return checkpoint.numbers("offsets")[-1] >= LOCK_AFTER
 
 
-def test_a_checkpoint_whose_planned_flush_fails_is_locked_again(supervisor: Supervisor, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_checkpoint_whose_planned_flush_fails_is_locked_again(agent: ScriptAgent, spark: SparkSession, tmp_path: Path) -> None:
     def fails(rows: DataFrame, batch: int) -> None:
         raise ValueError("the sink is full")
 
@@ -306,25 +304,25 @@ def test_a_checkpoint_whose_planned_flush_fails_is_locked_again(supervisor: Supe
     orders.feed("one")
     checkpoint = half_flushed(orders)
     checkpoint.mark_emptied("d-1", 0)
-    supervisor.say("granted", job="orders", run="run-1", generation=3, drain={"uuid": "d-1", "phase": "FLUSHING", "needed": ["counts"]})
-    supervisor.app.start(supervisor.theirs, ends_script=False)
+    agent.drain("d-1", Phase.FLUSHING, "counts")
+    agent.grant()
     try:
         query = orders.start("counts", fails)
         with pytest.raises(StreamingQueryException, match="the sink is full"):
             query.awaitTermination(60)
         wait_for("the lock", lambda: is_locked(checkpoint))
     finally:
-        supervisor.say("drain", uuid="d-1", phase="FAILED", needed=[])
-        supervisor.app.drains.abandon(timedelta(seconds=60))
-        supervisor.app.drains.close()
+        agent.drain("d-1", Phase.FAILED)
+        agent.app.drains.abandon(timedelta(seconds=60))
+        agent.app.drains.close()
 
 
-def test_a_query_that_starts_on_a_flushed_checkpoint_without_a_lock_is_stopped(supervisor: Supervisor, orders: Script) -> None:
+def test_a_query_that_starts_on_a_flushed_checkpoint_without_a_lock_is_stopped(agent: ScriptAgent, orders: Script) -> None:
     orders.feed("one")
     checkpoint = half_flushed(orders)
-    supervisor.grant()
+    agent.grant()
     query = orders.start("counts", nothing)
-    refused = supervisor.stage(orders.root, stage="counts", active=False)
+    refused = agent.stage(orders.root, stage="counts", active=False)
     assert "drain d-1 has flushed its checkpoint" in refused["error"]
     assert not query.isActive
     assert is_locked(checkpoint)
@@ -334,11 +332,13 @@ def test_a_query_that_starts_on_a_flushed_checkpoint_without_a_lock_is_stopped(s
 
 
 class Checkpoints:
-    """Answers a script that asks for its checkpoints, until the end of the test."""
+    """Answers a script that asks for its checkpoints."""
 
-    def __init__(self, supervisor: Supervisor, state: Path) -> None:
-        self._supervisor = supervisor
+    def __init__(self, spark: SparkSession, state: Path) -> None:
         self._state = state
+        self._beginning = Beginning(0, "", {}, "")
+        self._made = Made()
+        self.agent = ScriptAgent(spark, beginning=lambda stage: self._beginning, prepare=lambda wanted: self._made)
 
     def get(self, name: str, *, drain: int, new_lineage: bool) -> str:
         lineage = str(uuid4())
@@ -346,18 +346,9 @@ class Checkpoints:
         directory.mkdir(parents=True)
         (directory / "metadata").write_text(json.dumps({"id": lineage}))
 
-        def answer() -> None:
-            self._supervisor.next("where")
-            self._supervisor.say("begins", stage=name, seq=drain, suffix="", offsets={}, failed="")
-            self._supervisor.next("checkpoint")
-            self._supervisor.say("ready", stage=name, failed="", lineage=lineage, new_lineage=new_lineage)
-
-        thread = Thread(target=answer)
-        thread.start()
-        try:
-            return self._supervisor.app.checkpoint(name)
-        finally:
-            thread.join(60)
+        self._beginning = Beginning(drain, "", {}, "")
+        self._made = Made(Lineage(lineage), new_lineage=new_lineage)
+        return self.agent.app.checkpoint(name)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +361,7 @@ class Checkpoints:
     ],
 )
 def test_a_function_of_foreach_batch_whose_batches_get_numbers_again_is_named(
-    supervisor: Supervisor,
+    spark: SparkSession,
     orders: Script,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -380,60 +371,63 @@ def test_a_function_of_foreach_batch_whose_batches_get_numbers_again_is_named(
     begins: str,
 ) -> None:
     monkeypatch.setenv("SLUICE_STATE_DIR", str(tmp_path / "state"))
-    supervisor.grant()
-    checkpoints = Checkpoints(supervisor, tmp_path / "state")
+    checkpoints = Checkpoints(spark, tmp_path / "state")
+    agent = checkpoints.agent
+    agent.grant()
     for name in ("counts", "rows"):
         location = checkpoints.get(name, drain=drain, new_lineage=new_lineage)
         writer = orders.spark.readStream.text(str(orders.root / "in")).writeStream.option("checkpointLocation", location)
         orders.started.append((writer.foreachBatch(nothing) if name == "counts" else writer.format("noop")).queryName(name).start())
-        supervisor.stage(tmp_path, stage=name)
+        agent.stage(tmp_path, stage=name)
     named = [each.getMessage() for each in caplog.records if "numbers of its batches come again" in each.getMessage()]
     assert [each.partition(":")[0] for each in named] == ([f"query counts begins {begins}"] if begins else [])
+    agent.app.close()
+    agent.close()
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_drain_that_follows_another_one_at_once_pauses_the_queries(supervisor: Supervisor, orders: Script, cancelled: bool) -> None:
-    """`cancelled`: the driver is informed that the former drain is over. The supervisor may have been cut off at that time."""
-    supervisor.grant()
+def test_a_drain_that_follows_another_one_at_once_pauses_the_queries(agent: ScriptAgent, orders: Script, cancelled: bool) -> None:
+    """`cancelled`: the driver is informed that the former drain is over. The agent may have been cut off at that time."""
+    agent.grant()
     orders.feed("one")
     query = orders.start("counts", nothing)
     query.processAllAvailable()
     try:
-        supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["counts"])
-        assert supervisor.next("step")["uuid"] == "d-1"
+        agent.drain("d-1", Phase.STOPPING, "counts")
+        assert agent.next("step")[0] == "d-1"
         if cancelled:
-            supervisor.say("drain", uuid="d-1", phase="CANCELLED", needed=[])
-        supervisor.say("drain", uuid="d-2", phase="STOPPING", needed=["counts"])
-        step = supervisor.next("step")
-        assert (step["uuid"], step["step"]) == ("d-2", "stopped")
-        supervisor.say("drain", uuid="d-2", phase="CANCELLED", needed=[])
+            agent.drain("d-1", Phase.CANCELLED)
+        agent.drain("d-2", Phase.STOPPING, "counts")
+        drain, step = agent.next("step")
+        assert (drain, step.step) == ("d-2", "stopped")
+        agent.drain("d-2", Phase.CANCELLED)
         orders.feed("two")
         wait_for("the next batch", lambda: orders.batches("counts", "commits") == ["0", "1"])
     finally:
-        supervisor.app.drains.abandon(timedelta(seconds=60))
-        supervisor.app.drains.close()
+        agent.app.drains.abandon(timedelta(seconds=60))
+        agent.app.drains.close()
 
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_the_queries_of_an_observed_script_continue_when_nobody_moves_their_drain(
-    supervisor: Supervisor, orders: Script, caplog: pytest.LogCaptureFixture, lost: bool
+    agent: ScriptAgent, orders: Script, caplog: pytest.LogCaptureFixture, lost: bool
 ) -> None:
-    """The lease is lost, or the supervisor ends, while the queries are paused for a drain."""
-    supervisor.grant()
+    """The lease is lost, or the agent ends, while the queries are paused for a drain."""
+    agent.grant()
     orders.feed("one")
     query = orders.start("counts", nothing)
     query.processAllAvailable()
-    supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["counts"])
-    assert supervisor.next("step")["step"] == "stopped"
+    agent.drain("d-1", Phase.STOPPING, "counts")
+    assert agent.next("step")[1].step == "stopped"
     if lost:
-        supervisor.say("lost", why="another one has replaced it")
+        agent.tell("lost", "another one has replaced it")
     else:
-        supervisor.ours.shutdown(socket.SHUT_RDWR)
+        agent.connection.close()
     try:
         wait_for("the message", lambda: ("another copy of orders may run" if lost else "is not protected any more") in caplog.text)
         orders.feed("two")
         wait_for("the next batch", lambda: orders.batches("counts", "commits") == ["0", "1"])
         assert query.isActive
     finally:
-        supervisor.app.drains.abandon(timedelta(seconds=60))  # otherwise the query cannot be stopped
-        supervisor.app.drains.close()
+        agent.app.drains.abandon(timedelta(seconds=60))  # otherwise the query cannot be stopped
+        agent.app.drains.close()

@@ -13,12 +13,13 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from containers.attached.app import App, NotGranted
+from containers.attached.app import App
 from containers.attached.batch_context import BatchContext, NoBatch
+from containers.attached.port import NotGranted
 from sluice.clock import SystemClock
 from sluice.core.ids import JobName
 from tests.attached.test_active_queries import Script, script
-from tests.attached.test_attached_app import Supervisor
+from tests.attached.test_attached_app import ScriptAgent
 
 pytestmark = pytest.mark.spark
 
@@ -65,17 +66,17 @@ def orders(spark: SparkSession, tmp_path: Path) -> Iterator[Script]:
 @pytest.fixture
 def grant(spark: SparkSession) -> Iterator[Callable[[int], App]]:
     """Starts an attached script under a generation."""
-    made: list[Supervisor] = []
+    made: list[ScriptAgent] = []
 
     def start(generation: int) -> App:
-        made.append(Supervisor(spark))
-        made[-1].grant(generation=generation)
+        made.append(ScriptAgent(spark))
+        made[-1].grant(generation)
         return made[-1].app
 
     yield start
     for each in made:
         each.app.close()
-        each.ours.close()
+        each.close()
 
 
 def test_a_batch_that_was_written_before_its_script_died_is_not_written_again(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from queue import Queue
 from threading import Event, Thread
 from typing import Any
 from uuid import uuid4
@@ -20,53 +18,42 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from containers.attached import messages
-from containers.attached.app import App, NotGranted
+from containers.attached.app import App
 from containers.attached.batch_context import running_batch
 from containers.attached.kafka_columns import CannotWrite
 from containers.attached.kafka_writer import KafkaWriters
+from containers.attached.port import NotGranted
 from containers.spark.systems.kafka_markers import BATCH_HEADER
 from containers.spark.systems.kafka_transactions import KafkaClients
 from containers.spark.systems.row_transfer import FEW_ROWS
 from examples.harness.topics import Topics, topic_partition_of
 from sluice.clock import SystemClock
+from sluice.core.errors import LeaseLost
 from sluice.core.ids import JobName
 from tests.attached.test_active_queries import Script, script
-from tests.attached.test_attached_app import Supervisor
+from tests.attached.test_attached_app import ScriptAgent
 from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.spark
 
 
-class Granting(Supervisor):
-    """A supervisor that asks the coordinator for the owner, as often as the script wants to know it."""
+class Granting(ScriptAgent):
+    """An agent that asks the coordinator for the owner, as often as the script wants to know it."""
 
     def __init__(self, spark: SparkSession, coordinator: Coordinator) -> None:
-        super().__init__(spark)
-        self.ours.settimeout(None)
         self._coordinator = coordinator
         self.generation = coordinator.generation = coordinator.generation + 1
-        self.reported: Queue[list[dict[str, Any]]] = Queue()
-        self.thread = Thread(target=self._answer, daemon=True)
-        self.thread.start()
-        self.grant(generation=self.generation)
+        super().__init__(spark, confirm=self._confirm)
+        self.grant(self.generation)
 
     def end(self) -> None:
         self.app.close()
-        self.ours.shutdown(socket.SHUT_RDWR)
-        self.thread.join(60)
-        self.lines.close()
-        self.ours.close()
+        self.close()
 
-    def _answer(self) -> None:
-        for line in self.lines:
-            message = messages.decode(line)
-            if message["kind"] == "confirm":
-                lost = "" if self._coordinator.generation == self.generation else "a later start owns it"
-                self._coordinator.confirmed.append(self.generation)
-                self.say("owner", number=message["number"], lost=lost)
-            elif message["kind"] == "queries":
-                self.reported.put(message["queries"])
+    def _confirm(self) -> None:
+        self._coordinator.confirmed.append(self.generation)
+        if self._coordinator.generation != self.generation:
+            raise LeaseLost("a later start owns it")
 
 
 @dataclass
@@ -86,12 +73,12 @@ class Orders:
     script: Script
     topic: str = field(default_factory=lambda: uuid4().hex)
     coordinator: Coordinator = field(default_factory=Coordinator)
-    supervisors: list[Granting] = field(default_factory=list)
+    agents: list[Granting] = field(default_factory=list)
 
     def attach(self) -> App:
         """The next start of the script."""
-        self.supervisors.append(Granting(self.spark, self.coordinator))
-        return self.supervisors[-1].app
+        self.agents.append(Granting(self.spark, self.coordinator))
+        return self.agents[-1].app
 
     def rows(self) -> DataFrame:
         return self.script.spark.readStream.text(str(self.script.root / "in"))
@@ -136,7 +123,7 @@ def orders(spark: SparkSession, tmp_path: Path, kafka_server: str) -> Iterator[O
         scene = Orders(spark, topics, made)
         topics.create(scene.topic, 3)
         yield scene
-    for each in scene.supervisors:
+    for each in scene.agents:
         each.end()
     topics.close()
 
@@ -212,7 +199,7 @@ def test_a_script_reports_how_its_queries_write_to_kafka_and_their_transactions(
         orders.script.feed(str(round), rows=2)
         query.processAllAvailable()
         wait_for("its batch", lambda rows=2 * round: len(orders.values()) == rows, 60)  # type: ignore[misc]
-    reports = iter(lambda: orders.supervisors[-1].reported.get(timeout=60), None)
+    reports = iter(lambda: orders.agents[-1].next("queries"), None)
     found = next(each for queries in reports for each in queries if each["batchId"] == 1 and each["metrics"])
     (written,) = found["writes"]
     assert written["commits"] >= 2  # the first batch also writes its marker in a transaction of its own
@@ -295,7 +282,7 @@ def test_a_batch_whose_marker_kafka_has_deleted_is_found_in_the_topic(orders: Or
     query = orders.run(orders.attach(), orders.rows())
     orders.forget_commit()
     name = f"sluice/orders/script/{orders.topic}/{query.id}"
-    orders.supervisors[-1].app.close()
+    orders.agents[-1].app.close()
     admin = AdminClient({"bootstrap.servers": orders.topics.bootstrap})
     admin.delete_consumer_groups([name])[name].result(60)
     orders.run(orders.attach(), orders.rows())

@@ -1,4 +1,4 @@
-"""A script whose disk was lost runs batches again as they were planned. Meanwhile it is drained or stopped. The supervisor is this test."""
+"""A script whose disk was lost runs batches again as they were planned. Meanwhile it is drained or stopped. The agent is this test."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Queue
-from threading import Event, Thread
-from typing import Any
+from threading import Event
 from uuid import uuid4
 
 import pyspark
@@ -17,15 +15,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from containers.attached import messages
 from containers.attached.app import App
+from containers.attached.port import Made
 from containers.spark.jvm import parse_version
 from containers.spark.scripts.checkpoint import ScriptCheckpoint
 from containers.spark.scripts.drain import OLDEST_SPARK
 from examples.harness.topics import Topics
+from sluice.core.drain import Phase
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
-from tests.attached.test_attached_app import Supervisor
+from tests.attached.test_attached_app import ScriptAgent
 from tests.attached.test_script_drain import steps
 from tests.support.processes import wait_for
 
@@ -37,39 +36,21 @@ pytestmark = [
 ROWS = 20
 
 
-class Restoring(Supervisor):
-    """A supervisor that has restored the checkpoint, and keeps the plans of later batches."""
+class Restoring(ScriptAgent):
+    """An agent that has restored the checkpoint, and keeps the plans of later batches."""
 
     def __init__(self, spark: SparkSession, lineage: str, replay: Mapping[int, str]) -> None:
-        super().__init__(spark)
-        self.ours.settimeout(None)
-        self._ready = {"lineage": lineage, "replay": {str(batch): text for batch, text in replay.items()}}
-        self._received: dict[str, Queue[messages.Message]] = {kind: Queue() for kind in ("step", "drained", "stopped")}
         self.planned: list[int] = []
-        self._thread = Thread(target=self._answer, daemon=True)
-        self._thread.start()
+        super().__init__(spark, prepare=lambda wanted: Made(Lineage(lineage), replay=replay), keep_plan=self._keep)
 
-    def next(self, kind: str) -> messages.Message:
-        return self._received[kind].get(timeout=120)
+    def _keep(self, stage: str, batch: int) -> str:
+        self.planned.append(batch)
+        return ""
 
     def close(self) -> None:
         self.app.drains.close()
         self.app.close()
-        self.ours.close()
-
-    def _answer(self) -> None:
-        for line in self.lines:
-            message = messages.decode(line)
-            match message["kind"]:
-                case "where":
-                    self.say("begins", stage="counts", seq=0, suffix="", offsets={}, failed="")
-                case "checkpoint":
-                    self.say("ready", stage="counts", failed="", **self._ready)
-                case "plan":
-                    self.planned.append(message["batch"])
-                    self.say("kept", number=message["number"], failed="")
-                case kind if kind in self._received:
-                    self._received[kind].put(message)
+        super().close()
 
 
 @dataclass
@@ -94,7 +75,7 @@ class Counts:
     held: Event = field(default_factory=Event)
     go_on: Event = field(default_factory=Event)
     started: list[StreamingQuery] = field(default_factory=list)
-    supervisors: list[Restoring] = field(default_factory=list)
+    agents: list[Restoring] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.topics.create(self.topic, 1)
@@ -141,15 +122,16 @@ class Counts:
         ScriptCheckpoint(self.spark, str(restored)).write_offset_log(batch, self.plans[batch])
         self.ran.clear()
 
-    def restart(self, committed: int, drain: Mapping[str, Any] | None = None) -> tuple[Restoring, StreamingQuery]:
+    def restart(self, committed: int, *, draining: bool = False) -> tuple[Restoring, StreamingQuery]:
         """The next start of the script. `committed`: the last batch of the checkpoint."""
         self.monkeypatch.setenv("SLUICE_STATE_DIR", str(self.root / "disk"))
         replay = {batch: text for batch, text in self.plans.items() if batch > committed + 1}
-        supervisor = Restoring(self.spark, self.started[0].id, replay)
-        self.supervisors.append(supervisor)
-        supervisor.say("granted", job="orders", run="run-1", generation=4, drain=drain)
-        supervisor.app.start(supervisor.theirs, ends_script=False)
-        return supervisor, self.start(supervisor.app.checkpoint("counts"), supervisor.app)
+        agent = Restoring(self.spark, self.started[0].id, replay)
+        self.agents.append(agent)
+        if draining:
+            agent.drain("d-1", Phase.STOPPING, "counts")
+        agent.grant(4)
+        return agent, self.start(agent.app.checkpoint("counts"), agent.app)
 
     def written(self) -> int:
         return sum(sum(counts) for counts in self.sink.values())
@@ -162,31 +144,31 @@ def counts(spark: SparkSession, kafka_server: str, tmp_path: Path, monkeypatch: 
     made.lose_disk()
     yield made
     made.go_on.set()
-    for each in made.supervisors:
+    for each in made.agents:
         each.close()
     for query in made.started:
         query.stop()
     topics.close()
 
 
-def drained(counts: Counts, supervisor: Restoring, query: StreamingQuery) -> None:
+def drained(counts: Counts, agent: Restoring, query: StreamingQuery) -> None:
     """The drain ends after the last planned batch, and the windows that it closes are written."""
-    stopped = steps(supervisor, "stopped", {"counts"})["counts"]
+    stopped = steps(agent, "stopped", {"counts"})["counts"]
     assert counts.ran == sorted(counts.plans)
-    assert (stopped["batch"], stopped["offsets"][0]["offset"]) == (max(counts.plans), ROWS)
-    supervisor.say("drain", uuid="d-1", phase="FLUSHING", needed=["counts"])
-    flushed = steps(supervisor, "flushed", {"counts"})["counts"]
-    assert supervisor.next("drained")["uuid"] == "d-1"
+    assert (stopped.batch, [*stopped.offsets.values()]) == (max(counts.plans), [ROWS])
+    agent.drain("d-1", Phase.FLUSHING, "counts")
+    flushed = steps(agent, "flushed", {"counts"})["counts"]
+    agent.next("drained")
     assert query.awaitTermination(60)
-    assert (flushed["batch"] > max(counts.plans), flushed["offsets"][0]["offset"]) == (True, ROWS)
-    assert min(supervisor.planned) == max(counts.plans) + 1
+    assert flushed.batch is not None
+    assert (flushed.batch > max(counts.plans), [*flushed.offsets.values()]) == (True, [ROWS])
+    assert min(agent.planned) == max(counts.plans) + 1
     assert counts.written() == ROWS
 
 
 def test_a_drain_of_a_script_whose_disk_was_lost_repeats_the_planned_batches_first(counts: Counts) -> None:
     counts.feed(5)  # not read any more
-    drain = {"uuid": "d-1", "phase": "STOPPING", "needed": ["counts"]}
-    drained(counts, *counts.restart(min(counts.plans) - 1, drain))
+    drained(counts, *counts.restart(min(counts.plans) - 1, draining=True))
 
 
 # The test before and the one after it have a drain that begins earlier.
@@ -195,25 +177,24 @@ def test_a_drain_of_a_script_whose_disk_was_lost_repeats_the_planned_batches_fir
 def test_a_drain_that_begins_while_planned_batches_are_repeated_waits_for_them(counts: Counts, last: bool) -> None:
     """`last`: it begins in the last one of them."""
     counts.hold = max(counts.plans) if last else min(counts.plans) + 1
-    supervisor, query = counts.restart(min(counts.plans) - 1)
+    agent, query = counts.restart(min(counts.plans) - 1)
     assert counts.held.wait(60)
-    supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["counts"])
-    wait_for("the drain to hold the query", lambda: supervisor.app.drains._held)
+    agent.drain("d-1", Phase.STOPPING, "counts")
+    wait_for("the drain to hold the query", lambda: agent.app.drains._held)
     counts.go_on.set()
-    drained(counts, supervisor, query)
+    drained(counts, agent, query)
 
 
 # The first test has a drain at the start.
 @pytest.mark.parametrize("at_start", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_query_repeats_the_planned_batches_and_continues_if_the_drain_is_cancelled(counts: Counts, at_start: bool) -> None:
     """`at_start`: the script starts under the drain. Otherwise the drain begins while batches are repeated."""
-    drain = {"uuid": "d-1", "phase": "STOPPING", "needed": ["counts"]}
     counts.hold = min(counts.plans) + 1
-    supervisor, query = counts.restart(min(counts.plans) - 1, drain if at_start else None)
+    agent, query = counts.restart(min(counts.plans) - 1, draining=at_start)
     assert counts.held.wait(60)
-    supervisor.say("drain", **drain)
-    wait_for("the drain to hold the query", lambda: supervisor.app.drains._held)
-    supervisor.say("drain", uuid="d-1", phase="CANCELLED", needed=[])
+    agent.drain("d-1", Phase.STOPPING, "counts")
+    wait_for("the drain to hold the query", lambda: agent.app.drains._held)
+    agent.drain("d-1", Phase.CANCELLED)
     Event().wait(1)
     counts.go_on.set()
     counts.feed(15)  # ends the window of the last rows
@@ -223,14 +204,14 @@ def test_a_query_repeats_the_planned_batches_and_continues_if_the_drain_is_cance
 
 def test_a_stop_ends_a_query_between_two_repeated_batches_and_the_next_start_repeats_the_others(counts: Counts) -> None:
     counts.hold = min(counts.plans) + 1
-    supervisor, query = counts.restart(min(counts.plans) - 1)
+    agent, query = counts.restart(min(counts.plans) - 1)
     assert counts.held.wait(60)
-    supervisor.say("stop", seconds=60)
+    agent.stop()
     Event().wait(1)
     counts.go_on.set()
-    assert supervisor.next("stopped")["interrupted"] == []
+    assert agent.next("stopped") == ()
     assert not query.isActive
-    supervisor.close()
+    agent.close()
     checkpoint = ScriptCheckpoint(counts.spark, str(counts.root / "disk" / "orders" / "drain-0" / "counts"))
     assert (checkpoint.numbers("commits")[-1], checkpoint.numbers("offsets")[-1]) == (counts.hold, counts.hold)
 
@@ -246,9 +227,9 @@ def test_a_drain_does_not_flush_a_query_that_lacks_planned_batches(counts: Count
     """It was started in another session, so that its start was not seen."""
     counts.session = counts.spark.newSession()
     counts.hold = min(counts.plans)
-    supervisor, query = counts.restart(min(counts.plans) - 1)
+    agent, query = counts.restart(min(counts.plans) - 1)
     assert counts.held.wait(60)
-    supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["counts"])
+    agent.drain("d-1", Phase.STOPPING, "counts")
     Event().wait(1)
     counts.go_on.set()
     assert query.awaitTermination(60)

@@ -1,15 +1,12 @@
-"""Drains of a script whose queries read and write Kafka. The supervisor is this test."""
+"""Drains of a script whose queries read and write Kafka. The agent is this test."""
 
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from queue import Queue
-from threading import Thread
 from typing import Any
 from uuid import uuid4
 
@@ -21,17 +18,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from containers.attached import messages
 from containers.attached.app import App
 from containers.attached.checkpoints.adoption import adopt_checkpoint
+from containers.attached.port import Step
 from containers.spark.jvm import parse_version
 from containers.spark.scripts.active_queries import NAMED_SOURCES, OFFSET_LOG_VERSION, ActiveQueries
 from containers.spark.scripts.checkpoint import LOCK_AFTER, ScriptCheckpoint, url_of
 from containers.spark.scripts.drain import OLDEST_SPARK, undrainable
 from examples.harness.topics import Topics
+from sluice.core.drain import Phase
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
-from tests.attached.test_attached_app import Supervisor
+from tests.attached.test_attached_app import ScriptAgent
 from tests.support.processes import wait_for
 
 pytestmark = [
@@ -122,99 +120,72 @@ def chain(spark: SparkSession, kafka_server: str, tmp_path: Path) -> Iterator[Ch
 
 
 @pytest.fixture
-def supervisor(spark: SparkSession) -> Iterator[Supervisor]:
-    made = Supervisor(spark)
+def agent(spark: SparkSession) -> Iterator[ScriptAgent]:
+    made = ScriptAgent(spark)
     yield made
     made.app.drains.close()
     made.app.close()
-    made.ours.close()
-
-
-class Confirming(Supervisor):
-    """A supervisor that confirms the generation as often as the script asks."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        super().__init__(spark)
-        self.ours.settimeout(None)
-        self.messages: Queue[messages.Message] = Queue()
-        self.thread = Thread(target=self._answer, daemon=True)
-        self.thread.start()
-
-    def next(self, kind: str) -> messages.Message:
-        while (found := self.messages.get(timeout=120))["kind"] != kind:
-            pass
-        return found
-
-    def _answer(self) -> None:
-        for line in self.lines:
-            message = messages.decode(line)
-            if message["kind"] == "confirm":
-                self.say("owner", number=message["number"], lost="")
-            else:
-                self.messages.put(message)
-
-    def end(self) -> None:
-        self.app.drains.close()
-        self.app.close()
-        self.ours.shutdown(socket.SHUT_RDWR)
-        self.thread.join(60)
-        self.lines.close()
-        self.ours.close()
+    made.close()
 
 
 @pytest.fixture
-def confirming(spark: SparkSession) -> Iterator[Callable[[], Confirming]]:
-    """The supervisor of the next start of the script."""
-    made: list[Confirming] = []
+def next_start(spark: SparkSession) -> Iterator[Callable[[], ScriptAgent]]:
+    """The agent of the next start of the script."""
+    made: list[ScriptAgent] = []
 
-    def start() -> Confirming:
+    def end(each: ScriptAgent) -> None:
+        each.app.drains.close()
+        each.app.close()
+        each.close()
+
+    def start() -> ScriptAgent:
         for former in made[-1:]:
-            former.end()
-        made.append(Confirming(spark))
+            end(former)
+        made.append(ScriptAgent(spark))
         return made[-1]
 
     yield start
-    made[-1].end()
+    end(made[-1])
 
 
-def steps(supervisor: Supervisor, step: str, stages: set[str]) -> Mapping[str, Mapping[str, Any]]:
+def steps(agent: ScriptAgent, step: str, stages: set[str]) -> Mapping[str, Step]:
     """The reports of this step, by stage, as soon as these stages have reported it."""
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, Step] = {}
     while found.keys() != stages:
-        message = supervisor.next("step")
-        if message["step"] == step:
-            found[message["stage"]] = message
+        _, taken = agent.next("step")
+        if taken.step == step:
+            found[taken.stage] = taken
     return found
 
 
-def test_a_drain_closes_the_windows_of_each_query_after_those_that_write_its_input(supervisor: Supervisor, chain: Chain) -> None:
-    supervisor.grant()
+def test_a_drain_closes_the_windows_of_each_query_after_those_that_write_its_input(agent: ScriptAgent, chain: Chain) -> None:
+    agent.grant()
     chain.feed(range(25))
     tens, minutes = chain.tens(), chain.minutes()
     tens.processAllAvailable()
     assert chain.output("minutes") == []
-    supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["tens", "minutes"])
-    stopped = steps(supervisor, "stopped", {"tens", "minutes"})
-    assert sum(each["offset"] for each in stopped["tens"]["offsets"]) == 25
+    agent.drain("d-1", Phase.STOPPING, "tens", "minutes")
+    stopped = steps(agent, "stopped", {"tens", "minutes"})
+    assert sum(stopped["tens"].offsets.values()) == 25
     chain.feed(range(25, 30))  # not read any more
-    supervisor.say("drain", uuid="d-1", phase="FLUSHING", needed=["tens", "minutes"])
-    flushed = steps(supervisor, "flushed", {"tens", "minutes"})
-    assert supervisor.next("drained")["uuid"] == "d-1"
+    agent.drain("d-1", Phase.FLUSHING, "tens", "minutes")
+    flushed = steps(agent, "flushed", {"tens", "minutes"})
+    agent.next("drained")
     assert tens.awaitTermination(60)
     assert minutes.awaitTermination(60)
     assert (chain.output("tens"), chain.output("minutes")) == ([5, 10, 10], [25])
-    assert [each["rows_left"] for each in flushed.values()] == [0, 0]
-    assert flushed["tens"]["offsets"] == stopped["tens"]["offsets"]
+    assert [each.rows_left for each in flushed.values()] == [0, 0]
+    assert flushed["tens"].offsets == stopped["tens"].offsets
 
     again = chain.tens()
     with pytest.raises(StreamingQueryException, match="drain d-1 has written out its state"):
         again.awaitTermination()
 
 
-def test_a_query_reads_what_its_feeder_has_flushed_behind_a_transaction_of_another_program(supervisor: Supervisor, chain: Chain) -> None:
+def test_a_query_reads_what_its_feeder_has_flushed_behind_a_transaction_of_another_program(agent: ScriptAgent, chain: Chain) -> None:
     """The query reads only committed records. The transaction is aborted while the drain waits for it."""
     chain.isolation = "read_committed"
-    supervisor.grant()
+    agent.grant()
     chain.feed(range(25))
     tens, minutes = chain.tens(), chain.minutes()
     tens.processAllAvailable()
@@ -225,14 +196,14 @@ def test_a_query_reads_what_its_feeder_has_flushed_behind_a_transaction_of_anoth
     other.begin_transaction()
     other.produce(chain.topic("tens"), b'{"at": "2024-01-01T00:00:00", "orders": 1000}')
     other.flush(30)
-    supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["tens", "minutes"])
-    steps(supervisor, "stopped", {"tens", "minutes"})
-    supervisor.say("drain", uuid="d-1", phase="FLUSHING", needed=["tens", "minutes"])
-    steps(supervisor, "flushed", {"tens"})
-    steps(supervisor, "flushing", {"minutes"})
+    agent.drain("d-1", Phase.STOPPING, "tens", "minutes")
+    steps(agent, "stopped", {"tens", "minutes"})
+    agent.drain("d-1", Phase.FLUSHING, "tens", "minutes")
+    steps(agent, "flushed", {"tens"})
+    steps(agent, "flushing", {"minutes"})
     assert not minutes.awaitTermination(3)
     other.abort_transaction(30)
-    steps(supervisor, "flushed", {"minutes"})
+    steps(agent, "flushed", {"minutes"})
     assert minutes.awaitTermination(60)
     assert (chain.output("tens"), chain.output("minutes")) == ([5, 10, 10], [25])
 
@@ -241,11 +212,11 @@ def test_a_query_reads_what_its_feeder_has_flushed_behind_a_transaction_of_anoth
 @pytest.mark.long
 @pytest.mark.parametrize("continued", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_query_reads_what_its_feeder_flushes_with_a_kafka_writer_that_has_written_nothing_since_the_start(
-    confirming: Callable[[], Confirming], chain: Chain, continued: bool
+    next_start: Callable[[], ScriptAgent], chain: Chain, continued: bool
 ) -> None:
     """The feeder has windows in its checkpoint, and there is no new input. `continued`: the script was killed in the drain."""
     chain.isolation = "read_committed"
-    first = confirming()
+    first = next_start()
     first.grant()
     chain.feed(range(25))
     for query in (chain.tens_once(first.app), chain.minutes()):
@@ -253,23 +224,23 @@ def test_a_query_reads_what_its_feeder_flushes_with_a_kafka_writer_that_has_writ
         query.stop()
     assert (chain.output("tens"), chain.output("minutes")) == ([10], [])
 
-    second, needed = confirming(), ["tens", "minutes"]
-    drain = {"drain": {"uuid": "d-1", "phase": "FLUSHING", "needed": needed}} if continued else {}
-    second.say("granted", job="orders", run="run-1", generation=4, **drain)
-    second.app.start(second.theirs, ends_script=False)
+    second, needed = next_start(), ["tens", "minutes"]
+    if continued:
+        second.drain("d-1", Phase.FLUSHING, *needed)
+    second.grant(4)
     tens, minutes = chain.tens_once(second.app), chain.minutes()
     if not continued:
-        second.say("drain", uuid="d-1", phase="STOPPING", needed=needed)
+        second.drain("d-1", Phase.STOPPING, *needed)
         steps(second, "stopped", set(needed))
-        second.say("drain", uuid="d-1", phase="FLUSHING", needed=needed)
+        second.drain("d-1", Phase.FLUSHING, *needed)
     steps(second, "flushed", set(needed))
     assert tens.awaitTermination(60)
     assert minutes.awaitTermination(60)
     assert (chain.output("tens"), chain.output("minutes")) == ([5, 10, 10], [25])
 
 
-def test_a_checkpoint_begins_where_the_drain_has_ended_whatever_the_starting_offsets_are(supervisor: Supervisor, chain: Chain) -> None:
-    supervisor.grant()
+def test_a_checkpoint_begins_where_the_drain_has_ended_whatever_the_starting_offsets_are(agent: ScriptAgent, chain: Chain) -> None:
+    agent.grant()
     chain.feed(range(20))
     begins = {chain.topic("orders"): {"0": 10, "1": 10}}
     ScriptCheckpoint(chain.spark, str(chain.root / "next")).begin_at(begins)
@@ -278,7 +249,7 @@ def test_a_checkpoint_begins_where_the_drain_has_ended_whatever_the_starting_off
     with pytest.raises(StreamingQueryException, match="begin at the offsets of a drain"):
         elsewhere.awaitTermination()
 
-    supervisor.app.drains.listen()
+    agent.app.drains.listen()
     chain.feed(range(20, 26))
     query = chain.tens("next")
     query.processAllAvailable()
@@ -287,10 +258,10 @@ def test_a_checkpoint_begins_where_the_drain_has_ended_whatever_the_starting_off
 
 
 def test_sources_of_one_topic_end_at_the_same_offset_and_a_source_of_two_topics_reads_what_its_feeder_has_flushed(
-    supervisor: Supervisor, chain: Chain
+    agent: ScriptAgent, chain: Chain
 ) -> None:
     """The second query reads the counts and the orders with one source, and the orders with another one, which is slower."""
-    supervisor.grant()
+    agent.grant()
     chain.feed(range(600))
     tens = chain.tens()
     tens.processAllAvailable()
@@ -308,15 +279,15 @@ def test_sources_of_one_topic_end_at_the_same_offset_and_a_source_of_two_topics_
     chain.started.append(both)
     wait_for("a batch of both sources", lambda: both.lastProgress is not None)
 
-    supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["tens", "both"])
-    stopped = steps(supervisor, "stopped", {"tens", "both"})
-    supervisor.say("drain", uuid="d-1", phase="FLUSHING", needed=["tens", "both"])
-    flushed = steps(supervisor, "flushed", {"tens", "both"})
+    agent.drain("d-1", Phase.STOPPING, "tens", "both")
+    stopped = steps(agent, "stopped", {"tens", "both"})
+    agent.drain("d-1", Phase.FLUSHING, "tens", "both")
+    flushed = steps(agent, "flushed", {"tens", "both"})
     assert both.awaitTermination(60)
-    assert sum(each["offset"] for each in stopped["both"]["offsets"] if each["stream"] == chain.topic("orders")) < 600
-    ends = {each["stream"]: 0 for each in flushed["both"]["offsets"]}
-    for each in flushed["both"]["offsets"]:
-        ends[each["stream"]] += each["offset"]
+    assert sum(offset for ssp, offset in stopped["both"].offsets.items() if ssp.stream == chain.topic("orders")) < 600
+    ends = {ssp.stream: 0 for ssp in flushed["both"].offsets}
+    for ssp, offset in flushed["both"].offsets.items():
+        ends[ssp.stream] += offset
     assert ends == {chain.topic("orders"): 600, chain.topic("tens"): chain.topics.latest(chain.topic("tens"))[0]}
     entries = ScriptCheckpoint(chain.spark, str(chain.root / "both"))
     *_, last = (number for number in entries.numbers("offsets") if number < LOCK_AFTER)
@@ -325,17 +296,17 @@ def test_sources_of_one_topic_end_at_the_same_offset_and_a_source_of_two_topics_
 
 
 def test_a_query_begins_at_drained_offsets_in_a_directory_with_special_characters_under_the_name_of_its_source(
-    supervisor: Supervisor, chain: Chain
+    agent: ScriptAgent, chain: Chain
 ) -> None:
     """A source has a name since Spark 4.2."""
-    supervisor.grant()
+    agent.grant()
     chain.feed(range(20))
     chain.root = chain.root / "my state" / "día=1+2@50%41#?"
     directory = chain.root / "next"
     checkpoint = ScriptCheckpoint(chain.spark, url_of(directory))
     checkpoint.begin_at({chain.topic("orders"): {"0": 10, "1": 10}})
     assert (directory / "metadata").is_file()
-    supervisor.app.drains.listen()
+    agent.app.drains.listen()
     chain.feed(range(20, 26))
     spark = chain.spark
     named = parse_version(pyspark.__version__) >= NAMED_SOURCES
@@ -362,15 +333,15 @@ def test_a_query_begins_at_drained_offsets_in_a_directory_with_special_character
     assert list(copy.glob("commits/0"))
 
 
-def test_a_cancelled_drain_lets_the_queries_continue(supervisor: Supervisor, chain: Chain) -> None:
-    supervisor.grant()
+def test_a_cancelled_drain_lets_the_queries_continue(agent: ScriptAgent, chain: Chain) -> None:
+    agent.grant()
     chain.feed(range(12))
     tens = chain.tens()
     tens.processAllAvailable()
-    supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["tens"])
-    steps(supervisor, "stopped", {"tens"})
+    agent.drain("d-1", Phase.STOPPING, "tens")
+    steps(agent, "stopped", {"tens"})
     late = chain.minutes()  # starts during the drain, and waits
-    supervisor.say("drain", uuid="d-1", phase="CANCELLED", needed=[])
+    agent.drain("d-1", Phase.CANCELLED)
     chain.feed(range(100, 112))
     tens.processAllAvailable()
     late.processAllAvailable()
@@ -378,38 +349,39 @@ def test_a_cancelled_drain_lets_the_queries_continue(supervisor: Supervisor, cha
     assert chain.output("tens") == [2, 10]
 
 
-def test_an_interrupted_flush_continues_when_the_script_starts_again(supervisor: Supervisor, chain: Chain, spark: SparkSession) -> None:
-    supervisor.grant()
+def test_an_interrupted_flush_continues_when_the_script_starts_again(agent: ScriptAgent, chain: Chain, spark: SparkSession) -> None:
+    agent.grant()
     chain.feed(range(12))
     tens = chain.tens()
     tens.processAllAvailable()
-    supervisor.say("drain", uuid="d-1", phase="STOPPING", needed=["tens"])
-    batch = steps(supervisor, "stopped", {"tens"})["tens"]["batch"]
+    agent.drain("d-1", Phase.STOPPING, "tens")
+    batch = steps(agent, "stopped", {"tens"})["tens"].batch
+    assert batch is not None
     # The driver ends after it has locked the checkpoint and planned the flush.
     checkpoint = ScriptCheckpoint(spark, str(chain.root / "tens"))
     checkpoint.mark_emptied("d-1", batch)
     entry = checkpoint.read_offset_log(batch).replace('"batchWatermarkMs":', '"batchWatermarkMs":221845392000000,"was":')
     checkpoint.write_offset_log(batch + 1, entry)
-    supervisor.say("stop", seconds=60)
-    supervisor.next("stopped")
-    supervisor.app.drains.close()
-    supervisor.app.close()
+    agent.stop()
+    agent.next("stopped")
+    agent.app.drains.close()
+    agent.app.close()
     assert chain.output("tens") == []
 
-    second = Supervisor(spark)
-    second.say("granted", job="orders", run="run-1", generation=4, drain={"uuid": "d-1", "phase": "FLUSHING", "needed": ["tens"]})
-    second.app.start(second.theirs, ends_script=False)
+    second = ScriptAgent(spark)
+    second.drain("d-1", Phase.FLUSHING, "tens")
+    second.grant(4)
     chain.feed(range(12, 20))
     again = chain.tens()
     flushed = steps(second, "flushed", {"tens"})
     second.next("drained")
     assert again.awaitTermination(60)
     assert chain.output("tens") == [2, 10]
-    assert sum(each["offset"] for each in flushed["tens"]["offsets"]) == 12
+    assert sum(flushed["tens"].offsets.values()) == 12
     assert checkpoint.numbers("offsets")[-1] >= LOCK_AFTER
     second.app.drains.close()
     second.app.close()
-    second.ours.close()
+    second.close()
 
 
 def test_what_cannot_be_drained_is_named(chain: Chain, spark: SparkSession) -> None:

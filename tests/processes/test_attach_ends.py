@@ -144,7 +144,7 @@ def test_exit_codes_and_errors_are_those_of_the_script_and_signals_end_it_in_ord
         assert scripts.container("ctrl-c")["reason"] == "the command was ended by SIGINT"
 
         await_line(observed, observed_log, r"^(attached\.)")
-        (attendant,) = (each for each, command in descendants(observed.pid) if "containers.attached.attendant" in command)
-        attendant.kill()
+        (agent,) = (each for each, command in descendants(observed.pid) if "containers.attached.agent_process" in command)
+        agent.kill()
         await_line(observed, observed_log, "(this script is not protected any more)")
         assert observed.poll() is None

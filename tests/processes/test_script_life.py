@@ -1,4 +1,4 @@
-"""The life of a script with windows, a dedup and a join between Kafka topics: its supervisor is killed, its disk lost, and it
+"""The life of a script with windows, a dedup and a join between Kafka topics: its agent is killed, its disk lost, and it
 is moved, upgraded and drained. Its results are those of an uninterrupted run."""
 
 from __future__ import annotations
@@ -182,16 +182,16 @@ def orders(kafka_server: str, tmp_path: Path) -> Iterator[Script]:
             topics.close()
 
 
-def test_a_script_gives_the_same_results_when_its_supervisor_is_killed_its_disk_lost_and_it_is_moved_upgraded_and_drained(
+def test_a_script_gives_the_same_results_when_its_agent_is_killed_its_disk_lost_and_it_is_moved_upgraded_and_drained(
     orders: Script,
 ) -> None:
     first, log = orders.run("one", *orders.command())
     orders.feed()
     orders.await_written(ORDERS // 2)
     below = descendants(first.pid)
-    (attendant,) = (each for each, command in below if "containers.attached.attendant" in command)
+    (agent,) = (each for each, command in below if "containers.attached.agent_process" in command)
     (jvm,) = (each for each, command in below if Path(command[0]).name == "java")
-    attendant.kill()
+    agent.kill()
     assert first.wait(BUSY_SECONDS) in (3, -signal.SIGKILL), tail(log)
     wait_for("the end of the JVM", lambda: is_gone(jvm))
     shutil.rmtree(orders.root / "one")

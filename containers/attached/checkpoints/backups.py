@@ -1,4 +1,4 @@
-"""The supervisor's side of `app.checkpoint`: checkpoints are restored before the driver uses them, and backed up while queries run on them.
+"""The agent's side of `app.checkpoint`: checkpoints are restored before the driver uses them, and backed up while queries run on them.
 
 The code is that of job files: a commit is a frozen copy of the directory, from which what is new is uploaded (`containers.state.commits`).
 Nothing of it runs in the script, and no batch waits for it. A backup that fails is shown (`sluice status`) and tried again; it never ends
@@ -18,6 +18,7 @@ from typing import TypeVar
 from containers.attached.checkpoints.former import delete_former
 from containers.attached.checkpoints.recovery import rule_of_scripts
 from containers.attached.claim import Claim
+from containers.attached.port import Made, Wanted
 from containers.engine import StageStart
 from containers.errors import CheckpointUnreadable, StateNotLocal
 from containers.settings import read_container_settings
@@ -60,32 +61,6 @@ NOTHING_BACKED_UP = "no blob store is configured for this job: its checkpoints a
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A checkpoint that a driver asks for: <state>/<job>/<folder>/<stage>. `code` identifies the script. `replays`: see
-    `containers.attached.checkpoints.recovery`. `adopts`: nothing is made if the job has never had a checkpoint of this name."""
-
-    stage: StageName
-    state: Path
-    folder: str
-    code: str = ""
-    replays: int = 1
-    adopts: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """The checkpoint is ready. `lineage`: Spark's id of its query. `adopt`: it does not exist, and the driver may copy another one.
-    `restored`: the last batch of the snapshot that it was restored from, None if it was not restored. `replay`: further planned batches,
-    which run after the first one. `new_lineage`: the query has got a new id."""
-
-    lineage: Lineage | None = None
-    adopt: bool = False
-    restored: int | None = None
-    new_lineage: bool = False
-    replay: Mapping[int, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class ScriptDirectories(Checkpoints):
     """The checkpoint directories of a script. `folders`: by name."""
 
@@ -107,7 +82,7 @@ class _Script:
 
 
 class ScriptBackups:
-    """The checkpoints of one script under one claim. Used on the supervisor's loop. `open_blobs`: for tests."""
+    """The checkpoints of one script under one claim. Used on the agent's loop. `open_blobs`: for tests."""
 
     def __init__(
         self,

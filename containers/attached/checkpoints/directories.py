@@ -6,15 +6,15 @@
 back, because the new version has used the directory. A drain locks the checkpoint that it has flushed, so
 the next start of the script gets another directory, whose first query begins where the drain has ended.
 
-Before the driver uses a directory, the supervisor makes the checkpoint in it ready (`containers.attached.checkpoints.backups`), and then
+Before the driver uses a directory, the agent makes the checkpoint in it ready (`containers.attached.checkpoints.backups`), and then
 deletes what is not needed of the former ones (`containers.attached.checkpoints.former`).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import sha256
 from importlib import import_module
@@ -22,15 +22,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from containers.attached.checkpoints.adoption import adopt_checkpoint
+from containers.attached.port import Beginning, Made, NotGranted, Wanted
 from containers.errors import DiskUnwritable
+from containers.rpc.codec import OtherProcessFailed
 from containers.spark.jvm import version
 from containers.spark.masters import executors_requested, is_local
-from containers.spark.scripts.checkpoint import Offsets, ScriptCheckpoint, url_of
+from containers.spark.scripts.checkpoint import ScriptCheckpoint, url_of
 from containers.spark.scripts.drain import OLDEST_SPARK
 from containers.state.checkpoint import check_writable
 from sluice.clock import Clock
-from sluice.core.errors import ClientError, Conflict
-from sluice.core.ids import JobName, Lineage, StageName, checked_name
+from sluice.core.errors import ClientError, Conflict, SluiceError
+from sluice.core.ids import JobName, StageName, checked_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,43 +50,16 @@ class CheckpointRefused(ClientError):
     """The script cannot have a checkpoint directory on this machine."""
 
 
+class Preparing(Protocol):
+    """Prepares checkpoints: see `containers.attached.port.Agent`. Also raises NotGranted."""
+
+    def beginning(self, stage: StageName) -> Beginning: ...
+
+    def prepare(self, wanted: Wanted) -> Made: ...
+
+
 class DrainUnfinished(Conflict):
     """A drain has failed while it flushed the query."""
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """Where a checkpoint begins. `seq`: the number of the drain, 0 for none. `suffix`: see above. `failed`: why the drain did not finish,
-    "" if it did."""
-
-    seq: int
-    suffix: str
-    offsets: Offsets
-    failed: str
-
-    @property
-    def folder(self) -> str:
-        return "-".join(["drain", str(self.seq), *filter(None, [self.suffix])])
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The answer of the supervisor: see `containers.attached.checkpoints.backups.Made`. `failed`: why the checkpoint cannot be used, "" if
-    it can."""
-
-    failed: str
-    adopt: bool = False
-    lineage: Lineage | None = None
-    new_lineage: bool = False
-    replay: Mapping[int, str] = field(default_factory=dict)
-
-
-class Supervisor(Protocol):
-    """The process that keeps the lease. The methods block."""
-
-    def where(self, stage: StageName) -> Beginning: ...
-
-    def make_ready(self, stage: StageName, **wanted: object) -> Ready: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +69,17 @@ class Checkpoint:
 
     url: str
     stage: StageName
-    ready: Ready
+    made: Made
     begins_again: str = ""
 
 
 class ScriptDirectories:
     """The checkpoints of a script under the directory `state`. `listen`: called if the first query of a checkpoint must be prepared."""
 
-    def __init__(self, state: Path, job: JobName, supervisor: Supervisor, clock: Clock, listen: Callable[[], None]) -> None:
+    def __init__(self, state: Path, job: JobName, agent: Preparing, clock: Clock, listen: Callable[[], None]) -> None:
         self._state = state
         self._job = job
-        self._supervisor = supervisor
+        self._agent = agent
         self._clock = clock
         self._listen = listen
         self._shared: dict[Path, SharedPaths] = {}
@@ -114,7 +89,7 @@ class ScriptDirectories:
         CheckpointUnreadable."""
         checked_name("checkpoint", name)
         stage = StageName(name)
-        begins = self._supervisor.where(stage)
+        begins = self._agent.beginning(stage)
         if begins.failed:
             raise DrainUnfinished(
                 f"the state of {name} was not flushed completely ({begins.failed}): its checkpoint is locked; use another name, and set "
@@ -126,28 +101,26 @@ class ScriptDirectories:
         except DiskUnwritable as error:
             raise CheckpointRefused(str(error)) from error
         self._check_shared(spark, directory.parent)
-        wanted: dict[str, object] = {
-            "state": str(self._state),
-            "folder": begins.folder,
-            "code": code_of_script(),
-            "replays": MANY if version(spark) >= OLDEST_SPARK else ONE,
-        }
-        ready = self._make_ready(stage, **wanted, adopts=adopt is not None and begins.seq == 0)
-        if ready.adopt and adopt is not None:
+        replays = MANY if version(spark) >= OLDEST_SPARK else ONE
+        wanted = Wanted(stage, self._state, begins.folder, code_of_script(), replays, adopts=adopt is not None and begins.seq == 0)
+        made = self._prepare(wanted)
+        if made.adopt and adopt is not None:
             adopt_checkpoint(spark, adopt, directory)
-            ready = self._make_ready(stage, **wanted, adopts=False)
+            made = self._prepare(replace(wanted, adopts=False))
         check_writable(directory)
         url = url_of(directory)
         new = self._begin(spark, url, begins)
-        if ready.replay or ready.new_lineage:
+        if made.replay or made.new_lineage:
             self._listen()
-        return Checkpoint(url, stage, ready, "under a new id" if ready.new_lineage else "after a drain" if begins.seq and new else "")
+        return Checkpoint(url, stage, made, "under a new id" if made.new_lineage else "after a drain" if begins.seq and new else "")
 
-    def _make_ready(self, stage: StageName, **wanted: object) -> Ready:
-        ready = self._supervisor.make_ready(stage, **wanted)
-        if ready.failed:
-            raise CheckpointRefused(f"checkpoint {stage}: {ready.failed}")
-        return ready
+    def _prepare(self, wanted: Wanted) -> Made:
+        try:
+            return self._agent.prepare(wanted)
+        except NotGranted:
+            raise
+        except (SluiceError, OtherProcessFailed) as error:
+            raise CheckpointRefused(f"checkpoint {wanted.stage}: {error}") from error
 
     def _begin(self, spark: SparkSession, url: str, begins: Beginning) -> bool:
         """Returns whether the checkpoint has no batch yet."""

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from containers.attached.checkpoints.repeats import Repeat
-from containers.attached.confirmation import Questions
+from containers.rpc.connection import ConnectionLost
 from containers.spark.gate import PausedQuery
 from containers.spark.scripts.active_queries import ActiveQuery
 from containers.spark.scripts.starts import pause_at_start
@@ -31,14 +31,13 @@ class PlanNotKept(Unavailable):
 
 
 class Plans:
-    """The plans of the queries on checkpoints that are backed up. Thread-safe. `send` sends `plan` with number, stage and batch. `find`
-    returns the running query with that id."""
+    """The plans of the queries on checkpoints that are backed up. Thread-safe. `keep`: see `containers.attached.port.Agent.keep_plan`.
+    `find` returns the running query with that id."""
 
-    def __init__(self, send: Callable[[int, StageName, int], None], find: Callable[[Lineage], ActiveQuery | None]) -> None:
-        self._send = send
+    def __init__(self, keep: Callable[[StageName, int], str], find: Callable[[Lineage], ActiveQuery | None]) -> None:
+        self._keep = keep
         self._find = find
         self._repeatable: dict[Lineage, bool] = {}
-        self._questions = Questions()
         self._stages: dict[Lineage, StageName] = {}
         self._last: dict[Lineage, int] = {}
         self._replays: dict[Lineage, Mapping[int, str]] = {}
@@ -66,9 +65,10 @@ class Plans:
             return
         if not self._is_repeatable(lineage):
             return
-        failed = self._questions.ask(lambda number: self._send(number, stage, batch))
-        if failed is None:
-            raise PlanNotKept("the supervisor of this script has ended")
+        try:
+            failed = self._keep(stage, batch)
+        except ConnectionLost as lost:
+            raise PlanNotKept("the agent of this script has ended") from lost
         if failed:
             raise PlanNotKept(f"the plan of batch {batch} of checkpoint {stage}: {failed}")
         self._last[lineage] = batch
@@ -78,12 +78,6 @@ class Plans:
             query = self._find(lineage)
             self._repeatable[lineage] = query is not None and all(each.is_kafka for each in query.sources())
         return self._repeatable[lineage]
-
-    def take(self, number: int, failed: str) -> None:
-        self._questions.take(number, failed)
-
-    def end(self) -> None:
-        self._questions.end()
 
     # --- batches that run again --------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Calls of a script that keep the interpreter for longer than a lease, which the supervisor renews all the time."""
+"""Calls of a script that keep the interpreter for longer than a lease, which the agent renews all the time."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ import subprocess
 
 clock = SystemClock()
 renewer = '''
-import socket, sys, time
-from containers.attached import messages
+import json, socket, sys, time
 from sluice.clock import SystemClock
 ours, clock = socket.socket(fileno=int(sys.argv[1])), SystemClock()
-while True:  # the supervisor: it renews a lease of one second ten times a second
-    ours.sendall(messages.encode("lease", ends=clock.elapsed() + 1))
+while True:  # the agent: it renews a lease of one second ten times a second
+    ours.sendall(json.dumps({"tell": "renewed", "with": [clock.elapsed() + 1]}).encode() + b"\\n")
     time.sleep(0.1)
 '''
 attach(ends_script=True)
 os.set_inheritable(ours.fileno(), True)
-supervisor = subprocess.Popen([sys.executable, "-c", renewer, str(ours.fileno())], pass_fds=[ours.fileno()])
+renewing = subprocess.Popen([sys.executable, "-c", renewer, str(ours.fileno())], pass_fds=[ours.fileno()])
 time.sleep(1)
 for _ in range(5):  # whether the thread that reads the lease or the one that compares it goes on first is chance
     ctypes.PyDLL(None).sleep(2)  # as `sorted`, `json.loads` or `re` on much data: the call does not release the interpreter
     time.sleep(1.1)
-supervisor.kill()
+renewing.kill()
 print("it goes on", flush=True)
 os._exit(0)
 """

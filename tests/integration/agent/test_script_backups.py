@@ -1,4 +1,4 @@
-"""Checkpoints of a script: backed up and restored by its supervisor, with a real coordinator and real blob stores. The queries are this
+"""Checkpoints of a script: backed up and restored by its agent, with a real coordinator and real blob stores. The queries are this
 test, which writes what Spark writes."""
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 import httpx
 import pytest
 
-from containers.attached import messages
-from containers.attached.checkpoints.backups import Made, ScriptBackups, Wanted
+from containers.attached.checkpoints.backups import ScriptBackups
 from containers.attached.claim import Claim, attached_request, stop_requested
 from containers.attached.drain_link import DrainLink, last_drain_of
 from containers.attached.driver_link import DriverLink
+from containers.attached.port import Made, Step, Wanted
 from containers.errors import StateNotLocal
 from containers.state.checkpoint import DRAIN_MARKER, inspect
 from coordinator.snapshots.audit import Audits
@@ -41,6 +41,7 @@ from tests.support.agents import Place, Wire, place
 from tests.support.backups import BACKED_UP
 from tests.support.engines import soon
 from tests.support.faults import Fault, FaultyBlobs, every, healthy
+from tests.support.script_peers import DriverPeer
 from tests.support.virtual_time import LoopClock
 
 JOB, COUNTS = JobName("orders"), StageName("counts")
@@ -335,7 +336,7 @@ async def wholly_verified(there: Place) -> None:
 
 @asynccontextmanager
 async def following_notices(machine: Machine, backups: ScriptBackups | DriverLink) -> AsyncIterator[None]:
-    """Pass the notices of the run on, as a supervisor does."""
+    """Pass the notices of the run on, as an agent does."""
 
     async def no_drain(uuid: str) -> None:
         raise AssertionError(uuid)
@@ -395,21 +396,19 @@ async def test_a_repair_that_is_requested_while_a_report_has_no_answer_is_made_w
 
 
 @pytest.mark.real_time
-async def test_a_supervisor_repairs_the_checkpoints_that_its_driver_has_asked_for(
+async def test_an_agent_repairs_the_checkpoints_that_its_driver_has_asked_for(
     there: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_COMMIT_INTERVAL_SECONDS", "0.1")
     async with script(there, tmp_path / "one", "c1") as machine:
-        link = DriverLink(JOB, machine.client, lambda pid: True)
+        link = DriverLink(JOB, machine.client)
         await link.granted(machine.claim)
         link.repair([{"task": ATTACHED_TASK, "stage": COUNTS, "blobStore": "local"}])  # the driver has not asked yet
         ours, theirs = socket.socketpair()
-        serving = asyncio.create_task(link.serve(*await asyncio.open_unix_connection(sock=theirs)))
-        from_link, to_link = await asyncio.open_unix_connection(sock=ours)
-        wanted = {"state": str(machine.state), "folder": machine.folder, "code": "", "replays": 1, "adopts": False}
-        to_link.write(messages.encode("checkpoint", stage=COUNTS, **wanted))
-        while messages.decode(await from_link.readline())["kind"] != "ready":
-            pass
+        link.connect(theirs)
+        driver = DriverPeer(ours)
+        wanted = Wanted(COUNTS, machine.state, machine.folder)
+        machine.made = await asyncio.to_thread(driver.connection.call, "prepare", wanted)
         machine.runs(0)
         await until_backed_up(there, 0)
         lose_data(there)
@@ -418,9 +417,8 @@ async def test_a_supervisor_repairs_the_checkpoints_that_its_driver_has_asked_fo
             await machine.wire.after("index")
         assert await there.parts.lost_blobs.run_once() == {}
         await wholly_verified(there)
-        to_link.close()
-        await serving
         await link.close()
+        driver.connection.close()
 
 
 @pytest.mark.parametrize("lost", ["counts", [5], [{"task": "Driver", "stage": "counts"}], [{"stage": ["counts"], "blobStore": "local"}]])
@@ -567,8 +565,7 @@ class Drain:
 
     def take(self, step: str, batch: int) -> None:
         """Report a step, as the driver does."""
-        message = {"kind": "step", "uuid": self.uuid, "stage": COUNTS, "step": step, "batch": batch}
-        self.link.take({**message, "offsets": [], "rows_left": None, "operators_left": []})
+        self.link.take(self.uuid, Step(COUNTS, step, batch))
 
     async def until(self, phase: Phase) -> None:
         for _ in range(1_000):
@@ -586,7 +583,7 @@ async def draining(there: Place, machine: Machine) -> AsyncIterator[Drain]:
     await machine.client.report_queries(run, ATTACHED_TASK, body)
     operator = OperatorClient("http://c", there.app)
     uuid = (await operator.request_drain(wire_drains.DrainRequest(run_id=run))).uuid
-    link = DrainLink(machine.client, run, machine.claim.generation, lambda *_, **__: None, machine.backups.durable)
+    link = DrainLink(machine.client, run, machine.claim.generation, lambda drain: None, machine.backups.durable)
     await link.begin(uuid)
     reporting = asyncio.create_task(link.run())
     try:
@@ -599,7 +596,7 @@ async def draining(there: Place, machine: Machine) -> AsyncIterator[Drain]:
 async def begins(machine: Machine) -> tuple[str, Any, str]:
     """Where the checkpoint begins: the directory, the offsets, and why it cannot be used."""
     found = await last_drain_of(machine.client, JOB, machine.claim.run, COUNTS)
-    return f"drain-{found['seq']}", found["offsets"], found["failed"]
+    return found.folder, found.offsets, found.failed
 
 
 @pytest.mark.parametrize("flushed", [False, True])
@@ -644,7 +641,7 @@ async def drained(there: Place, machine: Machine, batch: int) -> None:
         (machine.directory / f"offsets/{batch + 1 + 1_000_000}").write_text("the lock\n")
         drain.take("flushed", batch + 1)
         await drain.until(Phase.COMMITTING)
-        drain.link.take({"kind": "drained"})
+        drain.link.driver_ended()
         await drain.until(Phase.DRAINED)
 
 

@@ -16,7 +16,6 @@ from tests.support.processes import ROOT
 ATTACHED = """
 import multiprocessing
 import os
-import select
 import signal
 import socket
 import sys
@@ -25,10 +24,10 @@ import time
 from datetime import timedelta
 from types import SimpleNamespace
 
-from containers.attached import messages
 from containers.attached.app import App
 from sluice.clock import SystemClock
 from sluice.core.ids import JobName
+from tests.support.script_peers import AgentPeer
 
 looked = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 stopping, may_stop = threading.Event(), threading.Event()
@@ -58,22 +57,15 @@ def local_property(name):
 context = SimpleNamespace(_jsc=object(), getLocalProperty=local_property)
 spark = SimpleNamespace(_jsparkSession=SimpleNamespace(sharedState=lambda: state), sparkContext=context)
 ours, theirs = socket.socketpair()
+agent = AgentPeer(ours)
+agent.may_run()
 
 
 def attach(*, ends_script=False, stop_timeout=60):
     app = App(spark, JobName("orders"), (), SystemClock(), timedelta(seconds=stop_timeout))
-    ours.sendall(messages.encode("granted", job="orders", run="run-1", generation=1))
     app.start(theirs, ends_script=ends_script)
     app.handle_end()
     return app
-
-
-def received():
-    # The kinds of the messages that the script has sent until now.
-    data = b""
-    while select.select([ours], [], [], 0.2)[0] and (read := ours.recv(65536)):
-        data += read
-    return [messages.decode(line)["kind"] for line in data.splitlines()]
 
 
 def later(event, work):
@@ -139,30 +131,29 @@ child = os.fork()
 if not child:
     sys.exit(0)
 os.waitpid(child, 0)
-print("after the child:", *received(), flush=True)
+print("after the child:", agent.ended.wait(0.2), flush=True)
 app.close()
-print("after the script:", *received(), flush=True)
+print("after the script:", repr(agent.next("ending")), flush=True)
 """,
         tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    child, script = done.stdout.splitlines()
-    assert "ending" not in child
-    assert "ending" in script
+    assert done.stdout == "after the child: False\nafter the script: ''\n"
 
 
-def test_an_observed_script_goes_on_when_its_lease_is_lost_and_its_supervisor_has_ended(tmp_path: Path) -> None:
+def test_an_observed_script_goes_on_when_its_lease_is_lost_and_its_agent_has_ended(tmp_path: Path) -> None:
     script = """
 attach(ends_script=ENDS)
-ours.sendall(messages.encode("lost", why="another one has replaced it"))
-ours.shutdown(socket.SHUT_RDWR)
+WHAT
+agent.close()
 time.sleep(1)
 print("it goes on", flush=True)
 """
-    observed, _ = run(script.replace("ENDS", "False"), tmp_path)
+    lost = 'agent.tell("lost", "another one has replaced it")'
+    observed, _ = run(script.replace("ENDS", "False").replace("WHAT", lost), tmp_path)
     assert (observed.returncode, observed.stdout) == (0, "it goes on\n")
     assert "this script is not protected any more" in observed.stderr
-    protected, _ = run(script.replace("ENDS", "True").replace('"lost"', '"unknown"'), tmp_path)
+    protected, _ = run(script.replace("ENDS", "True").replace("WHAT", ""), tmp_path)
     assert (protected.returncode, protected.stdout) == (EXIT_LEASE_LOST, "")
 
 
@@ -181,14 +172,14 @@ terminate()
 
 
 @pytest.mark.parametrize(("handler", "code"), [("signal.SIG_DFL", -signal.SIGTERM), ("lambda number, frame: os._exit(7)", 7)])
-def test_the_first_sigterm_that_python_gets_ends_it_if_its_supervisor_has_had_one(tmp_path: Path, handler: str, code: int) -> None:
+def test_the_first_sigterm_that_python_gets_ends_it_if_its_agent_has_had_one(tmp_path: Path, handler: str, code: int) -> None:
     """`sluice exec` makes the first one a request to stop."""
     done, _ = run(
         f"""
 signal.signal(signal.SIGTERM, {handler})
 attach()
 may_stop.clear()
-ours.sendall(messages.encode("stop", seconds=60, sigterm=True))
+agent.tell("stop", timedelta(seconds=60), True)
 stopping.wait()
 terminate()
 threading.Event().wait(10)
@@ -212,7 +203,7 @@ signal.signal(signal.SIGTERM, lambda number, frame: (print("the script ends", fl
 attach()
 may_stop.clear()
 later(stopping, end)
-ours.sendall(messages.encode("stop", seconds=60, sigterm=False))
+agent.tell("stop", timedelta(seconds=60), False)
 threading.Event().wait(60)
 """,
         tmp_path,

@@ -22,6 +22,7 @@ import pytest
 
 from tests.support.coordinators import Running, running
 from tests.support.processes import ROOT, SLUICE, await_line, completed, kill_whole, start, wait_for
+from tests.support.script_peers import LONG, DriverPeer
 from tests.support.terminal import at_terminal
 
 SHORT_LEASE = ("--lease-seconds", "15", "--heartbeat-seconds", "1")
@@ -60,9 +61,16 @@ class Executions:
         return process, log
 
     def driver(self, script: str = "", *options: str) -> tuple[subprocess.Popen[bytes], int]:
-        """Start a command that runs until it is ended. Returns its supervisor and its pid, when it has started."""
+        """Start a command that runs until it is ended. Returns its agent and its pid, when it has started."""
         process, log = self.start(f"{script}\necho pid $$.; exec sleep 1000", *options)
         return process, int(await_line(process, log, r"^pid (\d+)\."))
+
+    def attach(self, script: str) -> tuple[subprocess.Popen[bytes], Path]:
+        """Start a driver that has attached, and then runs this script."""
+        (self.directory / "driver.py").write_text(ATTACHED + script)
+        process, log = self.start(f'PYTHONPATH={ROOT} exec "{sys.executable}" "{self.directory}/driver.py"')
+        await_line(process, log, r"^(attached)\.")
+        return process, log
 
     def run(self, script: str, *options: str) -> subprocess.CompletedProcess[str]:
         return completed(self.command(script, *options), environment={**os.environ, **self.environment})
@@ -153,7 +161,7 @@ def test_a_signal_reaches_the_command(executions: Executions) -> None:
 
 @pytest.mark.parametrize("attempt", range(5))
 def test_a_signal_that_arrives_while_the_command_is_started_reaches_it(executions: Executions, attempt: int) -> None:
-    """The command sends it at once, perhaps before the supervisor has been notified that the command runs."""
+    """The command sends it at once, perhaps before the agent has been notified that the command runs."""
     done = executions.run("trap 'exit 5' TERM; kill -TERM $PPID; while true; do sleep 0.1; done")
     assert done.returncode == 5
 
@@ -232,7 +240,7 @@ def test_a_stopped_driver_loses_the_lease(short_executions: Executions) -> None:
     assert process.wait(600) == 3
     assert ended(driver)
     log = (short_executions.directory / "exec-0.log").read_text()
-    assert f"process {driver} (sleep) of the command is stopped" in log
+    assert f"process {driver} (sleep) of the driver is stopped" in log
 
 
 def test_a_guardian_that_is_killed_is_replaced(executions: Executions) -> None:
@@ -270,40 +278,36 @@ def test_a_process_that_the_command_leaves_behind_is_ended_before_the_slot_is_fr
     assert "run the driver in the foreground" in done.stderr
 
 
-DRAINED = """
-import json
+ATTACHED = """
 import os
+import signal
 import socket
 import subprocess
 import time
 
-connection = socket.socket(socket.AF_UNIX)
-connection.connect("\\0" + os.environ["SLUICE_EXEC_SOCKET"])
+from containers.attached.port import SOCKET, Step
+from sluice.core.drain import Phase
+from tests.support.script_peers import DriverPeer
 
-
-def say(kind, **fields):
-    connection.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\\n")
-
-
-say("queries", queries=[{"stage": "counts", "checkpoint": "s3a://states/counts", "queryId": "1"}])
+connected = socket.socket(socket.AF_UNIX)
+connected.connect("\\0" + os.environ[SOCKET])
+agent = DriverPeer(connected)
+agent.attach(os.environ["SLUICE_JOB"])
 print("attached.", flush=True)
-for line in connection.makefile():
-    drain = json.loads(line)
-    if drain["kind"] == "drain" and drain["phase"] == "COMMITTING":
-        say("drained", uuid=drain["uuid"])
-        break
-    if drain["kind"] == "drain":
-        step = {"STOPPING": "stopped", "FLUSHING": "flushed"}[drain["phase"]]
-        say("step", uuid=drain["uuid"], stage="counts", step=step, batch=4, offsets=[], rows_left=None, operators_left=[])
+"""
+
+DRAINED = """
+agent.queries({"stage": "counts", "checkpoint": "s3a://states/counts", "queryId": "1"})
+while (drain := agent.next("drain")).phase is not Phase.COMMITTING:
+    agent.tell("step", drain.uuid, Step("counts", {Phase.STOPPING: "stopped", Phase.FLUSHING: "flushed"}[drain.phase], 4))
+agent.tell("drained")
 time.sleep(4)  # some heartbeats: the lease ends
 subprocess.Popen(["sh", "-c", "sleep 2; echo the JVM has ended."])
 """
 
 
 def test_after_a_drain_the_jvm_has_time_to_end_after_its_python(short_executions: Executions) -> None:
-    (short_executions.directory / "driver.py").write_text(DRAINED)
-    process, log = short_executions.start(f'exec "{sys.executable}" "{short_executions.directory}/driver.py"')
-    await_line(process, log, r"^(attached)\.")
+    process, log = short_executions.attach(DRAINED)
     http, run = short_executions.coordinator.http, short_executions.current()["runId"]
     wait_for("the drain", lambda: http.post("/drain", json={"runId": run}).status_code == 202)
     wait_for("the end of the run", lambda: short_executions.current()["state"] == "DRAINED")
@@ -317,27 +321,16 @@ def test_after_a_drain_the_jvm_has_time_to_end_after_its_python(short_executions
 
 
 STOPPED = """
-import json
-import os
-import signal
-import socket
-
 signal.signal(signal.SIGTERM, lambda *_: os._exit(5))
-connection = socket.socket(socket.AF_UNIX)
-connection.connect("\\0" + os.environ["SLUICE_EXEC_SOCKET"])
-for line in connection.makefile():
-    message = json.loads(line)
-    if message["kind"] in ("granted", "stop"):
-        print(message["kind"], message.get("sigterm"), flush=True)
+while True:
+    print("stop", agent.next("stop")[1], flush=True)
 """
 
 
 @pytest.mark.parametrize("requested", [False, True])
 def test_the_first_sigterm_makes_the_driver_stop_its_queries_and_a_second_one_reaches_it(executions: Executions, requested: bool) -> None:
     """`requested`: `sluice stop` has made the driver stop its queries before, and they have not ended yet."""
-    (executions.directory / "driver.py").write_text(STOPPED)
-    process, log = executions.start(f'exec "{sys.executable}" "{executions.directory}/driver.py"')
-    await_line(process, log, r"^(granted)")
+    process, log = executions.attach(STOPPED)
     if requested:
         assert executions.coordinator.http.post(f"/runs/{executions.current()['runId']}/stop").status_code == 202
         await_line(process, log, r"^(stop False)")
@@ -403,28 +396,26 @@ def test_a_command_that_cannot_be_started_has_the_exit_code_of_a_shell_also_with
 CANCELLED = """
 import asyncio, pathlib, sys
 from datetime import timedelta
+from containers.attached.agent_process import run_command
 from containers.attached.claim import Request
-from containers.attached.supervisor import Supervisor
-from sluice.clock import SystemClock
 
 job, url = sys.argv[1:]
 
 
 async def main():
     command = ["bash", "-c", "echo $$ >pid; exec sleep 1000"]
-    supervisor = Supervisor(Request(job, f"container-{job}", "here"), command, url, SystemClock(), timedelta(seconds=60))
-    supervising = asyncio.create_task(supervisor.run())
+    running = asyncio.create_task(run_command(Request(job, f"container-{job}", "here"), command, url, timedelta(seconds=60)))
     while not pathlib.Path("pid").exists() or not pathlib.Path("pid").read_text():
         await asyncio.sleep(0.1)
-    supervising.cancel()
-    await asyncio.gather(supervising, return_exceptions=True)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 asyncio.run(main())
 """
 
 
-def test_a_command_whose_supervisor_is_cancelled_is_ended_before_its_end_is_reported(executions: Executions, tmp_path: Path) -> None:
+def test_a_command_whose_agent_is_cancelled_is_ended_before_its_end_is_reported(executions: Executions, tmp_path: Path) -> None:
     """As when `sluice upgrade` fails."""
     command = [sys.executable, "-c", CANCELLED, executions.job, executions.environment["SLUICE_COORDINATOR_URL"]]
     done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False, timeout=600)
@@ -442,8 +433,8 @@ def test_a_process_that_the_command_has_not_started_is_not_attached(executions: 
     process, _ = executions.driver('echo "socket $SLUICE_EXEC_SOCKET."')
     name = await_line(process, executions.directory / "exec-0.log", r"^socket (\S+)\.$")
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(60)
         connection.connect(f"\0{name}")
-        with connection.makefile("rb") as lines:
-            assert b"it is not a process of this command" in lines.readline()
-            assert lines.readline() == b""
+        peer = DriverPeer(connection)
+        assert peer.next("refused") == "it is not a process of this command"
+        assert peer.ended.wait(LONG)
+        peer.connection.close()

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import _thread
+import signal
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Timer
+from threading import Thread
 from types import SimpleNamespace
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 
 import sluice
-from containers.attached import messages
-from containers.attached.app import MAX_REASONS, App, NotGranted, with_unlisted
+from containers.attached.app import MAX_REASONS, App, with_unlisted
 from containers.attached.attachable import CannotAttach, check_deploy_mode, check_session, is_observed
 from containers.attached.checkpoints.directories import DrainUnfinished
+from containers.attached.port import Beginning, NotGranted
 from sluice.core.errors import BadName, BadSettings
 from sluice.core.ids import JobName
 from sluice.script import checked_timeout
 from sluice.wire.agents import MAX_QUERIES, QueryBody
 from tests.support.fakes import FakeClock
+from tests.support.script_peers import LONG, AgentPeer
 
 
 def session(version: str = "4.2.0", **conf: str) -> Any:
@@ -118,32 +118,37 @@ def test_scripts_are_not_only_observed() -> None:
     assert not is_observed(variables, {"json": object()}, interactive=False, program="/srv/orders.py")
 
 
-def waiting(answer: bytes = b"") -> tuple[App, socket.socket, socket.socket]:
-    """A script that waits for its lease, and both ends of its connection."""
+def waiting() -> tuple[App, socket.socket, AgentPeer]:
+    """A script that waits for its lease, its end of the connection, and its agent."""
     ours, theirs = socket.socketpair()
-    theirs.settimeout(300)
-    theirs.sendall(answer)
-    return App(session(), JobName("orders"), (), FakeClock(), timedelta(seconds=60)), ours, theirs
+    return App(session(), JobName("orders"), (), FakeClock(), timedelta(seconds=60)), ours, AgentPeer(theirs)
 
 
 def test_ctrl_c_while_a_script_waits_for_its_lease_ends_its_connection() -> None:
     """Otherwise the process at the other end would take the lease later, and the next call would wait for it."""
-    app, ours, theirs = waiting()
-    interrupt = Timer(0.1, _thread.interrupt_main)
-    with theirs:
-        interrupt.start()
-        with pytest.raises(KeyboardInterrupt):
-            app.start(ours, ends_script=True)
-        interrupt.join()
-        assert theirs.recv(1) == b""
+    app, ours, agent = waiting()
+
+    def interrupt() -> None:
+        agent.next("attach")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    interrupting = Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        app.start(ours, ends_script=True)
+    interrupting.join()
+    assert agent.ended.wait(LONG)
+    agent.close()
 
 
 def test_a_script_that_is_attached_as_another_job_than_its_command_ends_its_connection() -> None:
-    app, ours, theirs = waiting(messages.encode("granted", job="invoices", run="run-1", generation=3))
-    with theirs:
-        with pytest.raises(NotGranted, match="as job invoices"):
-            app.start(ours, ends_script=True)
-        assert theirs.recv(1) == b""
+    app, ours, agent = waiting()
+    app.job = JobName("invoices")
+    agent.may_run()
+    with pytest.raises(NotGranted, match="another job than invoices"):
+        app.start(ours, ends_script=True)
+    assert agent.ended.wait(LONG)
+    agent.close()
 
 
 def test_a_script_with_more_queries_than_are_reported_cannot_be_drained() -> None:
@@ -160,39 +165,32 @@ def test_a_script_with_more_queries_than_are_reported_cannot_be_drained() -> Non
     assert with_unlisted(running[:1], MAX_QUERIES + 1) == running[:1]
 
 
-def test_two_threads_that_ask_for_the_same_checkpoint_both_get_an_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_two_threads_that_ask_for_the_same_checkpoint_ask_one_after_the_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Here the answer is that a drain has failed."""
     monkeypatch.setenv("SLUICE_STATE_DIR", str(tmp_path))
-    app, ours, theirs = waiting(messages.encode("granted", job="orders", run="run-1", generation=3))
+    at_once, most = [0], [0]
+
+    def beginning(stage: str) -> Beginning:
+        at_once[0] += 1
+        most[0] = max(most[0], at_once[0])
+        threading.Event().wait(0.05)
+        at_once[0] -= 1
+        return Beginning(2, "", {}, "the disk is full")
+
+    ours, theirs = socket.socketpair()
+    app = App(session(), JobName("orders"), (), FakeClock(), timedelta(seconds=60))
+    agent = AgentPeer(theirs, beginning=beginning)
+    agent.may_run()
     app.start(ours, ends_script=False)
-    asked: SimpleQueue[messages.Message] = SimpleQueue()
 
     def ask() -> str:
         with pytest.raises(DrainUnfinished) as refused:
             app.checkpoint("counts")
         return str(refused.value)
 
-    def read(lines: BinaryIO) -> None:
-        for line in lines:
-            if (found := messages.decode(line))["kind"] == "where":
-                asked.put(found)
-
-    def answer() -> None:
-        theirs.sendall(messages.encode("begins", stage="counts", seq=2, suffix="", offsets={}, failed="the disk is full"))
-
-    with ThreadPoolExecutor() as threads, theirs, theirs.makefile("rb") as lines:
-        threads.submit(read, lines)
-        asking = [threads.submit(ask) for _ in range(2)]
-        try:
-            asked.get(timeout=300)
-            with suppress(Empty):  # the second one asks when the first has its answer
-                asked.get(timeout=0.5)
-                asked.put({})
-            answer()
-            asked.get(timeout=300)
-            answer()
-            for each in asking:
-                assert "the disk is full" in each.result(20)
-        finally:
-            app.close()
-            ours.shutdown(socket.SHUT_RDWR)  # ends the threads
+    with ThreadPoolExecutor() as threads:
+        for each in [threads.submit(ask) for _ in range(2)]:
+            assert "the disk is full" in each.result()
+    assert most == [1]
+    app.close()
+    agent.close()

@@ -1,4 +1,4 @@
-"""Where the checkpoint of a query begins, according to the drains of its job, and the supervisor's reports of steps."""
+"""Where the checkpoint of a query begins, according to the drains of its job, and the agent's reports of steps."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from containers.attached.drain_link import DrainLink, last_drain_of
+from containers.attached.port import Step
 from sluice.core.drain import Phase
 from sluice.core.errors import CoordinatorUnreachable
-from sluice.core.ids import Generation, JobName, RunId
+from sluice.core.ids import Generation, JobName, RunId, StageName
 
 DRAINED = {"orders": {"0": 12}}
 
@@ -54,7 +55,7 @@ async def test_only_a_drain_that_is_over_gives_a_query_another_checkpoint(
 ) -> None:
     coordinator: Any = Coordinator(phase, step, pinned)
     found = await last_drain_of(coordinator, JobName("orders"), RunId("run-1"), "counts")
-    assert (found["seq"], found["offsets"], found["failed"]) == (seq, offsets, failed)
+    assert (found.seq, found.offsets, found.failed) == (seq, offsets, failed)
 
 
 class TwoDrains:
@@ -88,16 +89,13 @@ async def test_a_step_is_reported_although_an_older_drain_is_read_when_the_scrip
     """The coordinator restarts between the notices of the two drains."""
     found = TwoDrains()
     coordinator: Any = found
-    link = DrainLink(coordinator, RunId("run-1"), Generation(4), lambda kind, **fields: None, no_backup)
+    link = DrainLink(coordinator, RunId("run-1"), Generation(4), lambda drain: None, no_backup)
     await link.begin("d-2")  # the drain in progress, from the claim
     reporting = asyncio.create_task(link.run())
     await link.begin("d-1")  # from the notices of the run
     found.away = True
     following = asyncio.create_task(link.begin("d-2"))
-    link.take({
-        "kind": "step", "uuid": "d-2", "stage": "counts", "step": "stopped", "batch": 4, "offsets": [], "rows_left": None,
-        "operators_left": [],
-    })  # fmt: skip
+    link.take("d-2", Step(StageName("counts"), "stopped", 4))
     await asyncio.sleep(0)
     found.away = False
     await following

@@ -1,81 +1,27 @@
-"""What a supervisor reads from a driver that ends."""
+"""What an agent does with what a driver tells and asks."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
-from containers.attached import messages
 from containers.attached.claim import Claim
 from containers.attached.driver_link import DriverLink
+from containers.attached.port import NotGranted, Wanted
 from sluice.client.agents import AgentClient
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
-from sluice.core.ids import Epoch, Generation, Instant, JobName, RunId, TaskName
+from sluice.core.ids import Epoch, Generation, Instant, JobName, RunId, StageName, TaskName
 from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.wire import runs as wire_runs
+from tests.support.script_peers import DriverPeer
 
-
-@pytest.mark.parametrize("unread", [False, True])
-async def test_the_end_of_a_script_is_read_although_a_renewal_finds_the_driver_gone(unread: bool) -> None:
-    """`unread`: the driver has not read its messages, so that the kernel resets the connection."""
-    coordinator = AgentClient("http://127.0.0.1:1")
-    link = DriverLink(JobName("orders"), coordinator, lambda pid: True)
-    ours, theirs = socket.socketpair()
-    reader, writer = await asyncio.open_unix_connection(sock=theirs, limit=messages.LONGEST)
-    serving = asyncio.create_task(link.serve(reader, writer))
-    await asyncio.sleep(0)
-    assert link.connected
-    if unread:
-        link.renewed(Instant(40.0))
-    with ours:
-        ours.sendall(messages.encode("ending", error="ValueError: no order"))
-    link.renewed(Instant(50.0))  # before the event loop has read the message
-    await serving
-    assert link.error == "ValueError: no order"
-    await coordinator.close()
-
-
-async def test_messages_that_the_driver_does_not_read_are_sent_when_it_reads() -> None:
-    coordinator = AgentClient("http://127.0.0.1:1")
-    link = DriverLink(JobName("orders"), coordinator, lambda pid: True)
-    ours, theirs = socket.socketpair()
-    reader, writer = await asyncio.open_unix_connection(sock=theirs, limit=messages.LONGEST)
-    serving = asyncio.create_task(link.serve(reader, writer))
-    await asyncio.sleep(0)
-    assert link.connected
-    count = 20_000
-    for each in range(count):
-        link.renewed(Instant(float(each)))
-    driver_reader, driver_writer = await asyncio.open_unix_connection(sock=ours)
-    received = [messages.decode(await driver_reader.readline())["ends"] for _ in range(count)]
-    assert received == [float(each) for each in range(count)]
-    driver_writer.close()
-    await serving
-    await coordinator.close()
-
-
-async def test_a_driver_that_asks_for_the_owner_of_its_job_gets_the_answer_of_the_coordinator_when_it_has_one() -> None:
-    """The coordinator cannot be reached at first."""
-    coordinator, claim = Owners(), Claim(RunId("run-1"), Epoch(1), Generation(3), asyncio.create_task(asyncio.sleep(3600)))  # type: ignore[arg-type]
-    link = DriverLink(JobName("orders"), coordinator, lambda pid: True)
-    await link.granted(claim)
-    ours, theirs = socket.socketpair()
-    reader, writer = await asyncio.open_unix_connection(sock=theirs, limit=messages.LONGEST)
-    serving = asyncio.create_task(link.serve(reader, writer))
-    driver_reader, driver_writer = await asyncio.open_unix_connection(sock=ours)
-    assert messages.decode(await driver_reader.readline())["kind"] == "granted"
-    for number in (7, 8):
-        driver_writer.write(messages.encode("confirm", number=number))
-        found = messages.decode(await driver_reader.readline())
-        assert found == {"kind": "owner", "number": number, "lost": "" if number == 7 else "generation 4 owns it"}
-    assert coordinator.asked == [("run-1", ATTACHED_TASK, 3)] * 3
-    driver_writer.close()
-    await serving
-    claim.ends.cancel()
-    await coordinator.close()
+COUNTS = StageName("counts")
 
 
 class Owners(AgentClient):
@@ -97,22 +43,80 @@ class Owners(AgentClient):
                 raise LeaseLost("generation 4 owns it")
 
 
-async def test_a_checkpoint_that_cannot_be_made_ready_is_refused_with_the_reason(tmp_path: Path) -> None:
-    coordinator, claim = Owners(), Claim(RunId("run-1"), Epoch(1), Generation(3), asyncio.create_task(asyncio.sleep(3600)))  # type: ignore[arg-type]
-    link = DriverLink(JobName("orders"), coordinator, lambda pid: True)
+@asynccontextmanager
+async def linked(coordinator: AgentClient | None = None) -> AsyncIterator[tuple[DriverLink, DriverPeer]]:
+    """A link whose claim was granted, and its driver."""
+    client = coordinator or Owners()
+    claim = Claim(RunId("run-1"), Epoch(1), Generation(3), asyncio.create_task(asyncio.sleep(3600)))  # type: ignore[arg-type]
+    link = DriverLink(JobName("orders"), client)
     await link.granted(claim)
     ours, theirs = socket.socketpair()
-    reader, writer = await asyncio.open_unix_connection(sock=theirs, limit=messages.LONGEST)
-    serving = asyncio.create_task(link.serve(reader, writer))
-    driver_reader, driver_writer = await asyncio.open_unix_connection(sock=ours)
-    assert messages.decode(await driver_reader.readline())["kind"] == "granted"
-    wanted = {"state": str(tmp_path), "folder": "drain-0", "code": "", "replays": 1, "adopts": False}
-    driver_writer.write(messages.encode("checkpoint", stage="counts", **wanted))
-    assert messages.decode(await driver_reader.readline()) == {"kind": "ready", "stage": "counts", "failed": "generation 4 owns it"}
-    driver_writer.write(messages.encode("plan", number=5, stage="counts", batch=2))  # it is not backed up
-    assert messages.decode(await driver_reader.readline()) == {"kind": "kept", "number": 5, "failed": ""}
-    driver_writer.close()
-    await serving
-    await link.close()
-    claim.ends.cancel()
-    await coordinator.close()
+    link.connect(theirs)
+    driver = DriverPeer(ours)
+    try:
+        yield link, driver
+    finally:
+        await link.close()
+        driver.connection.close()
+        claim.ends.cancel()
+        await client.close()
+
+
+async def test_what_the_driver_told_is_taken_before_its_end() -> None:
+    async with linked() as (link, driver):
+        driver.tell("stopped", ("s3a://states/counts",))
+        driver.tell("ending", "ValueError: no order")
+        driver.connection.close()
+        link.renewed(Instant(50.0))  # to a driver that is gone
+        await link.driver_ended()
+        assert link.error == "ValueError: no order"
+        assert not link.connected
+
+
+async def test_a_driver_gets_the_renewals_of_the_lease_in_order() -> None:
+    async with linked() as (link, driver):
+        for each in range(20_000):
+            link.renewed(Instant(float(each)))
+        assert [driver.next("renewed") for _ in range(20_000)] == [float(each) for each in range(20_000)]
+
+
+async def test_a_driver_that_asks_for_the_owner_of_its_job_gets_the_answer_of_the_coordinator_when_it_has_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The coordinator cannot be reached at first."""
+    coordinator = Owners()
+    async with linked(coordinator) as (_, driver):
+        await asyncio.to_thread(driver.connection.call, "confirm")
+        with pytest.raises(LeaseLost, match="generation 4 owns it"):
+            await asyncio.to_thread(driver.connection.call, "confirm")
+    assert coordinator.asked == [("run-1", ATTACHED_TASK, 3)] * 3
+
+
+async def test_a_checkpoint_that_cannot_be_made_ready_is_refused_with_the_reason(tmp_path: Path) -> None:
+    async with linked() as (_, driver):
+        with pytest.raises(LeaseLost, match="generation 4 owns it"):
+            await asyncio.to_thread(driver.connection.call, "prepare", Wanted(COUNTS, tmp_path, "drain-0"))
+        assert await asyncio.to_thread(driver.connection.call, "keep_plan", COUNTS, 2) == ""  # it is not backed up
+
+
+async def test_a_script_that_is_attached_as_another_job_than_its_command_is_refused() -> None:
+    async with linked() as (_, driver):
+        with pytest.raises(NotGranted, match="runs this command as job orders, and the script is attached as invoices"):
+            await asyncio.to_thread(driver.attach, "invoices")
+
+
+@pytest.mark.parametrize("attached", [False, True])
+async def test_a_process_may_attach_if_it_descends_from_the_command_and_no_other_one_is_attached(attached: bool) -> None:
+    async with linked() as (link, driver):
+        if not attached:
+            driver.connection.close()
+            await link.driver_ended()
+        name = f"sluice-{uuid4().hex}"
+        link.listen(name, lambda pid: attached)
+        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connected.connect(f"\0{name}")
+        other = DriverPeer(connected)
+        why = await asyncio.to_thread(other.next, "refused")
+        assert why == ("another driver of this command is attached" if attached else "it is not a process of this command")
+        await asyncio.to_thread(other.ended.wait)
+        other.connection.close()

@@ -1,31 +1,33 @@
-"""What a batch reads is kept before it writes: when a driver asks its supervisor for that."""
+"""What a batch reads is kept before it writes: when a driver asks its agent for that."""
 
 from __future__ import annotations
 
-from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from containers.attached.checkpoints.plans import PlanNotKept, Plans
+from containers.rpc.connection import ConnectionLost
 from sluice.core.ids import Lineage, StageName
 
 LINEAGE, STAGE = Lineage("q"), StageName("counts")
 
 
 class Supervised:
-    """Plans of a query over one source, with a supervisor that answers each question."""
+    """Plans of a query over one source, with an agent that answers each question."""
 
-    def __init__(self, *, kafka: bool = True, failed: str = "") -> None:
+    def __init__(self, *, kafka: bool = True, failed: str | None = "") -> None:
         self.asked: list[tuple[str, int]] = []
         self.failed = failed
         query: Any = SimpleNamespace(sources=lambda: [SimpleNamespace(is_kafka=kafka)])
-        self.plans = Plans(self._send, lambda lineage: query)
+        self.plans = Plans(self._keep, lambda lineage: query)
 
-    def _send(self, number: int, stage: StageName, batch: int) -> None:
+    def _keep(self, stage: StageName, batch: int) -> str:
         self.asked.append((stage, batch))
-        Thread(target=self.plans.take, args=(number, self.failed)).start()
+        if self.failed is None:
+            raise ConnectionLost("the other process has ended")
+        return self.failed
 
 
 def test_the_plan_of_each_batch_is_kept_once() -> None:
@@ -55,9 +57,8 @@ def test_nothing_is_asked_of_a_query_that_is_not_backed_up_or_whose_plans_name_f
     assert (files.asked, own.asked) == ([], [])
 
 
-def test_a_batch_fails_when_its_supervisor_has_ended() -> None:
-    made = Supervised()
+def test_a_batch_fails_when_its_agent_has_ended() -> None:
+    made = Supervised(failed=None)
     made.plans.add(LINEAGE, STAGE, {})
-    made.plans.end()
     with pytest.raises(PlanNotKept, match="has ended"):
         made.plans.keep(LINEAGE, 3)

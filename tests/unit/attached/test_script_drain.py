@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from containers.attached.driver_drains import prepare
-from containers.attached.script_drain import Paused, ScriptDrain, Step
+from containers.attached.port import Step
+from containers.attached.script_drain import Paused, ScriptDrain
 from containers.spark.scripts.active_queries import StreamSource
 from containers.spark.scripts.drain import Drained, Position
 from sluice.core.drain import Phase

@@ -1,4 +1,4 @@
-"""The process that keeps the lease of an attached script. Here the driver is a shell, and the test uses its end of the connection."""
+"""The agent of an attached script. Here the driver is a shell, and the test uses its end of the connection."""
 
 from __future__ import annotations
 
@@ -10,25 +10,30 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from containers.attached import messages
-from containers.attached.attendant import TICK_SECONDS, Driver, command
+from containers.attached.agent_process import command
 from containers.attached.claim import Request
+from containers.attached.drivers import TICK_SECONDS
+from containers.attached.port import DrainOfScript, Grant, Step
 from containers.supervision.processes import descendants, process, processes
-from sluice.core.ids import ExecutionContainerId, JobName
+from sluice.core.drain import Phase
+from sluice.core.ids import ExecutionContainerId, JobName, StageName
 from tests.integration.processes.test_exec import SHORT_LEASE, await_end, ended
 from tests.support.coordinators import Running, running
 from tests.support.processes import await_line, start, wait_for
+from tests.support.script_peers import DriverPeer
 
 
 @pytest.fixture(scope="module")
 def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("attendant") / "home") as found:
+    with running(tmp_path_factory.mktemp("agent") / "home") as found:
         yield found
 
 
@@ -39,7 +44,7 @@ def short_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 class Attended:
-    """A driver with a child process, a JVM, which has another parent as under spark-submit, and an attendant."""
+    """A driver with a child process, a JVM, which has another parent as under spark-submit, and an agent."""
 
     def __init__(
         self,
@@ -64,31 +69,34 @@ class Attended:
         assert jvm is not None
         request = Request(JobName(self.job), ExecutionContainerId(f"container-{uuid4().hex}"), "here", replace=replace, wait=wait)
         self.ours, theirs = socket.socketpair()
-        self.ours.settimeout(120)
-        self.lines = self.ours.makefile("rb")
-        arguments = command(request, Driver((driver.id, jvm.id), observed), str(coordinator.http.base_url), timedelta(seconds=1))
-        self.log = root / f"attendant-{uuid4().hex[:8]}.log"
+        arguments = command(request, (driver.id, jvm.id), str(coordinator.http.base_url), timedelta(seconds=1), observed=observed)
+        self.log = root / f"agent-{uuid4().hex[:8]}.log"
         with theirs, self.log.open("wb") as out:
             self.process = subprocess.Popen(arguments, stdin=theirs.fileno(), stdout=out, stderr=out)
 
-    def next(self, kind: str) -> messages.Message:
-        while (found := messages.decode(self.lines.readline()))["kind"] != kind:
-            pass
-        return found
+    @cached_property
+    def peer(self) -> DriverPeer:
+        return DriverPeer(self.ours)
 
-    def say(self, kind: str, **fields: object) -> None:
-        self.ours.sendall(messages.encode(kind, **fields))
+    def attach(self) -> Grant:
+        return self.peer.attach(self.job)
+
+    def say(self, method: str, *values: object) -> None:
+        self.peer.tell(method, *values)
 
     def drain(self) -> None:
         """Drain the script, whose only query this test plays, and wait until the lease has ended with the run."""
-        run = self.next("granted")["run"]
-        self.say("queries", queries=[{"stage": "counts", "checkpoint": "s3a://states/counts", "queryId": "1"}])
+        run = self.attach().run
+        self.peer.queries({"stage": "counts", "checkpoint": "s3a://states/counts", "queryId": "1"})
         http = self.coordinator.http
         wait_for("the drain", lambda: http.post("/drain", json={"runId": run}).status_code == 202)
-        while (drain := self.next("drain"))["phase"] != "COMMITTING":
-            step = {"STOPPING": "stopped", "FLUSHING": "flushed"}[drain["phase"]]
-            self.say("step", uuid=drain["uuid"], stage="counts", step=step, batch=4, offsets=[], rows_left=None, operators_left=[])
-        self.say("drained", uuid=drain["uuid"])
+        while True:
+            drain: DrainOfScript = self.peer.next("drain")
+            if drain.phase is Phase.COMMITTING:
+                break
+            step = {Phase.STOPPING: "stopped", Phase.FLUSHING: "flushed"}[drain.phase]
+            self.say("step", drain.uuid, Step(StageName("counts"), step, 4))
+        self.say("drained")
         wait_for("the end of the run", lambda: http.get(f"/runs/{run}").json()["state"] == "DRAINED")
         name = self.container()["executionContainerId"]
         assert http.post(f"/containers/{name}/invalidate", json={"reason": "its run has ended"}).status_code == 200  # as after a restart
@@ -113,7 +121,8 @@ class Attended:
         await_end(self.child)
 
     def end(self) -> None:
-        self.lines.close()
+        if "peer" in vars(self):
+            self.peer.connection.close()
         self.ours.close()
         for each in (self.driver, self.jvm, self.process):
             if each.poll() is None:
@@ -136,13 +145,13 @@ def attended(coordinator: Running, root: Path, **options: Any) -> Iterator[Atten
         made.end()
 
 
-def test_an_attendant_that_cannot_be_configured_gives_the_script_the_reason() -> None:
+def test_an_agent_that_cannot_be_configured_gives_the_script_the_reason() -> None:
     """The driver checks the same settings before, but its environment may have been changed since."""
     request = Request(JobName("orders"), ExecutionContainerId("container-1"), "here")
     ours, theirs = socket.socketpair()
     with ours, theirs:
         done = subprocess.run(
-            command(request, Driver(()), "http://127.0.0.1:1", timedelta(seconds=1)),
+            command(request, (), "http://127.0.0.1:1", timedelta(seconds=1), observed=False),
             stdin=theirs.fileno(),
             env={**os.environ, "SLUICE_LOG_LEVEL": "LOUD"},
             capture_output=True,
@@ -150,16 +159,14 @@ def test_an_attendant_that_cannot_be_configured_gives_the_script_the_reason() ->
             check=False,
             timeout=600,
         )
-        refused = messages.decode(ours.makefile("rb").readline())
-    assert refused["kind"] == "refused"
-    assert "SLUICE_LOG_LEVEL: " in refused["why"]
+        assert "SLUICE_LOG_LEVEL: " in DriverPeer(ours).next("refused")
     assert "Traceback" not in done.stderr
 
 
 def test_the_end_of_a_script_frees_the_job(coordinator: Running, tmp_path: Path) -> None:
     with attended(coordinator, tmp_path) as script:
-        assert script.next("granted")["job"] == script.job
-        script.ours.sendall(messages.encode("ending", error=""))
+        script.attach()
+        script.say("ending", "")
         script.die()
         assert script.process.wait(600) == 0
         assert (script.container()["state"], script.container()["exitCode"], script.container()["reason"]) == (
@@ -171,21 +178,24 @@ def test_the_end_of_a_script_frees_the_job(coordinator: Running, tmp_path: Path)
 
 def test_the_end_of_a_script_is_read_behind_other_messages_after_the_driver_has_ended(coordinator: Running, tmp_path: Path) -> None:
     with attended(coordinator, tmp_path) as script:
-        script.next("granted")
+        script.ours.sendall(b'{"version": "%b"}\n' % version("sluice-spark").encode())
+        with script.ours.makefile("rb") as lines:
+            script.ours.sendall(b'{"call": "attach", "id": 1, "with": ["%b"]}\n' % script.job.encode())
+            next(line for line in lines if b"result" in line)
         script.process.send_signal(signal.SIGSTOP)
-        # asyncio reads at most 256 KiB at a time, so the last message is in a second read.
         script.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)
-        script.ours.sendall(messages.encode("stopped", interrupted=[]) * (300 * 1024 // len(messages.encode("stopped", interrupted=[]))))
-        script.ours.sendall(messages.encode("ending", error=""))
+        script.ours.sendall(b'{"tell": "stopped", "with": [[]]}\n' * 10_000)
+        script.ours.sendall(b'{"tell": "ending", "with": [""]}\n')
         script.die()
         time.sleep(2 * TICK_SECONDS)
         script.process.send_signal(signal.SIGCONT)
         assert script.process.wait(600) == 0
+        assert script.container()["reason"] == "the script ended"
 
 
 def test_a_driver_that_is_killed_has_failed(coordinator: Running, tmp_path: Path) -> None:
     with attended(coordinator, tmp_path) as script:
-        script.next("granted")
+        script.attach()
         script.die()
         assert script.process.wait(600) == 1
         assert script.container()["reason"] == "the driver was killed, or ended by os._exit"
@@ -193,16 +203,16 @@ def test_a_driver_that_is_killed_has_failed(coordinator: Running, tmp_path: Path
 
 def test_a_second_script_waits_for_the_first(coordinator: Running, tmp_path: Path) -> None:
     with attended(coordinator, tmp_path) as first:
-        first.next("granted")
+        first.attach()
         with attended(coordinator, tmp_path, job=first.job, wait=False) as refused:
-            assert "is running" in str(refused.next("refused")["why"])
+            assert "is running" in refused.peer.next("refused")
             assert refused.process.wait(600) == 1
             assert not ended(refused.driver.pid)
         with attended(coordinator, tmp_path, job=first.job) as second:
             wait_for("the second to wait", lambda: "waiting: job" in second.log.read_text())
-            first.ours.sendall(messages.encode("ending", error=""))
+            first.say("ending", "")
             first.die()
-            assert second.next("granted")["generation"] == 2
+            assert second.attach().generation == 2
 
 
 def test_a_stopped_driver_loses_the_lease_and_is_ended_with_descendants_that_have_lost_their_parent(
@@ -215,7 +225,7 @@ def test_a_stopped_driver_loses_the_lease_and_is_ended_with_descendants_that_hav
         left = int(await_line(script.driver, script.output, r"left (\d+)\."))
         try:
             for _ in range(3):
-                script.next("lease")  # heartbeats are as far apart as looks at the processes
+                script.peer.next("renewed")  # heartbeats are as far apart as looks at the processes
             parent.unlink()
             wait_for("the end of its parent", lambda: left not in below(script.driver.pid))
             os.kill(script.driver.pid, signal.SIGSTOP)
@@ -229,16 +239,16 @@ def test_a_stopped_driver_loses_the_lease_and_is_ended_with_descendants_that_hav
 
 def test_an_observed_driver_is_notified_that_the_lease_is_lost(short_leases: Running, tmp_path: Path) -> None:
     with attended(short_leases, tmp_path, observed=True) as script:
-        script.next("granted")
+        script.attach()
         os.kill(script.driver.pid, signal.SIGSTOP)
-        assert "lease" in str(script.next("lost")["why"])
+        assert "lease" in script.peer.next("lost")
         assert script.process.wait(600) == 3
         assert not any(map(ended, (script.driver.pid, script.jvm.pid, script.child)))
 
 
-def test_a_driver_is_ended_when_its_attendant_is_stopped(short_leases: Running, tmp_path: Path) -> None:
+def test_a_driver_is_ended_when_its_agent_is_stopped(short_leases: Running, tmp_path: Path) -> None:
     with attended(short_leases, tmp_path) as script:
-        script.next("granted")
+        script.attach()
         script.process.send_signal(signal.SIGSTOP)
         try:
             script.driver.wait(600)
@@ -250,17 +260,17 @@ def test_a_driver_is_ended_when_its_attendant_is_stopped(short_leases: Running, 
 
 def test_a_stop_is_passed_to_the_script_which_is_ended_if_it_continues(coordinator: Running, tmp_path: Path) -> None:
     with attended(coordinator, tmp_path) as script:
-        run = script.next("granted")["run"]
+        run = script.attach().run
         assert coordinator.http.post(f"/runs/{run}/stop").status_code == 202
-        assert script.next("stop")["seconds"] == 1
-        script.ours.sendall(messages.encode("stopped", interrupted=[]))
+        assert script.peer.next("stop") == (timedelta(seconds=1), False)
+        script.say("stopped", ())
         assert script.driver.wait(600) == -signal.SIGTERM
 
 
 def test_after_a_drain_the_jvm_has_time_to_end_after_its_script(short_leases: Running, tmp_path: Path) -> None:
     with attended(short_leases, tmp_path) as script:
         script.drain()
-        script.say("ending", error="")
+        script.say("ending", "")
         os.kill(script.child, signal.SIGKILL)
         script.driver.kill()
         script.driver.wait(600)
@@ -274,8 +284,8 @@ def test_after_a_drain_the_jvm_has_time_to_end_after_its_script(short_leases: Ru
 
 def test_a_script_that_is_replaced_is_ended_before_the_next_one_starts(coordinator: Running, tmp_path: Path) -> None:
     with attended(coordinator, tmp_path) as first:
-        first.next("granted")
+        first.attach()
         with attended(coordinator, tmp_path, job=first.job, replace=True) as second:
-            second.next("granted")
+            second.attach()
             assert all(map(ended, (first.driver.pid, first.jvm.pid, first.child)))
             assert first.process.wait(600) == 3

@@ -1,0 +1,281 @@
+"""The driver of a script, as its agent sees it: a command that the agent starts, or a script that has started the agent.
+
+The command keeps the session, the process group and the standard input of the agent, so that a terminal treats both as one. A signal from
+the terminal reaches the command directly; a signal from a process is passed on. The lease is not renewed while the driver is stopped
+(SIGSTOP, Ctrl-Z): another container may take over, and the stopped one is killed before it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from containers.attached.driver_link import DriverLink
+from containers.attached.port import SOCKET
+from containers.errors import signal_name
+from containers.supervision import processes
+from containers.supervision.driver_processes import DriverProcesses, runs
+from containers.supervision.exit_report import EXIT_FAILED, EXIT_OK
+from containers.supervision.guardian import MARK
+from containers.supervision.processes import ProcessId
+from sluice.core.errors import ClientError
+from sluice.core.ids import ExecutionContainerId
+
+PASSED_ON = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2})
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""Exit codes of a command that cannot be started, as those of the shell (POSIX, Shell Command Language 2.8.2)."""
+
+TICK_SECONDS = 0.5
+
+_ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a driver has ended."""
+
+    exit_code: int
+    reason: str
+
+
+class NotStarted(Exception):
+    """The command cannot be started."""
+
+    def __init__(self, name: str, error: OSError) -> None:
+        super().__init__(f"{name}: {error.strerror}")
+        self.outcome = Outcome(not_started(error), str(self))
+
+
+def not_started(error: OSError) -> int:
+    """The exit code for a command that cannot be started."""
+    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+
+class ScriptDriver(Protocol):
+    """Used on the agent's loop. `what` it is, for messages. `observed`: it is never ended. `leftovers`: how long other processes of it may
+    outlive it: Python waits for threads, and a JVM ends a moment after its Python."""
+
+    @property
+    def what(self) -> str: ...
+
+    @property
+    def observed(self) -> bool: ...
+
+    @property
+    def leftovers(self) -> timedelta: ...
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process runs."""
+
+    def open(self, link: DriverLink, found: DriverProcesses, on_sigterm: Callable[[], bool]) -> None:
+        """Make the driver known to the link and to its processes. `on_sigterm` is called when the driver is to get a SIGTERM, and returns
+        whether it is kept back."""
+
+    async def given_up(self) -> None:
+        """Wait until the driver has ended, or is to end, although it was not started."""
+
+    def not_granted(self) -> Outcome:
+        """The outcome after `given_up`."""
+
+    async def start(self, environment: Mapping[str, str]) -> None:
+        """The job may be run. Raises NotStarted."""
+
+    async def ended(self) -> None:
+        """Wait for its end."""
+
+    async def outcome(self, error: str | None) -> Outcome:
+        """How it has ended. `error`: what the script has reported, see `DriverLink.error`."""
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to its process, if that runs."""
+
+
+class AttachedScript:
+    """A script that has called `sluice.attach`. `found`: its Python and its JVM, which need not descend from one another. When the lease is
+    lost, they and their descendants are ended, and nothing else, such as the shell that started them."""
+
+    what = "script"
+    leftovers = timedelta(seconds=30)
+
+    def __init__(self, found: Sequence[ProcessId], connected: socket.socket, *, observed: bool) -> None:
+        self.observed = observed
+        self._found = found
+        self._connected = connected
+        self._link: DriverLink | None = None
+
+    @property
+    def runs(self) -> bool:
+        """An open connection does not prove it, because a process that Python has forked may hold its end."""
+        return runs(self._found[0])
+
+    def open(self, link: DriverLink, found: DriverProcesses, on_sigterm: Callable[[], bool]) -> None:
+        self._link = link
+        found.has(self._found)
+        link.connect(self._connected)
+
+    async def given_up(self) -> None:
+        await self.ended()
+
+    def not_granted(self) -> Outcome:
+        return Outcome(EXIT_OK, "the script ended before it had the lease")
+
+    async def start(self, environment: Mapping[str, str]) -> None:
+        """It runs already."""
+
+    async def ended(self) -> None:
+        assert self._link is not None
+        ended = asyncio.create_task(self._link.driver_ended())
+        try:
+            while not ended.done() and self.runs:
+                await asyncio.wait([ended], timeout=TICK_SECONDS)
+        finally:
+            ended.cancel()
+
+    async def outcome(self, error: str | None) -> Outcome:
+        """The script is not a child of this process, so its own exit code is not known."""
+        if error is None:
+            return Outcome(EXIT_FAILED, "the driver was killed, or ended by os._exit")
+        return Outcome(EXIT_FAILED, error) if error else Outcome(EXIT_OK, "the script ended")
+
+    def send(self, number: signal.Signals) -> None:
+        if self.runs and not self.observed:
+            with suppress(ProcessLookupError):
+                os.kill(self._found[0].pid, number)
+
+
+class Command:
+    """A command that the agent starts, whose processes may attach."""
+
+    what = "command"
+    observed = False
+    leftovers = timedelta(seconds=10)
+
+    def __init__(self, command: Sequence[str], container: ExecutionContainerId) -> None:
+        self._command = command
+        self._container = container
+        self._process: asyncio.subprocess.Process | None = None
+        self._processes: DriverProcesses | None = None
+        self._on_sigterm: Callable[[], bool] = lambda: False
+        self._unblocked: Collection[int] = ()
+        self._signalled = asyncio.Event()
+        self._signal: signal.Signals | None = None
+        self._early_signals: list[signal.Signals] = []
+        self._last_lines: deque[str] = deque(maxlen=50)
+        self._copying: threading.Thread | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    def open(self, link: DriverLink, found: DriverProcesses, on_sigterm: Callable[[], bool]) -> None:
+        """Raises ClientError where processes that lose their parent cannot be ended."""
+        if not processes.become_subreaper():
+            raise ClientError("sluice exec needs Linux with /proc, to end a driver that has lost its lease")
+        self._processes, self._on_sigterm = found, on_sigterm
+        self._unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+        threading.Thread(target=self._wait_for_signals, args=(asyncio.get_running_loop(),), name="signals", daemon=True).start()
+        link.listen(self._socket, lambda pid: any(each.id.pid == pid for each in found.find()))
+
+    @property
+    def _socket(self) -> str:
+        return f"sluice-{self._container}"
+
+    async def given_up(self) -> None:
+        await self._signalled.wait()
+
+    def not_granted(self) -> Outcome:
+        number = self._signal or signal.SIGTERM
+        return Outcome(128 + number, f"{signal_name(number)} before the command was started")
+
+    async def start(self, environment: Mapping[str, str]) -> None:
+        read_fd, errors = (None, None) if sys.stderr.isatty() else os.pipe()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stderr=errors,
+                env={**os.environ, **environment, MARK: self._container, SOCKET: self._socket},  # MARK also identifies its descendants
+                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, self._unblocked) and None,
+            )
+        except OSError as error:
+            raise NotStarted(self._command[0], error) from error
+        finally:
+            if errors is not None:
+                os.close(errors)
+        assert self._processes is not None
+        self._processes.waited_for = self._process.pid
+        for number in self._early_signals:
+            self.send(number)
+        self._copying = threading.Thread(target=self._copy_errors, args=(read_fd,), name="standard error", daemon=True)
+        self._copying.start()
+
+    async def ended(self) -> None:
+        assert self._process is not None
+        await self._process.wait()
+
+    async def outcome(self, error: str | None) -> Outcome:
+        """Its exit code; 128 and the number of the signal that ended it."""
+        assert self._process is not None
+        assert self._copying is not None
+        code = await self._process.wait()
+        await asyncio.to_thread(self._copying.join, 2)
+        if code < 0:
+            return Outcome(128 - code, f"the command was ended by {signal_name(-code)}")
+        return Outcome(code, self._reason(code))
+
+    def _reason(self, code: int) -> str:
+        if code == 0:
+            return "the command ended"
+        lines = [line for line in self._last_lines if line.strip()]
+        last = next((line for line in reversed(lines) if _ERROR_LINE.match(line)), lines[-1] if lines else "")
+        return f"the command exited with code {code}{f': {last.strip()[:2000]}' if last else ''}"
+
+    def _copy_errors(self, source: int | None) -> None:
+        """Copy standard error unchanged, and keep the last lines. `source`: None if standard error is a terminal. The command then writes
+        to it directly, because many programs write differently to a terminal."""
+        unfinished = b""
+        while source is not None and (read := os.read(source, 65536)):
+            _write_all(2, read)
+            *lines, unfinished = (unfinished[-10_000:] + read).split(b"\n")
+            self._last_lines.extend(line.decode(errors="replace") for line in lines[-50:])
+
+    # --- signals ---------------------------------------------------------------------------------------------------
+
+    def _wait_for_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            found = signal.sigwaitinfo(PASSED_ON)
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._on_signal, signal.Signals(found.si_signo), found.si_code > 0)
+
+    def _on_signal(self, number: signal.Signals, from_kernel: bool) -> None:
+        """`from_kernel`: the terminal has sent the signal, and the command has received it, too."""
+        self._signal = number
+        self._signalled.set()
+        if not from_kernel and not (number is signal.SIGTERM and self._on_sigterm()):
+            self.send(number)
+
+    def send(self, number: signal.Signals) -> None:
+        """If the command is being started, it gets the signal as soon as its process is known."""
+        if self._process is None:
+            self._early_signals.append(number)
+        elif self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    with suppress(OSError):  # the reader has closed it
+        while data:
+            data = data[os.write(fd, data) :]
