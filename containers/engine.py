@@ -183,6 +183,14 @@ class Emptied:
 
 
 @dataclass(frozen=True, slots=True)
+class Position:
+    """The last committed batch of a query, None for none, and the next offsets."""
+
+    batch: int | None
+    offsets: Mapping[Ssp, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
     """The result of a drain of a stage that keeps its state: the last batch (-1 for none), and the stateful operators as text, from the
     sink to the sources."""

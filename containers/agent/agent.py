@@ -114,9 +114,7 @@ class Agent:
         self._reporter = ProgressReporter(coordinator, settings.run, timedelta(seconds=settings.report_seconds))
         self._backups = StateContext(job, settings, coordinator, clock, open_blobs)
         self._standby = Standby(self._backups, settings.id, timedelta(seconds=settings.standby_seconds))
-        self._drains = DrainParticipant(
-            job, coordinator, settings.run, self._backups, self._lifecycle, self._pause_queries, self._after_drain
-        )
+        self._drains = DrainParticipant(coordinator, settings.run, self._lifecycle, self._pause_queries, self._after_drain)
         self._queries: Queries | None = None
         self._watermarks: WatermarkReporter | None = None
         self._adopting = asyncio.Lock()
@@ -455,6 +453,7 @@ class Agent:
             queries=queries,
             reporter=self._reporter,
             drains=self._drains,
+            state=self._backups,
             stop_timeout=self._settings.stop_timeout,
         )
         self._slot = Slot(tasks, self._settings.processor, registered.job_model_version)

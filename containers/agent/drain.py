@@ -1,5 +1,5 @@
 """The container's part in drains. The coordinator moves a drain from phase to phase. Each stage stops, flushes and commits in the phase for
-it, and reports each step.
+it, and reports each step. Stages are those of a job file, or the queries of a script.
 """
 
 from __future__ import annotations
@@ -8,26 +8,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from containers.agent.failures import StageFailure
 from containers.agent.lifecycle import RETRY, ContainerLifecycle
-from containers.agent.queries import Queries
-from containers.agent.stage import Stage
 from containers.engine import Emptied, Kept
-from containers.state.checkpoint import inspect, read_offset_log
-from containers.state.context import StateContext
-from containers.state.offsets.offsetlog import positions_in
 from sluice import tracing
 from sluice.client import Refused
 from sluice.client.agents import AgentClient
 from sluice.core.drain import Mode, Phase
 from sluice.core.errors import Unavailable
-from sluice.core.ids import RunId, Ssp, StageName
+from sluice.core.ids import Generation, RunId, Ssp, StageName, TaskName
 from sluice.core.snapshots.snapshot import CommitId
-from sluice.job import JobDescription
 from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
 from sluice.wire import runs as wire_runs
@@ -91,6 +84,52 @@ class Drain:
             raise DrainEnded
 
 
+class DrainedStage(Protocol):
+    """A stage that takes part in a drain. Each method may be repeated, and raises what the engine and backups raise."""
+
+    @property
+    def task(self) -> TaskName: ...
+
+    @property
+    def stage(self) -> StageName: ...
+
+    @property
+    def generation(self) -> Generation: ...
+
+    @property
+    def feeders(self) -> Collection[StageName]:
+        """The stages that must be flushed before."""
+        ...
+
+    async def stop(self) -> None:
+        """Run the batch that is planned and not committed. The query is paused or stopped."""
+        ...
+
+    async def durable(self) -> CommitId | None:
+        """Make its state durable. Returns the commit that contains it; None if there is none."""
+        ...
+
+    async def position(self) -> tuple[int | None, Mapping[Ssp, int]]:
+        """The last committed batch, None for none, and the offsets after it."""
+        ...
+
+    async def flush(self, drain: Drain) -> Emptied | Kept:
+        """Read the input that is left, and empty the state, or keep it."""
+        ...
+
+    async def end(self) -> None:
+        """All stages are flushed: end what may not act any more when they are committed."""
+        ...
+
+    def failed(self, failure: StageFailure) -> None:
+        """Show what delays the drain."""
+        ...
+
+    def recovered(self) -> None:
+        """It is over."""
+        ...
+
+
 class DrainParticipant:
     """This container's part in the drains of its run, one at a time: stop, flush and commit each stage as the coordinator advances the
     phase.
@@ -101,18 +140,14 @@ class DrainParticipant:
 
     def __init__(
         self,
-        job: JobDescription,
         coordinator: AgentClient,
         run_id: RunId,
-        state: StateContext,
         lifecycle: ContainerLifecycle,
         on_begin: Callable[[], None],
         on_end: Callable[[], None],
     ) -> None:
-        self._feeders = _feeders(job)
         self._coordinator = coordinator
         self._run_id = run_id
-        self._state = state
         self._lifecycle = lifecycle
         self._on_begin = on_begin
         self._on_end = on_end
@@ -126,6 +161,11 @@ class DrainParticipant:
     def active(self) -> bool:
         """Whether the run is being drained: its queries are paused, or are about to be."""
         return self._drain is not None
+
+    @property
+    def drain(self) -> Drain | None:
+        """The drain in progress, or the last one, if it has ended the run."""
+        return self._drain
 
     def begin(self, drain: wire_runs.DrainOfRun | None) -> None:
         """Take part in the run's drain, if there is one. A run has one drain at a time, so a former one has ended, although this container
@@ -188,7 +228,7 @@ class DrainParticipant:
 
     # --- taking part -----------------------------------------------------------------------------------------------
 
-    async def run(self, queries: Queries, stages: Sequence[Stage]) -> bool:
+    async def run(self, stages: Sequence[DrainedStage]) -> bool:
         """Take part with the stages of a task, in the order of the chain, until the drain ends. False if it ended before anything was
         emptied, so that the task resumes. Raises what the engine and backups raise, and LeaseLost."""
         drain = self._drain
@@ -198,7 +238,7 @@ class DrainParticipant:
         try:
             while True:
                 try:
-                    await self._participate(drain, queries, stages)
+                    await self._participate(drain, stages)
                 except Refused as refused:
                     log.warning("drain %s has changed: %s", drain.uuid, refused)
                     await self._reread(drain)
@@ -218,31 +258,31 @@ class DrainParticipant:
             self._drain = None
             self._on_end()
 
-    async def _participate(self, drain: Drain, queries: Queries, stages: Sequence[Stage]) -> None:
+    async def _participate(self, drain: Drain, stages: Sequence[DrainedStage]) -> None:
         """Take the steps of the drain. Steps of a phase that has passed were taken before this container restarted, and are skipped."""
         await drain.phase_at_least(Phase.STOPPING)
-        await _all(self._stop(drain, queries, stage) for stage in stages)
+        await _all(self._stop(drain, stage) for stage in stages)
         await drain.phase_at_least(Phase.FLUSHING)
-        await self._flush_all(drain, queries, stages)
+        await self._flush_all(drain, stages)
         await drain.phase_at_least(Phase.COMMITTING)
         await _all(self._commit(drain, stage) for stage in stages)
         await drain.until(lambda: drain.phase.over)
 
-    async def _stop(self, drain: Drain, queries: Queries, stage: Stage) -> None:
+    async def _stop(self, drain: Drain, stage: DrainedStage) -> None:
         if drain.phase is not Phase.STOPPING:
             return
         with _part_of(drain, "drain.stop", stage):
-            await queries.engine.run_for(stage.start.task, lambda engine: engine.finish(stage.start))
-            await self._report(drain, stage, "stopped", await self._durable(drain, stage))
-            log.info("%s has stopped for drain %s", stage.name, drain.uuid)
+            await stage.stop()
+            await self._report(drain, stage, "stopped", await repeated(drain, stage.durable, stage))
+            log.info("%s/%s has stopped for drain %s", stage.task, stage.stage, drain.uuid)
 
-    async def _flush_all(self, drain: Drain, queries: Queries, stages: Sequence[Stage]) -> None:
+    async def _flush_all(self, drain: Drain, stages: Sequence[DrainedStage]) -> None:
         """Flush each stage as soon as its feeders are flushed. After a failure no further flush begins."""
         failed = asyncio.Event()
 
-        async def flush(stage: Stage) -> None:
+        async def flush(stage: DrainedStage) -> None:
             try:
-                await self._flush(drain, queries, stage, failed)
+                await self._flush(drain, stage, failed)
             except BaseException:
                 failed.set()
                 drain.recheck()
@@ -250,51 +290,41 @@ class DrainParticipant:
 
         await _all(flush(stage) for stage in stages)
 
-    async def _flush(self, drain: Drain, queries: Queries, stage: Stage, failed: asyncio.Event) -> None:
+    async def _flush(self, drain: Drain, stage: DrainedStage, failed: asyncio.Event) -> None:
         if drain.phase is not Phase.FLUSHING:
             return
-        feeders = self._feeders[stage.start.stage.name]
-        await drain.until(lambda: failed.is_set() or (drain.flushed is not None and drain.flushed.issuperset(feeders)))
+        await drain.until(lambda: failed.is_set() or (drain.flushed is not None and drain.flushed.issuperset(stage.feeders)))
         if failed.is_set():
             return
         with _part_of(drain, "drain.flush", stage):
-            await self._flush_stage(drain, queries, stage)
+            await self._report(drain, stage, "flushing")
+            match await stage.flush(drain):
+                case Kept() as kept:
+                    await self._report(drain, stage, "flushed", kept=kept)
+                    log.info("%s/%s keeps its state after batch %d", stage.task, stage.stage, kept.batch)
+                case Emptied() as emptied:
+                    await self._report(drain, stage, "flushed", emptied=emptied)
+                    left = f", {emptied.rows_left} rows stay: {', '.join(emptied.operators_left)}" if emptied.rows_left else ""
+                    log.info("%s/%s is flushed after batch %d%s", stage.task, stage.stage, emptied.batch, left)
 
-    async def _flush_stage(self, drain: Drain, queries: Queries, stage: Stage) -> None:
-        await self._report(drain, stage, "flushing")
-        start = stage.start if drain.mode is Mode.KEEP_STATE else replace(stage.start, drain=drain.uuid)
-        ends = dict(await self._retry(drain, lambda: queries.engine.run_for(start.task, lambda engine: engine.ends(start)), stage))
-        ends |= {ssp: offset for ssp, offset in drain.catch_up.items() if ssp in start.starts}
-        if drain.mode is Mode.KEEP_STATE:
-            kept: Kept = await queries.engine.run_for(start.task, lambda engine: engine.keep(start, ends))
-            await self._report(drain, stage, "flushed", kept=kept)
-            log.info("%s keeps its state after batch %d", stage.name, kept.batch)
-            return
-        emptied: Emptied = await queries.engine.run_for(start.task, lambda engine: engine.empty(start, ends))
-        await self._report(drain, stage, "flushed", emptied=emptied)
-        left = f", {emptied.rows_left} rows stay: {', '.join(emptied.operators_left)}" if emptied.rows_left else ""
-        log.info("%s is flushed after batch %d%s", stage.name, emptied.batch, left)
-
-    async def _commit(self, drain: Drain, stage: Stage) -> None:
+    async def _commit(self, drain: Drain, stage: DrainedStage) -> None:
         with _part_of(drain, "drain.commit", stage):
-            await self._report(drain, stage, "committed", await self._durable(drain, stage))
-
-    async def _durable(self, drain: Drain, stage: Stage) -> CommitId | None:
-        return None if stage.backup is None else await self._retry(drain, stage.backup.durable, stage)
+            await stage.end()
+            await self._report(drain, stage, "committed", await repeated(drain, stage.durable, stage))
 
     async def _report(
         self,
         drain: Drain,
-        stage: Stage,
+        stage: DrainedStage,
         step: wire_body.StepName,
         checkpoint: CommitId | None = None,
         emptied: Emptied | None = None,
         kept: Kept | None = None,
     ) -> None:
         """Report a step until the coordinator has answered. Raises Refused, LeaseLost."""
-        batch, offsets = await self._state.in_thread(lambda: self._position(stage))
+        batch, offsets = await stage.position()
         body = wire_drains.DrainStepRequest(
-            generation=stage.start.generation,
+            generation=stage.generation,
             uuid=drain.uuid,
             step=step,
             batch_id=batch,
@@ -304,44 +334,15 @@ class DrainParticipant:
             leftover_operators=() if emptied is None else tuple(emptied.operators_left),
             operators=None if kept is None else tuple(kept.operators),
         )
-        name = stage.start.stage.name
-        reply = await self._retry(drain, lambda: self._coordinator.drain_step(self._run_id, stage.start.task, name, body), stage)
+        reply = await repeated(drain, lambda: self._coordinator.drain_step(self._run_id, stage.task, stage.stage, body), stage)
         drain.advance(reply.phase, reply.flushed, wire_body.offsets_of(reply.catch_up))
-
-    def _position(self, stage: Stage) -> tuple[int | None, Mapping[Ssp, int]]:
-        """The last committed batch of the stage's checkpoint, and the offsets after it. Blocks."""
-        start = stage.start
-        directory = self._state.checkpoints.directory(start.task, start.stage.name)
-        found = inspect(directory)
-        if found is None or found.committed < 0:
-            return None, dict(start.starts)
-        return found.committed, positions_in(read_offset_log(directory, found.committed), self._state.reads(start))
-
-    async def _retry(self, drain: Drain, call: Callable[[], Awaitable[T]], stage: Stage | None = None) -> T:
-        """Repeat the call until it succeeds. Each failure is reported as one of `stage`, so that `sluice status` shows what delays the
-        drain. Raises DrainEnded when the drain ends first."""
-        failures = 0
-        while True:
-            drain.check()
-            try:
-                found = await call()
-            except Unavailable as error:
-                failures += 1
-                log.warning("drain %s waits: %s", drain.uuid, error)
-                if stage is not None:
-                    stage.failed(StageFailure(f"drain {drain.uuid} waits: {error.title()} {error}", failures, RETRY_STEP))
-                await asyncio.sleep(RETRY_STEP.total_seconds())
-            else:
-                if stage is not None and failures:
-                    stage.recovered()
-                return found
 
     # --- reading the drain -----------------------------------------------------------------------------------------
 
     async def _read_flushed(self, drain: Drain) -> None:
         """Read which stages are flushed. Newer coordinators send this in notices and answers."""
         try:
-            detail = await self._retry(drain, lambda: self._coordinator.drain(drain.uuid))
+            detail = await repeated(drain, lambda: self._coordinator.drain(drain.uuid))
         except (DrainEnded, Refused):
             return
         drain.advance(detail.phase, _flushed_in(detail), wire_body.offsets_of(detail.catch_up))
@@ -351,7 +352,7 @@ class DrainParticipant:
         know counts as cancelled."""
         changes = drain.changes
         try:
-            detail = await self._retry(drain, lambda: self._coordinator.drain(drain.uuid))
+            detail = await repeated(drain, lambda: self._coordinator.drain(drain.uuid))
         except Refused:
             drain.set(Phase.CANCELLED, None, {})
             return
@@ -373,6 +374,26 @@ class DrainParticipant:
                 return any(each.phase is Phase.FLUSHING for each in detail.phases)
 
 
+async def repeated(drain: Drain, call: Callable[[], Awaitable[T]], stage: DrainedStage | None = None) -> T:
+    """The result of the call, which is repeated until it succeeds. Each failure is shown as one of `stage`. Raises DrainEnded when the
+    drain ends first."""
+    failures = 0
+    while True:
+        drain.check()
+        try:
+            found = await call()
+        except Unavailable as error:
+            failures += 1
+            log.warning("drain %s waits: %s", drain.uuid, error)
+            if stage is not None:
+                stage.failed(StageFailure(f"drain {drain.uuid} waits: {error.title()} {error}", failures, RETRY_STEP))
+            await asyncio.sleep(RETRY_STEP.total_seconds())
+        else:
+            if stage is not None and failures:
+                stage.recovered()
+            return found
+
+
 async def _all(works: Iterable[Awaitable[None]]) -> None:
     """Await all concurrently, each to its end. Then raise the first error; DrainEnded only if there is no other."""
     errors = [error for error in await asyncio.gather(*works, return_exceptions=True) if error is not None]
@@ -380,13 +401,8 @@ async def _all(works: Iterable[Awaitable[None]]) -> None:
         raise error
 
 
-def _part_of(drain: Drain, name: str, stage: Stage) -> AbstractContextManager[None]:
-    return tracing.part_of(tracing.drain_subject(drain.uuid), name, task=stage.start.task, stage=stage.start.stage.name)
-
-
-def _feeders(job: JobDescription) -> Mapping[StageName, Collection[StageName]]:
-    """Stage -> the stages that write what it reads."""
-    return {stage.name: {other.name for other in job.stages if not set(other.writes).isdisjoint(stage.reads)} for stage in job.stages}
+def _part_of(drain: Drain, name: str, stage: DrainedStage) -> AbstractContextManager[None]:
+    return tracing.part_of(tracing.drain_subject(drain.uuid), name, task=stage.task, stage=stage.stage)
 
 
 def _flushed_in(detail: wire_drains.DrainDetail) -> frozenset[str] | None:

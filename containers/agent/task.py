@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from containers.agent.drain import DrainParticipant
+from containers.agent.job_drain import JobStage
 from containers.agent.lifecycle import ContainerLifecycle
 from containers.agent.progress import ProgressReporter
 from containers.agent.queries import Queries
 from containers.agent.stage import Stage
 from containers.engine import StageStart
+from containers.state.context import StateContext
 from sluice.client.agents import AgentClient
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, TaskName
@@ -48,11 +50,15 @@ class TaskContext:
     queries: Queries
     reporter: ProgressReporter
     drains: DrainParticipant
+    state: StateContext
     stop_timeout: timedelta
 
     @property
     def run_id(self) -> RunId:
         return RunId(self.run.run_id)
+
+    def in_drain(self, stage: Stage) -> JobStage:
+        return JobStage(stage, self.queries, self.state, self.job)
 
 
 class AssignedTask:
@@ -138,7 +144,8 @@ class AssignedTask:
                 await self._run_stages()  # until the end, or until a drain has paused them
             elif drains.active:
                 stages = list(self._stages.values())
-                if await queries.prepare(stages) and await queries.concurrently_with_commits(stages, drains.run(queries, stages)):
+                drained = [self._context.in_drain(stage) for stage in stages]
+                if await queries.prepare(stages) and await queries.concurrently_with_commits(stages, drains.run(drained)):
                     return
 
     async def _run_stages(self) -> None:

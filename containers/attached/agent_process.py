@@ -98,8 +98,8 @@ class ScriptAgent:
         if not self._driver.observed:
             await self._processes.watch()
         self._in_background(self._link.report())
-        await self._link.granted(claim)
-        self._in_background(self._link.report_drains())
+        self._link.granted(claim)
+        self._in_background(self._link.take_part_in_drains())
         try:
             await self._driver.start(self._environment(claim))
         except NotStarted as error:

@@ -227,8 +227,6 @@ class App:
             spark,
             ActiveQueries(spark),
             self._report.stage_of,
-            lambda drain, step: self._tell("step", drain, step),
-            lambda: self._tell("drained"),
             self._stopped.set,
             clock,
             stop_timeout,
@@ -314,15 +312,19 @@ class App:
     # --- the agent -------------------------------------------------------------------------------------------------
 
     def start(self, connected: socket.socket | None, *, ends_script: bool) -> None:
-        """Wait until the job may be run. `connected`: the socket to the agent. `ends_script`: this process is killed if the agent has ended.
-        Raises NotGranted."""
+        """Wait until the job may be run. `connected`: the socket to the agent. `ends_script`: this process is killed if the agent has
+        ended. Raises NotGranted."""
         self._ends_script = ends_script
         if connected is not None:
-            methods: Mapping[str, Callable[..., None]] = {
+            methods: Mapping[str, Callable[..., Any]] = {
                 "refused": self._on_refused,
                 "renewed": self._on_renewed,
                 "stop": self._on_stop,
-                "drain": self.drains.move,
+                "drain": self.drains.begin,
+                "pause_queries": self.drains.pause_queries,
+                "feeders": self.drains.feeders,
+                "flush": self.drains.flush,
+                "leave": self.drains.leave,
                 "refuse": self._report.refuse_reported,
                 "lost": self._on_lease_lost,
             }

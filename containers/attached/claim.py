@@ -18,8 +18,10 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
+from pydantic import ValidationError
+
 from containers.agent.heartbeat import GatedHeartbeats, LeaseExpired, LeaseKeeper, Replaced, RunEnded
-from containers.attached.drain_link import commit
+from containers.attached.script_drains import commit
 from sluice.client import Refused
 from sluice.client.agents import AgentClient
 from sluice.clock import Clock
@@ -41,6 +43,8 @@ from sluice.core.leases.lease import ContainerLease
 from sluice.core.lifecycle import RunState
 from sluice.randomness import fraction
 from sluice.wire import agents as wire_agents
+from sluice.wire import body as wire_body
+from sluice.wire import drains as wire_drains
 from sluice.wire import runs as wire_runs
 
 log = logging.getLogger("sluice")
@@ -231,11 +235,11 @@ class Claims:
 async def stop_requested(
     coordinator: AgentClient,
     run: RunId,
-    on_drain: Callable[[str], Awaitable[None]],
+    on_drain: Callable[[wire_drains.DrainNotice], None],
     on_stores: Callable[[], Awaitable[None]],
     on_lost: Callable[[object], None],
 ) -> None:
-    """Wait until the run is asked to stop, or has ended. `on_drain` is called with the id of a drain whose phase has changed, `on_stores`
+    """Wait until the run is asked to stop, or has ended. `on_drain` is called when a drain has changed, `on_stores`
     when the run has other blob stores, `on_lost` with the stages and blob stores that have lost blobs of
     snapshots."""
     seq = 0
@@ -246,8 +250,9 @@ async def stop_requested(
             log.debug("no notices: %s", error)
             await asyncio.sleep(1)
             continue
-        for uuid in dict.fromkeys(str(each.detail["uuid"]) for each in found if each.kind == "DRAIN"):
-            await on_drain(uuid)  # also one that is over: another one may have been requested since
+        for each in found:
+            if each.kind == "DRAIN":
+                _pass_on(each, on_drain)
         backup = [each.detail for each in found if each.kind == "BACKUP"]
         if any("lost" not in detail for detail in backup):
             await on_stores()
@@ -259,6 +264,13 @@ async def stop_requested(
         seq = max([seq, *(each.seq for each in found)])
         if not found:
             await asyncio.sleep(0.2)  # a coordinator that shuts down answers polls early
+
+
+def _pass_on(notice: wire_body.Notice, on_drain: Callable[[wire_drains.DrainNotice], None]) -> None:
+    try:
+        on_drain(wire_drains.DrainNotice.model_validate(notice.detail))
+    except ValidationError:
+        log.warning("ignoring an invalid notice of a drain: %s", str(notice.detail)[:200])
 
 
 def has_drained(claim: Claim) -> bool:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from containers.agent.lifecycle import ContainerLifecycle
 from containers.attached.claim import Claim
-from containers.attached.drain_link import DrainLink, last_drain_of
-from containers.attached.port import Beginning, DrainOfScript, Grant, Made, NotGranted, Step, Wanted, agent_methods, driver_methods
+from containers.attached.port import Beginning, Grant, Made, NotGranted, Wanted, agent_methods, driver_methods
+from containers.attached.script_drains import ScriptDrains, last_drain_of
 from containers.rpc.connection import Connection
 from containers.rpc.socket_link import SocketLink
 from sluice.client import Refused
@@ -27,6 +28,7 @@ from sluice.core.errors import ClientError, LeaseLost, Unavailable
 from sluice.core.ids import Instant, JobName, StageName
 from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.wire import agents as wire_agents
+from sluice.wire import drains as wire_drains
 
 if TYPE_CHECKING:
     from containers.attached.checkpoints.backups import ScriptBackups
@@ -62,7 +64,7 @@ class DriverLink:
         self._loop = asyncio.get_running_loop()
         self._backups: ScriptBackups | None = None
         self._claimed: asyncio.Future[Claim] = self._loop.create_future()
-        self._drains: DrainLink | None = None
+        self._drains: ScriptDrains | None = None
         self._lease_ends: Instant | None = None
         self._driver: Connection | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -82,12 +84,11 @@ class DriverLink:
         """Wait until the driver has ended, and all that it has sent is taken."""
         await self._ended.wait()
 
-    async def granted(self, claim: Claim) -> None:
-        """Record that the command may run, and inform the driver. A drain in progress is read before, because the driver must pause its
-        queries from their start."""
-        drains = self._drains = DrainLink(self._coordinator, claim.run, claim.generation, self._tell_drain, self._backed_up)
-        if claim.drain is not None:
-            await drains.begin(claim.drain.uuid)
+    def granted(self, claim: Claim) -> None:
+        """Record that the command may run, and let the driver run. In a drain it pauses its queries from their start."""
+        lifecycle = ContainerLifecycle(self._clock, RETRY, lambda reason: None)  # the agent ends when the claim does
+        self._drains = ScriptDrains(self._coordinator, claim.run, claim.generation, lifecycle, self._backed_up)
+        self._drains.begin(claim.drain)
         self._claimed.set_result(claim)
 
     def refuse(self, why: str) -> None:
@@ -140,8 +141,6 @@ class DriverLink:
         """Serve this driver until it ends."""
         self._ended.clear()
         self._stopped.clear()
-        if self._drains is not None:
-            self._drains.driver_began()
         methods = {
             "attach": self._served(self._attach),
             "beginning": self._served(self._beginning),
@@ -149,8 +148,6 @@ class DriverLink:
             "keep_plan": self._served(self._keep_plan),
             "confirm": self._served(self._confirm),
             "queries": self._told(self._take_queries),
-            "step": self._told(self._take_step),
-            "drained": self._told(self._take_drained),
             "stopped": self._told(self._take_stopped),
             "ending": self._told(self._take_ending),
         }
@@ -219,14 +216,6 @@ class DriverLink:
         else:
             self._new_report.set()
 
-    def _take_step(self, drain: str, step: Step) -> None:
-        if self._drains is not None:
-            self._drains.take(drain, step)
-
-    def _take_drained(self) -> None:
-        if self._drains is not None:
-            self._drains.driver_ended()
-
     def _take_stopped(self, interrupted: object) -> None:
         if isinstance(interrupted, tuple) and interrupted:
             log.warning("batches of %s had to be interrupted; Spark runs them again at the next start", ", ".join(interrupted))
@@ -241,8 +230,8 @@ class DriverLink:
         claim = await asyncio.shield(self._claimed)
         if job != self._job:
             raise NotGranted(f"`sluice exec` runs this command as job {self._job}, and the script is attached as {job}")
-        if self._drains is not None:
-            self._drains.greet()  # before the answer, so that no query starts in between
+        if self._drains is not None and self._driver is not None:
+            self._drains.attached(self._driver)  # before the answer, so that no query starts in between
         return Grant(claim.run, claim.generation)
 
     async def _beginning(self, stage: StageName) -> Beginning:
@@ -314,16 +303,13 @@ class DriverLink:
             each.cancel()
         return bool(done)
 
-    async def drain(self, uuid: str) -> None:
+    def drain(self, notice: wire_drains.DrainNotice) -> None:
         """The run has a drain, or its phase has changed."""
         if self._drains is not None:
-            await self._drains.begin(uuid)
+            self._drains.advance(notice)
 
-    def _tell_drain(self, drain: DrainOfScript) -> None:
-        self._tell("drain", drain)
-
-    async def report_drains(self) -> None:
-        """Send the driver's steps of drains to the coordinator until cancelled."""
+    async def take_part_in_drains(self) -> None:
+        """Take part in the drains of the run until cancelled."""
         if self._drains is not None:
             await self._drains.run()
 

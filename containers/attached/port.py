@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from containers.engine import Position
 from containers.rpc.connection import Interface
 from containers.rpc.interface import methods_of
-from sluice.core.drain import Phase
 from sluice.core.errors import Conflict
-from sluice.core.ids import Generation, Instant, JobName, Lineage, RunId, Ssp, StageName
+from sluice.core.ids import Generation, Instant, JobName, Lineage, RunId, StageName
 
 SOCKET = "SLUICE_EXEC_SOCKET"
 """The environment variable with the name of the agent's socket, in Linux's abstract namespace. The name is no secret: the agent accepts
@@ -83,23 +83,23 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class DrainOfScript:
-    """The drain of the run. `needed`: the stages that have not taken the step of its phase."""
+    """A drain in which the driver takes part. `flushing`: whether an earlier start of the script may have begun to flush."""
 
     uuid: str
-    phase: Phase
-    needed: Sequence[StageName]
+    flushing: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A step of a stage in a drain. See `sluice.wire.drains.DrainStepRequest`. `batch`: the last committed one, None for none."""
+class Flushed:
+    """A flushed query. `rows_left` in its state, and the operators that have them."""
 
-    stage: StageName
-    step: str
-    batch: int | None = None
-    offsets: Mapping[Ssp, int] = field(default_factory=dict)
-    rows_left: int | None = None
+    position: Position
+    rows_left: int = 0
     operators_left: Sequence[str] = ()
+
+
+class DrainInterrupted(Conflict):
+    """The queries are being stopped, so that they take part in no drain."""
 
 
 class Agent(Protocol):
@@ -129,14 +129,6 @@ class Agent(Protocol):
         """The queries of the script, each as `sluice.wire.agents.QueryBody` in JSON: when they have changed, and every ten seconds."""
         ...
 
-    def step(self, drain: str, step: Step) -> None:
-        """A stage has taken a step of this drain."""
-        ...
-
-    def drained(self) -> None:
-        """All queries are flushed and have ended."""
-        ...
-
     def stopped(self, interrupted: Sequence[str]) -> None:
         """All queries have ended after `stop`. `interrupted`: the checkpoints of those whose batch was interrupted."""
         ...
@@ -147,7 +139,7 @@ class Agent(Protocol):
 
 
 class Driver(Protocol):
-    """Called by the agent. None of these blocks."""
+    """Called by the agent."""
 
     def refused(self, why: str) -> None:
         """The job may not be run; `attach` is not answered."""
@@ -162,7 +154,25 @@ class Driver(Protocol):
         ...
 
     def drain(self, drain: DrainOfScript) -> None:
-        """The run has this drain."""
+        """Pause each query that starts from now on."""
+        ...
+
+    def pause_queries(self, drain: str, needed: Sequence[StageName]) -> Mapping[StageName, Position]:
+        """Pause all queries between two batches. Returns where they are when all of them, and at least those of the stages `needed`, are
+        paused. Raises DrainInterrupted, and what a batch raises."""
+        ...
+
+    def feeders(self) -> Mapping[StageName, Sequence[StageName]]:
+        """Paused query -> the queries that write what it reads."""
+        ...
+
+    def flush(self, drain: str, stage: StageName, feeders: Sequence[StageName]) -> Flushed:
+        """Read what these queries have written in the drain, and empty the state. May be repeated. Raises DrainInterrupted, and what a
+        batch raises."""
+        ...
+
+    def leave(self, drain: str, end: bool) -> None:
+        """End all paused queries, or let them continue. Returns when that is done. Does nothing the second time."""
         ...
 
     def refuse(self, stage: StageName, why: str) -> None:
@@ -176,9 +186,9 @@ class Driver(Protocol):
 
 @cache
 def agent_methods() -> Interface:
-    return methods_of(Agent, told={"queries", "step", "drained", "stopped", "ending"})
+    return methods_of(Agent, told={"queries", "stopped", "ending"})
 
 
 @cache
 def driver_methods() -> Interface:
-    return methods_of(Driver, told=vars(Driver))
+    return methods_of(Driver, told={"refused", "renewed", "stop", "drain", "refuse", "lost"})

@@ -27,7 +27,7 @@ from typing import TypeVar
 
 from containers.attached.agent_process import run_command
 from containers.attached.claim import COMMAND, REFUSED, Request, command_digest
-from containers.attached.drain_link import CHECKPOINTS
+from containers.attached.script_drains import CHECKPOINTS
 from containers.attached.submit import check_deploy_mode
 from sluice.cli.drain import follow
 from sluice.cli.runner import find_job

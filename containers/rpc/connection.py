@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -46,6 +46,11 @@ class Signature:
 
 
 Interface = Mapping[str, Signature]
+
+
+def _fail(answer: Future[Any], error: Exception) -> None:
+    with suppress(InvalidStateError):  # it was answered meanwhile, or nobody waits for it any more
+        answer.set_exception(error)
 
 
 class Link(Protocol):
@@ -91,7 +96,7 @@ class Connection:
         self._version = own_version or version("sluice-spark")
         self._greeted = False
         self._ids = count(1)
-        self._waiting: dict[int, Future[Any]] = {}
+        self._waiting: dict[int, tuple[Future[Any], Codec]] = {}
         self._lost: Exception | None = None
 
     def start(self) -> None:
@@ -108,17 +113,19 @@ class Connection:
 
     def call(self, method: str, *values: Any) -> Any:
         """Call a method of the other end, and wait for its result. Raises what it raises (see `load_error`), and ConnectionLost."""
+        return self.request(method, *values).result()
+
+    def request(self, method: str, *values: Any) -> Future[Any]:
+        """Call a method of the other end without waiting. The future has the result of `call`, or its error."""
         signature, number, answer = self._calls[method], next(self._ids), Future[Any]()
-        self._waiting[number] = answer
-        try:
-            if self._lost is not None:  # looked at after the answer is expected, so that it is seen here or by `_on_link_lost`
-                raise self._lost
+        self._waiting[number] = (answer, signature.result)
+        answer.add_done_callback(lambda _: self._waiting.pop(number, None))
+        if self._lost is not None:  # looked at after the answer is expected, so that it is seen here or by `_on_link_lost`
+            _fail(answer, self._lost)
+        else:
             with suppress(OSError):  # the link reports why
                 self._send({"call": method, "id": number, "with": self._dumped(signature, values)})
-            found = answer.result()
-        finally:
-            self._waiting.pop(number, None)
-        return signature.result.load(found)
+        return answer
 
     def tell(self, method: str, *values: Any) -> None:
         """Call a method of the other end without waiting for it. Does nothing if the other end has ended."""
@@ -143,9 +150,8 @@ class Connection:
             case _:
                 lost = ConnectionLost(f"the connection to the other process is lost: {error or 'it was closed'}")
         self._lost = lost
-        for answer in list(self._waiting.values()):
-            with suppress(Exception):  # answered meanwhile
-                answer.set_exception(lost)
+        for answer, _ in list(self._waiting.values()):
+            _fail(answer, lost)
         self._on_lost()
 
     def _receive(self, line: bytes) -> None:
@@ -168,12 +174,8 @@ class Connection:
 
     def _on_message(self, message: Mapping[str, Any]) -> None:
         match message:
-            case {"id": int(number), "result": result}:
-                if (answer := self._waiting.get(number)) is not None:
-                    answer.set_result(result)
-            case {"id": int(number), "error": error}:
-                if (answer := self._waiting.get(number)) is not None:
-                    answer.set_exception(load_error(error))
+            case {"id": int(number), **answer} if "result" in answer or "error" in answer:
+                self._on_answer(number, answer)
             case {"call": str(method), "id": int(number), "with": list(values)}:
                 self._link.serve(lambda: self._serve(method, number, values))
             case {"tell": str(method), "with": list(values)}:
@@ -183,6 +185,21 @@ class Connection:
                     log.exception("%s", method)
             case _:
                 raise ValueError(f"no message: {json.dumps(message):.100}")
+
+    def _on_answer(self, number: int, message: Mapping[str, Any]) -> None:
+        answer, result = self._waiting.get(number, (None, None))
+        if answer is None or result is None:
+            return
+        if "error" in message:
+            _fail(answer, load_error(message["error"]))
+            return
+        try:
+            found = result.load(message["result"])
+        except Exception as error:
+            _fail(answer, error)
+        else:
+            with suppress(InvalidStateError):
+                answer.set_result(found)
 
     def _call(self, method: str, values: list[Any]) -> Any:
         signature = self._serves[method]

@@ -5,27 +5,22 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from queue import SimpleQueue
-
-THREADS = 1000
-"""How many calls of the other end may be served at a time. Nearly all of them wait."""
-
 
 SENT_WITHIN = timedelta(seconds=5)
 """How long a process that does not read may delay the end of the connection."""
 
 
 class SocketLink:
-    """A `Link`. One thread receives, one sends, and others serve calls. `send` does not wait for a process that does not read."""
+    """A `Link`. One thread receives, one sends, and each call is served by one. `send` does not wait for a process that does not read. No
+    thread delays the end of the process."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._unsent: SimpleQueue[bytes | None] = SimpleQueue()
         self._closed = False
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sluice-port")
         self._reader: threading.Thread | None = None
         self._sender = threading.Thread(target=self._send, name="sluice-port-sender", daemon=True)
 
@@ -47,13 +42,12 @@ class SocketLink:
                 return
 
     def serve(self, work: Callable[[], None]) -> None:
-        self._threads.submit(work)
+        threading.Thread(target=work, name="sluice-port", daemon=True).start()
 
     def close(self) -> None:
         self._hang_up()
         if self._reader is not None and threading.current_thread() is not self._reader:
             self._reader.join()
-        self._threads.shutdown(wait=False)
 
     def _read(self, receive: Callable[[bytes], None], lost: Callable[[Exception | None], None]) -> None:
         found: Exception | None = None

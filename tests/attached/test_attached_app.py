@@ -18,11 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from containers.attached.app import App
-from containers.attached.port import Beginning, Made, NotGranted
+from containers.attached.port import Beginning, DrainInterrupted, Made, NotGranted
 from containers.spark.jvm import java
 from containers.spark.scripts.checkpoint import LOCK_AFTER, ScriptCheckpoint
 from sluice.clock import SystemClock
-from sluice.core.drain import Phase
 from sluice.core.ids import JobName, Lineage
 from tests.attached.test_active_queries import Script, nothing, script
 from tests.support.processes import TooSlow, wait_for
@@ -247,7 +246,7 @@ def test_a_drain_that_is_requested_during_a_stop_does_not_hold_the_queries(
     agent.stop(LONG)
     await_held(orders.started[0])
     with time_to_hold_again(orders.started[0]):
-        agent.drain("d-1", Phase.STOPPING, "quick", "slow")
+        agent.drain("d-1")
         wait_for("the message", lambda: "drain d-1" in caplog.text)
     slow.may_end.set()
     try:
@@ -304,15 +303,17 @@ def test_a_checkpoint_whose_planned_flush_fails_is_locked_again(agent: ScriptAge
     orders.feed("one")
     checkpoint = half_flushed(orders)
     checkpoint.mark_emptied("d-1", 0)
-    agent.drain("d-1", Phase.FLUSHING, "counts")
+    agent.drain("d-1", flushing=True)
     agent.grant()
+    pausing = agent.connection.request("pause_queries", "d-1", ["counts"])
     try:
         query = orders.start("counts", fails)
         with pytest.raises(StreamingQueryException, match="the sink is full"):
             query.awaitTermination(60)
         wait_for("the lock", lambda: is_locked(checkpoint))
     finally:
-        agent.drain("d-1", Phase.FAILED)
+        agent.leave("d-1", end=True)
+        assert isinstance(pausing.exception(), DrainInterrupted)
         agent.app.drains.abandon(timedelta(seconds=60))
         agent.app.drains.close()
 
@@ -385,22 +386,19 @@ def test_a_function_of_foreach_batch_whose_batches_get_numbers_again_is_named(
     agent.close()
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
-def test_a_drain_that_follows_another_one_at_once_pauses_the_queries(agent: ScriptAgent, orders: Script, cancelled: bool) -> None:
-    """`cancelled`: the driver is informed that the former drain is over. The agent may have been cut off at that time."""
+@pytest.mark.parametrize("left", [False, True])
+def test_a_drain_that_follows_another_one_at_once_pauses_the_queries(agent: ScriptAgent, orders: Script, left: bool) -> None:
+    """`left`: the driver is informed that the former drain is over. The agent may have been cut off at that time."""
     agent.grant()
     orders.feed("one")
     query = orders.start("counts", nothing)
     query.processAllAvailable()
     try:
-        agent.drain("d-1", Phase.STOPPING, "counts")
-        assert agent.next("step")[0] == "d-1"
-        if cancelled:
-            agent.drain("d-1", Phase.CANCELLED)
-        agent.drain("d-2", Phase.STOPPING, "counts")
-        drain, step = agent.next("step")
-        assert (drain, step.step) == ("d-2", "stopped")
-        agent.drain("d-2", Phase.CANCELLED)
+        assert agent.pause("d-1", "counts").keys() == {"counts"}
+        if left:
+            agent.leave("d-1", end=False)
+        assert agent.pause("d-2", "counts").keys() == {"counts"}
+        agent.leave("d-2", end=False)
         orders.feed("two")
         wait_for("the next batch", lambda: orders.batches("counts", "commits") == ["0", "1"])
     finally:
@@ -417,8 +415,7 @@ def test_the_queries_of_an_observed_script_continue_when_nobody_moves_their_drai
     orders.feed("one")
     query = orders.start("counts", nothing)
     query.processAllAvailable()
-    agent.drain("d-1", Phase.STOPPING, "counts")
-    assert agent.next("step")[1].step == "stopped"
+    agent.pause("d-1", "counts")
     if lost:
         agent.tell("lost", "another one has replaced it")
     else:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
+from typing import Any
 from uuid import uuid4
 
 import pyspark
@@ -16,16 +18,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from containers.attached.app import App
-from containers.attached.port import Made
+from containers.attached.port import DrainInterrupted, Made
+from containers.rpc.codec import OtherProcessFailed
 from containers.spark.jvm import parse_version
 from containers.spark.scripts.checkpoint import ScriptCheckpoint
 from containers.spark.scripts.drain import OLDEST_SPARK
 from examples.harness.topics import Topics
-from sluice.core.drain import Phase
-from sluice.core.ids import Generation, Lineage
+from sluice.core.ids import Generation, Lineage, StageName
 from sluice.streams.log import Record, Writer
 from tests.attached.test_attached_app import ScriptAgent
-from tests.attached.test_script_drain import steps
 from tests.support.processes import wait_for
 
 pytestmark = [
@@ -33,7 +34,7 @@ pytestmark = [
     pytest.mark.skipif(parse_version(pyspark.__version__) < OLDEST_SPARK, reason="one batch is repeated before Spark 4.0"),
 ]
 
-ROWS = 20
+ROWS, COUNTS = 20, StageName("counts")
 
 
 class Restoring(ScriptAgent):
@@ -42,6 +43,13 @@ class Restoring(ScriptAgent):
     def __init__(self, spark: SparkSession, lineage: str, replay: Mapping[int, str]) -> None:
         self.planned: list[int] = []
         super().__init__(spark, prepare=lambda wanted: Made(Lineage(lineage), replay=replay), keep_plan=self._keep)
+
+    def pausing(self, uuid: str) -> Future[Any]:
+        """Begin a drain. Returns when it holds the query."""
+        self.drain(uuid)
+        found = self.connection.request("pause_queries", uuid, [COUNTS])
+        wait_for("the drain to hold the query", lambda: self.app.drains._drain is not None and self.app.drains._drain.held)
+        return found
 
     def _keep(self, stage: str, batch: int) -> str:
         self.planned.append(batch)
@@ -129,7 +137,7 @@ class Counts:
         agent = Restoring(self.spark, self.started[0].id, replay)
         self.agents.append(agent)
         if draining:
-            agent.drain("d-1", Phase.STOPPING, "counts")
+            agent.drain("d-1")
         agent.grant(4)
         return agent, self.start(agent.app.checkpoint("counts"), agent.app)
 
@@ -153,12 +161,11 @@ def counts(spark: SparkSession, kafka_server: str, tmp_path: Path, monkeypatch: 
 
 def drained(counts: Counts, agent: Restoring, query: StreamingQuery) -> None:
     """The drain ends after the last planned batch, and the windows that it closes are written."""
-    stopped = steps(agent, "stopped", {"counts"})["counts"]
+    stopped = agent.pause("d-1", "counts")[COUNTS]
     assert counts.ran == sorted(counts.plans)
     assert (stopped.batch, [*stopped.offsets.values()]) == (max(counts.plans), [ROWS])
-    agent.drain("d-1", Phase.FLUSHING, "counts")
-    flushed = steps(agent, "flushed", {"counts"})["counts"]
-    agent.next("drained")
+    flushed = agent.flush("d-1", "counts").position
+    agent.leave("d-1", end=True)
     assert query.awaitTermination(60)
     assert flushed.batch is not None
     assert (flushed.batch > max(counts.plans), [*flushed.offsets.values()]) == (True, [ROWS])
@@ -179,9 +186,9 @@ def test_a_drain_that_begins_while_planned_batches_are_repeated_waits_for_them(c
     counts.hold = max(counts.plans) if last else min(counts.plans) + 1
     agent, query = counts.restart(min(counts.plans) - 1)
     assert counts.held.wait(60)
-    agent.drain("d-1", Phase.STOPPING, "counts")
-    wait_for("the drain to hold the query", lambda: agent.app.drains._held)
+    pausing = agent.pausing("d-1")
     counts.go_on.set()
+    pausing.result()
     drained(counts, agent, query)
 
 
@@ -192,9 +199,10 @@ def test_a_query_repeats_the_planned_batches_and_continues_if_the_drain_is_cance
     counts.hold = min(counts.plans) + 1
     agent, query = counts.restart(min(counts.plans) - 1, draining=at_start)
     assert counts.held.wait(60)
-    agent.drain("d-1", Phase.STOPPING, "counts")
-    wait_for("the drain to hold the query", lambda: agent.app.drains._held)
-    agent.drain("d-1", Phase.CANCELLED)
+    pausing = agent.pausing("d-1")
+    agent.leave("d-1", end=False)
+    with pytest.raises(DrainInterrupted):
+        pausing.result()
     Event().wait(1)
     counts.go_on.set()
     counts.feed(15)  # ends the window of the last rows
@@ -223,15 +231,18 @@ def test_a_stop_ends_a_query_between_two_repeated_batches_and_the_next_start_rep
 
 
 @pytest.mark.long
-def test_a_drain_does_not_flush_a_query_that_lacks_planned_batches(counts: Counts, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_drain_does_not_flush_a_query_that_lacks_planned_batches(counts: Counts) -> None:
     """It was started in another session, so that its start was not seen."""
     counts.session = counts.spark.newSession()
     counts.hold = min(counts.plans)
     agent, query = counts.restart(min(counts.plans) - 1)
     assert counts.held.wait(60)
-    agent.drain("d-1", Phase.STOPPING, "counts")
+    agent.drain("d-1")
+    pausing = agent.connection.request("pause_queries", "d-1", [COUNTS])
     Event().wait(1)
     counts.go_on.set()
+    with pytest.raises(OtherProcessFailed, match="has not run the batches again that were planned after batch"):
+        pausing.result()
+    agent.leave("d-1", end=True)
     assert query.awaitTermination(60)
-    wait_for("the message", lambda: "has not run the batches again that were planned after batch" in caplog.text)
     assert counts.ran == [counts.hold]

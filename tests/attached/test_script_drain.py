@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -20,14 +20,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from containers.attached.app import App
 from containers.attached.checkpoints.adoption import adopt_checkpoint
-from containers.attached.port import Step
 from containers.spark.jvm import parse_version
 from containers.spark.scripts.active_queries import NAMED_SOURCES, OFFSET_LOG_VERSION, ActiveQueries
 from containers.spark.scripts.checkpoint import LOCK_AFTER, ScriptCheckpoint, url_of
 from containers.spark.scripts.drain import OLDEST_SPARK, undrainable
 from examples.harness.topics import Topics
-from sluice.core.drain import Phase
-from sluice.core.ids import Generation, Lineage
+from sluice.core.ids import Generation, Lineage, StageName
 from sluice.streams.log import Record, Writer
 from tests.attached.test_attached_app import ScriptAgent
 from tests.support.processes import wait_for
@@ -148,34 +146,23 @@ def next_start(spark: SparkSession) -> Iterator[Callable[[], ScriptAgent]]:
     end(made[-1])
 
 
-def steps(agent: ScriptAgent, step: str, stages: set[str]) -> Mapping[str, Step]:
-    """The reports of this step, by stage, as soon as these stages have reported it."""
-    found: dict[str, Step] = {}
-    while found.keys() != stages:
-        _, taken = agent.next("step")
-        if taken.step == step:
-            found[taken.stage] = taken
-    return found
-
-
 def test_a_drain_closes_the_windows_of_each_query_after_those_that_write_its_input(agent: ScriptAgent, chain: Chain) -> None:
     agent.grant()
     chain.feed(range(25))
     tens, minutes = chain.tens(), chain.minutes()
     tens.processAllAvailable()
     assert chain.output("minutes") == []
-    agent.drain("d-1", Phase.STOPPING, "tens", "minutes")
-    stopped = steps(agent, "stopped", {"tens", "minutes"})
-    assert sum(stopped["tens"].offsets.values()) == 25
+    stopped = agent.pause("d-1", "tens", "minutes")
+    assert sum(stopped[StageName("tens")].offsets.values()) == 25
     chain.feed(range(25, 30))  # not read any more
-    agent.drain("d-1", Phase.FLUSHING, "tens", "minutes")
-    flushed = steps(agent, "flushed", {"tens", "minutes"})
-    agent.next("drained")
+    assert agent.connection.call("feeders") == {"tens": (), "minutes": ("tens",)}
+    flushed = {"tens": agent.flush("d-1", "tens"), "minutes": agent.flush("d-1", "minutes", "tens")}
+    agent.leave("d-1", end=True)
     assert tens.awaitTermination(60)
     assert minutes.awaitTermination(60)
     assert (chain.output("tens"), chain.output("minutes")) == ([5, 10, 10], [25])
     assert [each.rows_left for each in flushed.values()] == [0, 0]
-    assert flushed["tens"].offsets == stopped["tens"].offsets
+    assert flushed["tens"].position.offsets == stopped[StageName("tens")].offsets
 
     again = chain.tens()
     with pytest.raises(StreamingQueryException, match="drain d-1 has written out its state"):
@@ -196,14 +183,14 @@ def test_a_query_reads_what_its_feeder_has_flushed_behind_a_transaction_of_anoth
     other.begin_transaction()
     other.produce(chain.topic("tens"), b'{"at": "2024-01-01T00:00:00", "orders": 1000}')
     other.flush(30)
-    agent.drain("d-1", Phase.STOPPING, "tens", "minutes")
-    steps(agent, "stopped", {"tens", "minutes"})
-    agent.drain("d-1", Phase.FLUSHING, "tens", "minutes")
-    steps(agent, "flushed", {"tens"})
-    steps(agent, "flushing", {"minutes"})
-    assert not minutes.awaitTermination(3)
+    agent.pause("d-1", "tens", "minutes")
+    agent.flush("d-1", "tens")
+    flushing = agent.connection.request("flush", "d-1", StageName("minutes"), [StageName("tens")])
+    with pytest.raises(TimeoutError):
+        flushing.result(3)
     other.abort_transaction(30)
-    steps(agent, "flushed", {"minutes"})
+    flushing.result()
+    agent.leave("d-1", end=True)
     assert minutes.awaitTermination(60)
     assert (chain.output("tens"), chain.output("minutes")) == ([5, 10, 10], [25])
 
@@ -224,16 +211,15 @@ def test_a_query_reads_what_its_feeder_flushes_with_a_kafka_writer_that_has_writ
         query.stop()
     assert (chain.output("tens"), chain.output("minutes")) == ([10], [])
 
-    second, needed = next_start(), ["tens", "minutes"]
+    second = next_start()
     if continued:
-        second.drain("d-1", Phase.FLUSHING, *needed)
+        second.drain("d-1", flushing=True)
     second.grant(4)
     tens, minutes = chain.tens_once(second.app), chain.minutes()
-    if not continued:
-        second.drain("d-1", Phase.STOPPING, *needed)
-        steps(second, "stopped", set(needed))
-        second.drain("d-1", Phase.FLUSHING, *needed)
-    steps(second, "flushed", set(needed))
+    second.pause("d-1", "tens", "minutes")
+    second.flush("d-1", "tens")
+    second.flush("d-1", "minutes", "tens")
+    second.leave("d-1", end=True)
     assert tens.awaitTermination(60)
     assert minutes.awaitTermination(60)
     assert (chain.output("tens"), chain.output("minutes")) == ([5, 10, 10], [25])
@@ -279,14 +265,14 @@ def test_sources_of_one_topic_end_at_the_same_offset_and_a_source_of_two_topics_
     chain.started.append(both)
     wait_for("a batch of both sources", lambda: both.lastProgress is not None)
 
-    agent.drain("d-1", Phase.STOPPING, "tens", "both")
-    stopped = steps(agent, "stopped", {"tens", "both"})
-    agent.drain("d-1", Phase.FLUSHING, "tens", "both")
-    flushed = steps(agent, "flushed", {"tens", "both"})
+    stopped = agent.pause("d-1", "tens", "both")[StageName("both")]
+    agent.flush("d-1", "tens")
+    flushed = agent.flush("d-1", "both", "tens").position
+    agent.leave("d-1", end=True)
     assert both.awaitTermination(60)
-    assert sum(offset for ssp, offset in stopped["both"].offsets.items() if ssp.stream == chain.topic("orders")) < 600
-    ends = {ssp.stream: 0 for ssp in flushed["both"].offsets}
-    for ssp, offset in flushed["both"].offsets.items():
+    assert sum(offset for ssp, offset in stopped.offsets.items() if ssp.stream == chain.topic("orders")) < 600
+    ends = {ssp.stream: 0 for ssp in flushed.offsets}
+    for ssp, offset in flushed.offsets.items():
         ends[ssp.stream] += offset
     assert ends == {chain.topic("orders"): 600, chain.topic("tens"): chain.topics.latest(chain.topic("tens"))[0]}
     entries = ScriptCheckpoint(chain.spark, str(chain.root / "both"))
@@ -338,10 +324,9 @@ def test_a_cancelled_drain_lets_the_queries_continue(agent: ScriptAgent, chain: 
     chain.feed(range(12))
     tens = chain.tens()
     tens.processAllAvailable()
-    agent.drain("d-1", Phase.STOPPING, "tens")
-    steps(agent, "stopped", {"tens"})
+    agent.pause("d-1", "tens")
     late = chain.minutes()  # starts during the drain, and waits
-    agent.drain("d-1", Phase.CANCELLED)
+    agent.leave("d-1", end=False)
     chain.feed(range(100, 112))
     tens.processAllAvailable()
     late.processAllAvailable()
@@ -354,8 +339,7 @@ def test_an_interrupted_flush_continues_when_the_script_starts_again(agent: Scri
     chain.feed(range(12))
     tens = chain.tens()
     tens.processAllAvailable()
-    agent.drain("d-1", Phase.STOPPING, "tens")
-    batch = steps(agent, "stopped", {"tens"})["tens"].batch
+    batch = agent.pause("d-1", "tens")[StageName("tens")].batch
     assert batch is not None
     # The driver ends after it has locked the checkpoint and planned the flush.
     checkpoint = ScriptCheckpoint(spark, str(chain.root / "tens"))
@@ -369,15 +353,16 @@ def test_an_interrupted_flush_continues_when_the_script_starts_again(agent: Scri
     assert chain.output("tens") == []
 
     second = ScriptAgent(spark)
-    second.drain("d-1", Phase.FLUSHING, "tens")
+    second.drain("d-1", flushing=True)
     second.grant(4)
     chain.feed(range(12, 20))
     again = chain.tens()
-    flushed = steps(second, "flushed", {"tens"})
-    second.next("drained")
+    second.pause("d-1", "tens")
+    flushed = second.flush("d-1", "tens").position
+    second.leave("d-1", end=True)
     assert again.awaitTermination(60)
     assert chain.output("tens") == [2, 10]
-    assert sum(flushed["tens"].offsets.values()) == 12
+    assert sum(flushed.offsets.values()) == 12
     assert checkpoint.numbers("offsets")[-1] >= LOCK_AFTER
     second.app.drains.close()
     second.app.close()

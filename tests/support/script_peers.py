@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from containers.attached.port import Beginning, DrainOfScript, Grant, Made, NotGranted, agent_methods, driver_methods
+from containers.attached.port import Beginning, DrainOfScript, Flushed, Grant, Made, NotGranted, agent_methods, driver_methods
+from containers.engine import Position
 from containers.rpc.connection import Connection, Interface
 from containers.rpc.socket_link import SocketLink
-from sluice.core.drain import Phase
 from sluice.core.ids import Generation, JobName, RunId, StageName
 
 LONG = 600
@@ -68,8 +68,21 @@ class AgentPeer(Peer):
         self._grant = Grant(RunId("run-1"), Generation(generation))
         self._granted.set()
 
-    def drain(self, uuid: str, phase: Phase, *needed: str) -> None:
-        self.tell("drain", DrainOfScript(uuid, phase, [StageName(each) for each in needed]))
+    def drain(self, uuid: str, *, flushing: bool = False) -> None:
+        self.tell("drain", DrainOfScript(uuid, flushing))
+
+    def pause(self, uuid: str, *needed: str) -> Mapping[StageName, Position]:
+        """Begin a drain, and return where the queries are when they are paused."""
+        self.drain(uuid)
+        found: Mapping[StageName, Position] = self.connection.call("pause_queries", uuid, [StageName(each) for each in needed])
+        return found
+
+    def flush(self, uuid: str, stage: str, *feeders: str) -> Flushed:
+        found: Flushed = self.connection.call("flush", uuid, StageName(stage), [StageName(each) for each in feeders])
+        return found
+
+    def leave(self, uuid: str, *, end: bool) -> None:
+        self.connection.call("leave", uuid, end)
 
     def close(self) -> None:
         self._granted.set()
@@ -79,8 +92,8 @@ class AgentPeer(Peer):
 class DriverPeer(Peer):
     """Plays the driver."""
 
-    def __init__(self, connected: socket.socket) -> None:
-        super().__init__(connected, agent_methods(), driver_methods(), {})
+    def __init__(self, connected: socket.socket, **answers: Callable[..., Any]) -> None:
+        super().__init__(connected, agent_methods(), driver_methods(), answers)
 
     def attach(self, job: str) -> Grant:
         grant: Grant = self.connection.call("attach", JobName(job))

@@ -16,6 +16,7 @@ from itertools import count
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
+from containers.engine import Position
 from containers.spark.flush import Flusher
 from containers.spark.gate import PausedQuery
 from containers.spark.jvm import READ_LIMIT, java, version
@@ -98,14 +99,6 @@ def feeders(
         name: frozenset(other for other in queries if other != name and any(map(query.reads, writes.get(other, ()))))
         for name, query in queries.items()
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """The last committed batch of a query, None for none, and the next offsets."""
-
-    batch: int | None
-    offsets: Mapping[Ssp, int]
 
 
 @dataclass(frozen=True, slots=True)

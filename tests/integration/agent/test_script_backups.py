@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 from collections.abc import AsyncIterator, Callable
+from concurrent import futures
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,11 +19,13 @@ from typing import Any
 import httpx
 import pytest
 
+from containers.agent.lifecycle import ContainerLifecycle
 from containers.attached.checkpoints.backups import ScriptBackups
 from containers.attached.claim import Claim, attached_request, stop_requested
-from containers.attached.drain_link import DrainLink, last_drain_of
 from containers.attached.driver_link import DriverLink
-from containers.attached.port import Made, Step, Wanted
+from containers.attached.port import Flushed, Made, Wanted
+from containers.attached.script_drains import ScriptDrains, last_drain_of
+from containers.engine import Position
 from containers.errors import StateNotLocal
 from containers.state.checkpoint import DRAIN_MARKER, inspect
 from coordinator.snapshots.audit import Audits
@@ -338,8 +341,8 @@ async def wholly_verified(there: Place) -> None:
 async def following_notices(machine: Machine, backups: ScriptBackups | DriverLink) -> AsyncIterator[None]:
     """Pass the notices of the run on, as an agent does."""
 
-    async def no_drain(uuid: str) -> None:
-        raise AssertionError(uuid)
+    def no_drain(notice: wire_drains.DrainNotice) -> None:
+        raise AssertionError(notice)
 
     following = asyncio.create_task(stop_requested(machine.client, machine.claim.run, no_drain, backups.adopt_stores, backups.repair))
     try:
@@ -402,7 +405,7 @@ async def test_an_agent_repairs_the_checkpoints_that_its_driver_has_asked_for(
     monkeypatch.setenv("SLUICE_COMMIT_INTERVAL_SECONDS", "0.1")
     async with script(there, tmp_path / "one", "c1") as machine:
         link = DriverLink(JOB, machine.client)
-        await link.granted(machine.claim)
+        link.granted(machine.claim)
         link.repair([{"task": ATTACHED_TASK, "stage": COUNTS, "blobStore": "local"}])  # the driver has not asked yet
         ours, theirs = socket.socketpair()
         link.connect(theirs)
@@ -559,13 +562,12 @@ async def test_a_checkpoint_that_a_drain_flushes_is_not_backed_up(there: Place, 
 class Drain:
     """A drain of a script with the query `counts`, whose driver is this test."""
 
-    link: DrainLink
     client: OperatorClient
     uuid: str
-
-    def take(self, step: str, batch: int) -> None:
-        """Report a step, as the driver does."""
-        self.link.take(self.uuid, Step(COUNTS, step, batch))
+    stopped: asyncio.Future[Position]
+    flushed: asyncio.Future[Flushed]
+    may_leave: asyncio.Event
+    left: asyncio.Event
 
     async def until(self, phase: Phase) -> None:
         for _ in range(1_000):
@@ -575,21 +577,58 @@ class Drain:
         raise AssertionError(f"the drain is not {phase}")
 
 
+@dataclass
+class Queries:
+    """A `Connection` to a driver with this query. It is where the futures say, as soon as they have a result."""
+
+    drain: Drain
+
+    def tell(self, method: str, *values: object) -> None: ...
+
+    def request(self, method: str, *values: object) -> futures.Future[Any]:
+        return asyncio.run_coroutine_threadsafe(self._answer(method), asyncio.get_running_loop())
+
+    async def _answer(self, method: str) -> Any:
+        match method:
+            case "pause_queries":
+                return {COUNTS: await self.drain.stopped}
+            case "feeders":
+                return {COUNTS: ()}
+            case "flush":
+                return await asyncio.shield(self.drain.flushed)
+            case "leave":
+                await self.drain.may_leave.wait()
+                self.drain.left.set()
+        return None
+
+
 @asynccontextmanager
 async def draining(there: Place, machine: Machine) -> AsyncIterator[Drain]:
     run = machine.claim.run
     query = wire_agents.QueryBody(stage=COUNTS, checkpoint=machine.directory.as_uri(), query_id=str(machine.made.lineage))
     body = wire_agents.QueriesRequest(generation=machine.claim.generation, queries=(query,))
     await machine.client.report_queries(run, ATTACHED_TASK, body)
-    operator = OperatorClient("http://c", there.app)
+    operator, loop = OperatorClient("http://c", there.app), asyncio.get_running_loop()
     uuid = (await operator.request_drain(wire_drains.DrainRequest(run_id=run))).uuid
-    link = DrainLink(machine.client, run, machine.claim.generation, lambda drain: None, machine.backups.durable)
-    await link.begin(uuid)
-    reporting = asyncio.create_task(link.run())
+    lifecycle = ContainerLifecycle(LoopClock(), SOON, lambda reason: None)
+    drains = ScriptDrains(machine.client, run, machine.claim.generation, lifecycle, machine.backups.durable)
+    drain = Drain(operator, uuid, loop.create_future(), loop.create_future(), asyncio.Event(), asyncio.Event())
+    drain.may_leave.set()
+    driver: Any = Queries(drain)
+    drains.attached(driver)
+
+    async def no_stores() -> None: ...
+
+    works = [
+        asyncio.create_task(drains.run()),
+        asyncio.create_task(stop_requested(machine.client, run, drains.advance, no_stores, lambda lost: None)),
+    ]
     try:
-        yield Drain(link, operator, uuid)
+        yield drain
     finally:
-        reporting.cancel()
+        for each in works:
+            each.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
         await operator.close()
 
 
@@ -608,15 +647,15 @@ async def test_after_a_drain_that_has_failed_in_its_flush_a_query_continues_at_t
         made = await first.checkpoint()
         first.runs(0, 1, 2)
         async with draining(there, first) as drain:
-            drain.take("stopped", 2)
+            drain.stopped.set_result(Position(2, {}))
             await drain.until(Phase.FLUSHING)
-            drain.take("flushing", 2)
             (first.directory / DRAIN_MARKER).write_text(json.dumps({"uuid": drain.uuid, "batch": 2}))
             first.plans(3)
             assert await first.backups.keep_plan(COUNTS, 3) == ""
             first.commits(3)
             if flushed:
-                drain.take("flushed", 3)
+                drain.may_leave.clear()
+                drain.flushed.set_result(Flushed(Position(3, {})))
                 await drain.until(Phase.COMMITTING)
             await drain.client.stop_run(first.claim.run, "the flush hangs")
             await drain.until(Phase.FAILED)
@@ -634,15 +673,14 @@ async def test_after_a_drain_that_has_failed_in_its_flush_a_query_continues_at_t
 async def drained(there: Place, machine: Machine, batch: int) -> None:
     """Flush the query in a batch after the last one, and end the run."""
     async with draining(there, machine) as drain:
-        drain.take("stopped", batch)
+        drain.stopped.set_result(Position(batch, {}))
         await drain.until(Phase.FLUSHING)
         (machine.directory / DRAIN_MARKER).write_text(json.dumps({"uuid": drain.uuid, "batch": batch}))
         machine.runs(batch + 1)
         (machine.directory / f"offsets/{batch + 1 + 1_000_000}").write_text("the lock\n")
-        drain.take("flushed", batch + 1)
-        await drain.until(Phase.COMMITTING)
-        drain.link.driver_ended()
+        drain.flushed.set_result(Flushed(Position(batch + 1, {})))
         await drain.until(Phase.DRAINED)
+        assert drain.left.is_set()
 
 
 @pytest.mark.parametrize("backed_up", [False, True])
@@ -681,7 +719,7 @@ async def test_a_drain_waits_until_the_last_batch_is_backed_up(there: Place, tmp
         machine.runs(1)
         stores[0].plan = every("put", Fault.FAIL)
         async with draining(there, machine) as drain:
-            drain.take("stopped", 1)
+            drain.stopped.set_result(Position(1, {}))
             await asyncio.sleep(0.3)
             assert (await drain.client.drain(drain.uuid)).phase is Phase.STOPPING
             stores[0].plan = healthy

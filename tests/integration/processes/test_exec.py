@@ -285,22 +285,22 @@ import socket
 import subprocess
 import time
 
-from containers.attached.port import SOCKET, Step
-from sluice.core.drain import Phase
+from containers.attached.port import SOCKET, Flushed
+from containers.engine import Position
 from tests.support.script_peers import DriverPeer
 
 connected = socket.socket(socket.AF_UNIX)
 connected.connect("\\0" + os.environ[SOCKET])
-agent = DriverPeer(connected)
+at = Position(4, {})
+answers = {"pause_queries": lambda drain, needed: {"counts": at}, "feeders": dict, "flush": lambda *_: Flushed(at)}
+agent = DriverPeer(connected, **answers)
 agent.attach(os.environ["SLUICE_JOB"])
 print("attached.", flush=True)
 """
 
 DRAINED = """
 agent.queries({"stage": "counts", "checkpoint": "s3a://states/counts", "queryId": "1"})
-while (drain := agent.next("drain")).phase is not Phase.COMMITTING:
-    agent.tell("step", drain.uuid, Step("counts", {Phase.STOPPING: "stopped", Phase.FLUSHING: "flushed"}[drain.phase], 4))
-agent.tell("drained")
+agent.next("leave")
 time.sleep(4)  # some heartbeats: the lease ends
 subprocess.Popen(["sh", "-c", "sleep 2; echo the JVM has ended."])
 """

@@ -12,6 +12,7 @@ from sluice.client.agents import AgentClient
 from sluice.core.errors import CoordinatorUnreachable
 from sluice.core.ids import ExecutionContainerId, JobName, RunId
 from sluice.wire import body as wire_body
+from sluice.wire.drains import DrainNotice
 from tests.support.fakes import FakeClock
 
 
@@ -28,24 +29,24 @@ class Coordinator(AgentClient):
         found = []
         for kind, uuid in self._polls.pop(0):
             self._seq += 1
-            notice = {"seq": self._seq, "kind": kind, "at": datetime(2026, 3, 1, tzinfo=UTC), "detail": {"uuid": uuid}}
+            notice = {"seq": self._seq, "kind": kind, "at": datetime(2026, 3, 1, tzinfo=UTC), "detail": {"uuid": uuid, "phase": "STOPPING"}}
             found.append(wire_body.Notice.model_validate(notice))
         return found
 
 
 async def test_each_drain_is_passed_on_also_one_that_was_cancelled_when_the_next_one_was_requested() -> None:
-    """The supervisor was cut off meanwhile, so that it gets the notices in one poll."""
+    """The agent was cut off meanwhile, so that it gets the notices in one poll."""
     coordinator = Coordinator([("DRAIN", "d-1")], [("DRAIN", "d-1"), ("DRAIN", "d-2"), ("DRAIN", "d-2")], [("STOP", "")])
     drains, stores, lost = list[str](), list[str](), list[object]()
 
-    async def on_drain(uuid: str) -> None:
-        drains.append(uuid)
+    def on_drain(notice: DrainNotice) -> None:
+        drains.append(notice.uuid)
 
     async def on_stores() -> None:
         stores.append("new")
 
     await stop_requested(coordinator, RunId("run-1"), on_drain, on_stores, lost.append)
-    assert (drains, stores, lost) == (["d-1", "d-1", "d-2"], [], [])
+    assert (drains, stores, lost) == (["d-1", "d-1", "d-2", "d-2"], [], [])
     await coordinator.close()
 
 

@@ -49,7 +49,7 @@ async def linked(coordinator: AgentClient | None = None) -> AsyncIterator[tuple[
     client = coordinator or Owners()
     claim = Claim(RunId("run-1"), Epoch(1), Generation(3), asyncio.create_task(asyncio.sleep(3600)))  # type: ignore[arg-type]
     link = DriverLink(JobName("orders"), client)
-    await link.granted(claim)
+    link.granted(claim)
     ours, theirs = socket.socketpair()
     link.connect(theirs)
     driver = DriverPeer(ours)

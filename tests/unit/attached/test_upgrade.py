@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from containers.attached.claim import COMMAND, REFUSED, command_digest
-from containers.attached.drain_link import CHECKPOINTS
+from containers.attached.script_drains import CHECKPOINTS
 from containers.attached.upgrade import config_for, plan_lines, rollback_config
 from sluice.core.ids import RunId
 from sluice.wire import drains as wire_drains
