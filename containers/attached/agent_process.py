@@ -18,7 +18,7 @@ from datetime import timedelta
 
 from containers.attached.claim import Claim, Claims, Request, describe_end, has_drained, is_lost, stop_requested
 from containers.attached.driver_link import DriverLink, refuse
-from containers.attached.drivers import AttachedScript, Command, NotStarted, Outcome, ScriptDriver
+from containers.attached.drivers import AttachedScript, Command, NotStarted, Outcome
 from containers.supervision.driver_processes import DriverProcesses
 from containers.supervision.exit_report import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, report_exit
 from containers.supervision.processes import ProcessId
@@ -37,7 +37,7 @@ AFTER_QUERIES = timedelta(seconds=10)
 class ScriptAgent:
     """One driver. `stop_timeout`: how long its queries may take to stop, and then the script to end."""
 
-    def __init__(self, request: Request, driver: ScriptDriver, url: str, clock: Clock, stop_timeout: timedelta) -> None:
+    def __init__(self, request: Request, driver: Command | AttachedScript, url: str, clock: Clock, stop_timeout: timedelta) -> None:
         self._request = request
         self._driver = driver
         self._url = url

@@ -1,4 +1,6 @@
-"""The driver of a script, as its agent sees it: a command that the agent starts, or a script that has started the agent.
+"""The driver of a script, as its agent sees it: a `Command` that the agent starts, or an `AttachedScript` that has started the agent. Both
+have the same methods, and are used on the agent's loop. `what` they are is for messages. `observed`: the driver is never ended.
+`leftovers`: how long other processes of it may outlive it: Python waits for threads, and a JVM ends a moment after its Python.
 
 The command keeps the session, the process group and the standard input of the agent, so that a terminal treats both as one. A signal from
 the terminal reaches the command directly; a signal from a process is passed on. The lease is not renewed while the driver is stopped
@@ -19,7 +21,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
 
 from containers.attached.driver_link import DriverLink
 from containers.attached.port import SOCKET
@@ -63,46 +64,6 @@ def not_started(error: OSError) -> int:
     return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
-class ScriptDriver(Protocol):
-    """Used on the agent's loop. `what` it is, for messages. `observed`: it is never ended. `leftovers`: how long other processes of it may
-    outlive it: Python waits for threads, and a JVM ends a moment after its Python."""
-
-    @property
-    def what(self) -> str: ...
-
-    @property
-    def observed(self) -> bool: ...
-
-    @property
-    def leftovers(self) -> timedelta: ...
-
-    @property
-    def runs(self) -> bool:
-        """Whether its process runs."""
-
-    def open(self, link: DriverLink, found: DriverProcesses, on_sigterm: Callable[[], bool]) -> None:
-        """Make the driver known to the link and to its processes. `on_sigterm` is called when the driver is to get a SIGTERM, and returns
-        whether it is kept back."""
-
-    async def given_up(self) -> None:
-        """Wait until the driver has ended, or is to end, although it was not started."""
-
-    def not_granted(self) -> Outcome:
-        """The outcome after `given_up`."""
-
-    async def start(self, environment: Mapping[str, str]) -> None:
-        """The job may be run. Raises NotStarted."""
-
-    async def ended(self) -> None:
-        """Wait for its end."""
-
-    async def outcome(self, error: str | None) -> Outcome:
-        """How it has ended. `error`: what the script has reported, see `DriverLink.error`."""
-
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal to its process, if that runs."""
-
-
 class AttachedScript:
     """A script that has called `sluice.attach`. `found`: its Python and its JVM, which need not descend from one another. When the lease is
     lost, they and their descendants are ended, and nothing else, such as the shell that started them."""
@@ -122,14 +83,17 @@ class AttachedScript:
         return runs(self._found[0])
 
     def open(self, link: DriverLink, found: DriverProcesses, on_sigterm: Callable[[], bool]) -> None:
+        """Make the driver known to the link and to its processes."""
         self._link = link
         found.has(self._found)
         link.connect(self._connected)
 
     async def given_up(self) -> None:
+        """Wait until it has ended, although it may not run yet."""
         await self.ended()
 
     def not_granted(self) -> Outcome:
+        """Its outcome then."""
         return Outcome(EXIT_OK, "the script ended before it had the lease")
 
     async def start(self, environment: Mapping[str, str]) -> None:
@@ -145,7 +109,7 @@ class AttachedScript:
             ended.cancel()
 
     async def outcome(self, error: str | None) -> Outcome:
-        """The script is not a child of this process, so its own exit code is not known."""
+        """How it has ended. It is not a child of this process, so its own exit code is not known. `error`: see `DriverLink.error`."""
         if error is None:
             return Outcome(EXIT_FAILED, "the driver was killed, or ended by os._exit")
         return Outcome(EXIT_FAILED, error) if error else Outcome(EXIT_OK, "the script ended")
@@ -181,7 +145,8 @@ class Command:
         return self._process is not None and self._process.returncode is None
 
     def open(self, link: DriverLink, found: DriverProcesses, on_sigterm: Callable[[], bool]) -> None:
-        """Raises ClientError where processes that lose their parent cannot be ended."""
+        """Make the driver known to the link and to its processes. `on_sigterm` is called when a SIGTERM arrives for the command. It returns
+        whether the signal is kept back. Raises ClientError where processes that lose their parent cannot be ended."""
         if not processes.become_subreaper():
             raise ClientError("sluice exec needs Linux with /proc, to end a driver that has lost its lease")
         self._processes, self._on_sigterm = found, on_sigterm
@@ -194,6 +159,7 @@ class Command:
         return f"sluice-{self._container}"
 
     async def given_up(self) -> None:
+        """Wait for a signal."""
         await self._signalled.wait()
 
     def not_granted(self) -> Outcome:
@@ -201,6 +167,7 @@ class Command:
         return Outcome(128 + number, f"{signal_name(number)} before the command was started")
 
     async def start(self, environment: Mapping[str, str]) -> None:
+        """Raises NotStarted."""
         read_fd, errors = (None, None) if sys.stderr.isatty() else os.pipe()
         try:
             self._process = await asyncio.create_subprocess_exec(

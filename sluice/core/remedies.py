@@ -155,6 +155,7 @@ REMEDIES: Mapping[str, str] = {
     "PlanNotKept": "Make the blob store reachable that the message names, and start the script again.",
     "DrainUnfinished": "Give the query another name, and set `startingOffsets`; see [attaching](../attach.md#drain).",
     "BadPartition": "Write to partitions that the topic has, or leave the column `partition` out.",
+    "DrainInterrupted": "Start the script again: the drain then continues.",
     "NotGranted": "End the process that runs the job, or use another name for this job.",
     "ClusterDeployMode": "Start spark-submit with `--deploy-mode client`.",
     "JarsNotFound": "Name a Maven mirror that has them: `SLUICE_IVY_SETTINGS`.",
