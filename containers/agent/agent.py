@@ -21,6 +21,7 @@ from containers.agent.heartbeat import GatedHeartbeats, LeaseExpired, LeaseKeepe
 from containers.agent.lifecycle import RETRY, ContainerLifecycle, ExitReason, exit_code_of
 from containers.agent.metrics import ContainerCollector, Meter, backup_metrics, disk_metrics, jvm_metrics, process_metrics
 from containers.agent.metrics_server import MetricsServer, serve_metrics
+from containers.agent.notices import notices
 from containers.agent.progress import ProgressReporter
 from containers.agent.queries import Queries
 from containers.agent.slot import Slot
@@ -61,9 +62,6 @@ log = logging.getLogger(__name__)
 
 SERVE_METRICS_WITHIN = timedelta(seconds=10)
 """How long the start of the metrics server may take: it looks up the machine's name."""
-
-LONG_POLL = timedelta(seconds=20)
-"""The longest duration of a poll for notices."""
 
 
 def _ignore(_: str) -> None:
@@ -325,21 +323,8 @@ class Agent:
                 self._lifecycle.exit(ExitReason(EXIT_OK, f"the run has ended: {state}"))
 
     async def _follow_notices(self) -> None:
-        """Handle all notices of the run, including those from before the registration, which may contain a stop."""
-        seq = 0
-        while True:
-            sent = self._clock.elapsed()
-            try:
-                notices = await self._coordinator.notices(self._settings.run, seq, LONG_POLL)
-            except (Unavailable, Refused) as error:
-                log.debug("no notices: %s", error)
-                await asyncio.sleep(RETRY.total_seconds())
-                continue
-            for notice in notices:
-                seq = notice.seq
-                await self._on_notice(notice)
-            if not notices and self._clock.elapsed() - sent < RETRY.total_seconds():  # a coordinator that shuts down answers polls early
-                await asyncio.sleep(RETRY.total_seconds())
+        async for notice in notices(self._coordinator, self._settings.run, self._clock):
+            await self._on_notice(notice)
 
     async def _on_notice(self, notice: wire_body.Notice) -> None:
         match notice.kind:

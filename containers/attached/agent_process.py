@@ -183,7 +183,8 @@ class ScriptAgent:
     # --- stopping --------------------------------------------------------------------------------------------------
 
     async def _follow_notices(self, claim: Claim) -> None:
-        await stop_requested(self._coordinator, claim.run, self._link.drain, self._link.adopt_stores, self._link.repair)
+        link = self._link
+        await stop_requested(self._coordinator, claim.run, self._clock, link.drain, link.adopt_stores, link.repair)
         if self._link.connected:
             log.info("the job is being stopped: the queries end between two batches")
             await self._stop_queries(self._stop_timeout)

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from containers.attached import agent_socket
 from containers.attached.agent_process import command
 from containers.attached.attachable import check_deploy_mode, is_observed
 from containers.attached.batch_context import BatchContext, running_batch, runs_batch
@@ -32,7 +33,6 @@ from containers.attached.claim import Request
 from containers.attached.driver_drains import DriverDrains
 from containers.attached.kafka_columns import CannotWrite
 from containers.attached.port import (
-    SOCKET,
     UNPROTECTED,
     Beginning,
     Grant,
@@ -145,14 +145,12 @@ def _attach(spark: SparkSession, job: JobName, url: str, wait: bool, replace: bo
     jvm = processes.process(process_of_jvm(spark))
     drivers = tuple(each.id for each in (python, jvm) if each is not None)
     app = App(spark, job, drivers, SystemClock(), stop_timeout)
-    name = os.environ.get(SOCKET)
-    if name:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.connect(f"\0{name}")
-        except OSError as error:
-            raise NotGranted(f"the agent of this command cannot be reached: {error.strerror}") from error
-        app.start(connection, ends_script=True)
+    try:
+        connected = agent_socket.connect(os.environ)
+    except OSError as error:
+        raise NotGranted(f"the agent of this command cannot be reached: {error.strerror}") from error
+    if connected is not None:
+        app.start(connected, ends_script=True)
     elif os.environ.get(UNPROTECTED):
         log.warning("NO LEASE: another copy of %s may run elsewhere", job)
         app.start(None, ends_script=False)

@@ -21,6 +21,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from containers.agent.heartbeat import GatedHeartbeats, LeaseExpired, LeaseKeeper, Replaced, RunEnded
+from containers.agent.notices import notices
 from containers.attached.script_drains import commit
 from sluice.client import Refused
 from sluice.client.agents import AgentClient
@@ -52,7 +53,6 @@ log = logging.getLogger("sluice")
 SLOT = ProcessorId("0")
 RETRY = timedelta(seconds=2)
 ACQUIRE_WAIT = timedelta(seconds=20)
-LONG_POLL = timedelta(seconds=20)
 
 
 COMMAND, REFUSED = "attached.command", "attached.refused-command"
@@ -235,35 +235,23 @@ class Claims:
 async def stop_requested(
     coordinator: AgentClient,
     run: RunId,
+    clock: Clock,
     on_drain: Callable[[wire_drains.DrainNotice], None],
     on_stores: Callable[[], Awaitable[None]],
     on_lost: Callable[[object], None],
 ) -> None:
-    """Wait until the run is asked to stop, or has ended. `on_drain` is called when a drain has changed, `on_stores`
-    when the run has other blob stores, `on_lost` with the stages and blob stores that have lost blobs of
-    snapshots."""
-    seq = 0
-    while True:
-        try:
-            found = await coordinator.notices(run, seq, LONG_POLL)
-        except (Unavailable, Refused) as error:
-            log.debug("no notices: %s", error)
-            await asyncio.sleep(1)
-            continue
-        for each in found:
-            if each.kind == "DRAIN":
-                _pass_on(each, on_drain)
-        backup = [each.detail for each in found if each.kind == "BACKUP"]
-        if any("lost" not in detail for detail in backup):
-            await on_stores()
-        for detail in backup:
-            if "lost" in detail:
-                on_lost(detail["lost"])
-        if any(each.kind in ("STOP", "ENDED") for each in found):
-            return
-        seq = max([seq, *(each.seq for each in found)])
-        if not found:
-            await asyncio.sleep(0.2)  # a coordinator that shuts down answers polls early
+    """Wait until the run is asked to stop, or has ended. `on_drain` is called when a drain has changed, `on_stores` when the run has other
+    blob stores, `on_lost` with the stages and blob stores that have lost blobs of snapshots."""
+    async for notice in notices(coordinator, run, clock):
+        match notice.kind:
+            case "STOP" | "ENDED":
+                return
+            case "DRAIN":
+                _pass_on(notice, on_drain)
+            case "BACKUP" if "lost" in notice.detail:
+                on_lost(notice.detail["lost"])
+            case "BACKUP":
+                await on_stores()
 
 
 def _pass_on(notice: wire_body.Notice, on_drain: Callable[[wire_drains.DrainNotice], None]) -> None:

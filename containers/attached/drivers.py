@@ -22,8 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
+from containers.attached.agent_socket import SOCKET, own_name
 from containers.attached.driver_link import DriverLink
-from containers.attached.port import SOCKET
 from containers.errors import signal_name
 from containers.supervision import processes
 from containers.supervision.driver_processes import DriverProcesses, runs
@@ -152,11 +152,7 @@ class Command:
         self._processes, self._on_sigterm = found, on_sigterm
         self._unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         threading.Thread(target=self._wait_for_signals, args=(asyncio.get_running_loop(),), name="signals", daemon=True).start()
-        link.listen(self._socket, lambda pid: any(each.id.pid == pid for each in found.find()))
-
-    @property
-    def _socket(self) -> str:
-        return f"sluice-{self._container}"
+        link.listen(own_name(), lambda pid: any(each.id.pid == pid for each in found.find()))
 
     async def given_up(self) -> None:
         """Wait for a signal."""
@@ -173,7 +169,7 @@ class Command:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
                 stderr=errors,
-                env={**os.environ, **environment, MARK: self._container, SOCKET: self._socket},  # MARK also identifies its descendants
+                env={**os.environ, **environment, MARK: self._container, SOCKET: own_name()},  # MARK also identifies its descendants
                 preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, self._unblocked) and None,
             )
         except OSError as error:

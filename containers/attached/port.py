@@ -19,10 +19,6 @@ from containers.rpc.interface import methods_of
 from sluice.core.errors import Conflict
 from sluice.core.ids import Generation, Instant, JobName, Lineage, RunId, StageName
 
-SOCKET = "SLUICE_EXEC_SOCKET"
-"""The environment variable with the name of the agent's socket, in Linux's abstract namespace. The name is no secret: the agent accepts
-only its own descendants."""
-
 UNPROTECTED = "SLUICE_WITHOUT_COORDINATOR"
 """The environment variable that `sluice exec --without-coordinator` sets."""
 

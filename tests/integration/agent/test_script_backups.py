@@ -344,7 +344,9 @@ async def following_notices(machine: Machine, backups: ScriptBackups | DriverLin
     def no_drain(notice: wire_drains.DrainNotice) -> None:
         raise AssertionError(notice)
 
-    following = asyncio.create_task(stop_requested(machine.client, machine.claim.run, no_drain, backups.adopt_stores, backups.repair))
+    following = asyncio.create_task(
+        stop_requested(machine.client, machine.claim.run, LoopClock(), no_drain, backups.adopt_stores, backups.repair)
+    )
     try:
         yield
     finally:
@@ -621,7 +623,7 @@ async def draining(there: Place, machine: Machine) -> AsyncIterator[Drain]:
 
     works = [
         asyncio.create_task(drains.run()),
-        asyncio.create_task(stop_requested(machine.client, run, drains.advance, no_stores, lambda lost: None)),
+        asyncio.create_task(stop_requested(machine.client, run, LoopClock(), drains.advance, no_stores, lambda lost: None)),
     ]
     try:
         yield drain

@@ -48,7 +48,7 @@ class Executions:
         self.coordinator = coordinator
         self.directory = directory
         self.job = f"orders-{uuid4().hex[:8]}"
-        self.environment = {"SLUICE_COORDINATOR_URL": str(coordinator.http.base_url), "LIVES": str(directory)}
+        self.environment = {"SLUICE_COORDINATOR_URL": str(coordinator.http.base_url), "JOB": self.job, "LIVES": str(directory)}
         self.started: list[subprocess.Popen[bytes]] = []
 
     def command(self, script: str, *options: str) -> list[str]:
@@ -65,10 +65,10 @@ class Executions:
         process, log = self.start(f"{script}\necho pid $$.; exec sleep 1000", *options)
         return process, int(await_line(process, log, r"^pid (\d+)\."))
 
-    def attach(self, script: str) -> tuple[subprocess.Popen[bytes], Path]:
-        """Start a driver that has attached, and then runs this script."""
+    def attach(self, script: str, before: str = "env") -> tuple[subprocess.Popen[bytes], Path]:
+        """Start a driver that has attached, and then runs this script. `before`: the command that starts it."""
         (self.directory / "driver.py").write_text(ATTACHED + script)
-        process, log = self.start(f'PYTHONPATH={ROOT} exec "{sys.executable}" "{self.directory}/driver.py"')
+        process, log = self.start(f'exec {before} PYTHONPATH={ROOT} JOB={self.job} "{sys.executable}" "{self.directory}/driver.py"')
         await_line(process, log, r"^(attached)\.")
         return process, log
 
@@ -285,16 +285,16 @@ import socket
 import subprocess
 import time
 
-from containers.attached.port import SOCKET, Flushed
+from containers.attached.agent_socket import connect
+from containers.attached.port import Flushed
 from containers.engine import Position
 from tests.support.script_peers import DriverPeer
 
-connected = socket.socket(socket.AF_UNIX)
-connected.connect("\\0" + os.environ[SOCKET])
+connected = connect(os.environ)
 at = Position(4, {})
 answers = {"pause_queries": lambda drain, needed: {"counts": at}, "feeders": dict, "flush": lambda *_: Flushed(at)}
 agent = DriverPeer(connected, **answers)
-agent.attach(os.environ["SLUICE_JOB"])
+agent.attach(os.environ["JOB"])
 print("attached.", flush=True)
 """
 
@@ -427,6 +427,11 @@ def test_a_command_whose_agent_is_cancelled_is_ended_before_its_end_is_reported(
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert [each["state"] for each in executions.current()["incarnations"]] == ["EXITED"]
+
+
+def test_a_script_attaches_although_its_command_has_removed_the_environment(executions: Executions) -> None:
+    process, _ = executions.attach("", "env -i bash -c 'exec env \"$@\"' bash")
+    assert process.wait(600) == 0
 
 
 def test_a_process_that_the_command_has_not_started_is_not_attached(executions: Executions) -> None:

@@ -45,7 +45,7 @@ async def test_each_drain_is_passed_on_also_one_that_was_cancelled_when_the_next
     async def on_stores() -> None:
         stores.append("new")
 
-    await stop_requested(coordinator, RunId("run-1"), on_drain, on_stores, lost.append)
+    await stop_requested(coordinator, RunId("run-1"), FakeClock(), on_drain, on_stores, lost.append)
     assert (drains, stores, lost) == (["d-1", "d-1", "d-2", "d-2"], [], [])
     await coordinator.close()
 
