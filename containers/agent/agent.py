@@ -47,12 +47,10 @@ from sluice.core.drain import Mode
 from sluice.core.errors import BlobUnavailable, CoordinatorUnreachable, LeaseLost, SluiceError, StaleRun, Unavailable
 from sluice.core.ids import Epoch, Generation, Instant, StageName, StreamId, TaskName
 from sluice.core.jobmodels.placement import replicas_of
-from sluice.core.leases.lease import ContainerLease
 from sluice.core.snapshots.snapshot import BlobStoreName
 from sluice.deploy import check_job
 from sluice.disks import LocalDisks
 from sluice.job import JobDescription
-from sluice.randomness import fraction
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
@@ -286,20 +284,17 @@ class Agent:
         if reply.token is not None:
             self._coordinator.act_as(reply.token)
             self._on_token(reply.token)
-        epoch = Epoch(reply.epoch)
-        self._lease = lease = LeaseKeeper(
+        self._lease = lease = LeaseKeeper.of_registration(
+            reply,
+            sent,
             GatedHeartbeats(self._coordinator, self._why_not_now),
             self._settings.id,
-            epoch,
-            ContainerLease(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds)),
-            timedelta(seconds=reply.heartbeat_seconds),
             self._clock,
-            fraction,
             self._renewed,
             on_version=self._on_version,
             on_adopted=self._on_adopted,
         )
-        log.info("slot %s of run %s, epoch %d, lease %g s", processor, run.run_id, epoch, reply.lease_seconds)
+        log.info("slot %s of run %s, epoch %d, lease %g s", processor, run.run_id, reply.epoch, reply.lease_seconds)
         self._lifecycle.in_background(self._keep_lease(lease), "heartbeat")
         self._lifecycle.in_background(self._follow_notices(), "notices")
         self._lifecycle.in_background(self._reporter.run(), "progress")

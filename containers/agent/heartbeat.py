@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from sluice.client.agents import Alive, NotValid
 from sluice.clock import Clock
@@ -22,6 +22,8 @@ from sluice.core.errors import CoordinatorUnreachable, Unavailable
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant
 from sluice.core.leases.lease import ContainerLease, next_heartbeat
 from sluice.core.lifecycle import RunState
+from sluice.randomness import fraction
+from sluice.wire import agents as wire_agents
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +102,22 @@ class LeaseKeeper:
         self._on_version = on_version
         self._on_adopted = on_adopted
         on_renewed(trust.ends_at)
+
+    @classmethod
+    def of_registration(
+        cls,
+        reply: wire_agents.RegisterReply,
+        sent: Instant,
+        coordinator: HeartbeatClient,
+        execution_id: ExecutionContainerId,
+        clock: Clock,
+        on_renewed: Callable[[Instant], None],
+        **more: Any,
+    ) -> LeaseKeeper:
+        """The lease that the answer to a registration gives. `sent`: when the registration was sent. `more`: as in `__init__`."""
+        trust = ContainerLease(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds))
+        interval = timedelta(seconds=reply.heartbeat_seconds)
+        return cls(coordinator, execution_id, Epoch(reply.epoch), trust, interval, clock, fraction, on_renewed, **more)
 
     @property
     def left(self) -> timedelta:

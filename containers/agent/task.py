@@ -244,14 +244,15 @@ def stage_starts(job: JobDescription, run: wire_runs.BasicRun, task: TaskName, a
             kept_operators=found.kept_operators,
             earlier_histories=tuple(map(RunId, found.earlier_histories)),
             continuation=acquired.continuation,
-            snapshot=None if found.snapshot is None else _snapshot(found.snapshot),
+            snapshot=None if found.snapshot is None else snapshot_of(found.snapshot),
         )
         for stage in job.stages
         if (found := by_name.get(stage.name)) is not None
     ]
 
 
-def _snapshot(found: wire_snapshots.StageSnapshot) -> Snapshot:
+def snapshot_of(found: wire_snapshots.StageSnapshot) -> Snapshot:
+    """The snapshot that the coordinator names."""
     return Snapshot(
         CommitId(found.checkpoint_id),
         Lineage(found.lineage),

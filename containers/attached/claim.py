@@ -40,9 +40,7 @@ from sluice.core.errors import (
 )
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Instant, JobName, ProcessorId, RunId
 from sluice.core.jobmodels.spec import ATTACHED_TASK, JobKind
-from sluice.core.leases.lease import ContainerLease
 from sluice.core.lifecycle import RunState
-from sluice.randomness import fraction
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
@@ -150,17 +148,8 @@ class Claims:
             self._coordinator.act_as(reply.token)
             self._on_token(reply.token)
         epoch = Epoch(reply.epoch)
-        lease = LeaseKeeper(
-            GatedHeartbeats(self._coordinator, self._not_now),
-            request.container,
-            epoch,
-            ContainerLease(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds)),
-            timedelta(seconds=reply.heartbeat_seconds),
-            self._clock,
-            fraction,
-            self._on_renewed,
-            self._sleep,
-        )
+        heartbeats = GatedHeartbeats(self._coordinator, self._not_now)
+        lease = LeaseKeeper.of_registration(reply, sent, heartbeats, request.container, self._clock, self._on_renewed, sleep=self._sleep)
         ends = asyncio.create_task(lease.run(), name="lease")
         acquired = asyncio.create_task(self._acquire(run, request, epoch), name="acquire")
         await asyncio.wait([ends, acquired], return_when=asyncio.FIRST_COMPLETED)

@@ -26,6 +26,7 @@ from containers.state.commits.commit import CommitOverdue, CommitState, commit, 
 from containers.state.context import StateContext
 from containers.state.offsets.batch_waits import BatchWaits
 from containers.state.offsets.wal import OffsetLogGate
+from containers.state.recovery.decision import Rule, recovery
 from containers.state.recovery.prepare import prepare_checkpoint
 from sluice.client import RETRY_DELAY
 from sluice.core.errors import SluiceError, Unavailable
@@ -43,9 +44,11 @@ class Backup:
     """The backup of one stage of one task. Created and run on the agent's loop; `before_batch` and `before_write` are called on Spark's
     threads."""
 
-    def __init__(self, state: StateContext, start: StageStart) -> None:
+    def __init__(self, state: StateContext, start: StageStart, rule: Rule = recovery) -> None:
+        """`rule`: where the checkpoint continues."""
         self._state = state
         self._start = start
+        self._rule = rule
         self._waits = BatchWaits()
         self._gate = OffsetLogGate(state, start, self._waits)
         self._commits = CommitState(start)
@@ -57,7 +60,7 @@ class Backup:
         self._warned_of_sink = False
         self._gained_at: Instant | None = None
         """When an upload that failed had put files which the next one need not put again."""
-        self._failed_with: str | None = None
+        self.failed_with: str | None = None
         """The error of the last commit; None if it succeeded."""
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._background: set[asyncio.Task[None]] = set()
@@ -67,7 +70,7 @@ class Backup:
     async def prepare(self) -> StageStart:
         """Prepare the checkpoint. Returns how to start the stage. Raises what `prepare_checkpoint` raises."""
         state = self._state
-        prepared = await prepare_checkpoint(state, self._start, self._start.snapshot)
+        prepared = await prepare_checkpoint(state, self._start, self._start.snapshot, self._rule)
         start = self._start = prepared.start
         self._gate = OffsetLogGate(state, start, self._waits)
         self._commits = await open_commits(start, prepared.follows, state, prepared.damaged)
@@ -117,11 +120,7 @@ class Backup:
 
     def committed(self, batch: int) -> None:
         """Record that Spark has committed a batch."""
-        if batch > self._newest_batch:
-            if self._newest_batch <= self._commits.durable_batch:
-                self._behind_since = self._state.clock.elapsed()
-            self._new_batch.set()
-        self._last_batch = max(self._last_batch, batch)
+        self.seen(batch)
         if not self._gate.committed(batch) and not self._warned_of_sink:
             self._warned_of_sink = True
             if not self._state.policy.interval:
@@ -131,6 +130,14 @@ class Backup:
                     self._start.query,
                 )
 
+    def seen(self, batch: int) -> None:
+        """Record that the batch is on the disk."""
+        if batch > self._newest_batch:
+            if self._newest_batch <= self._commits.durable_batch:
+                self._behind_since = self._state.clock.elapsed()
+            self._new_batch.set()
+        self._last_batch = max(self._last_batch, batch)
+
     # --- problems --------------------------------------------------------------------------------------------------
 
     @property
@@ -138,7 +145,7 @@ class Backup:
         """Why the newest batch is not backed up although that is overdue, or why a batch waits for its offset-log entry; one line. None
         while neither takes too long, or the backup is late because there is much to upload."""
         policy = self._state.policy
-        error = self._failed_with or self._state.requests.put_error
+        error = self.failed_with or self._state.requests.put_error
         if error is not None and self._overdue(policy.late):
             return " ".join(error.split())
         if (batch := self._gate.late_batch(policy.late)) is not None:
@@ -265,7 +272,7 @@ class Backup:
                 raise
             except (Unavailable, TimeoutError) as error:
                 self._state.meter(self._start).backup.failed += 1
-                self._failed_with = str(error) or "it took too long"
+                self.failed_with = str(error) or "it took too long"
                 if self._commits.gained_bytes > before:
                     self._gained_at = self._state.clock.elapsed()
                 if self._overdue(limit) and not self._has_gained_within(limit):
@@ -282,7 +289,7 @@ class Backup:
         `containers.state.commits.commit.commit` raises."""
         async with self._one_commit:
             await commit(self._commits, self._state, up_to)
-        self._failed_with = None
+        self.failed_with = None
         self._durable_changed.set()
 
     async def durable(self) -> CommitId | None:

@@ -15,6 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
+from containers.agent.task import snapshot_of
+from containers.attached.checkpoints.backup import RETRY, ScriptBackup
 from containers.attached.checkpoints.former import delete_former
 from containers.attached.checkpoints.recovery import rule_of_scripts
 from containers.attached.claim import Claim
@@ -31,31 +33,25 @@ from containers.state.checkpoint import (
     relocate,
     write_offset_log,
 )
-from containers.state.commits.commit import CommitOverdue, CommitState, commit, keep_plans, open_commits
+from containers.state.commits.commit import CommitState, open_commits
 from containers.state.context import StateContext
-from containers.state.offsets.wal import offset_log, put_in_all
-from containers.state.recovery.decision import LocalCheckpoint, OffsetLogEntry
+from containers.state.recovery.decision import LocalCheckpoint
 from containers.state.recovery.power_loss import damaged_file
-from containers.state.recovery.prepare import Prepared, prepare_checkpoint
 from containers.state.recovery.restore import finish_swap
 from sluice.blobs.port import BlobStore
 from sluice.client.agents import AgentClient
 from sluice.clock import Clock
-from sluice.core.errors import BlobUnavailable, CoordinatorUnreachable, LeaseLost, SluiceError, StaleRun, Unavailable
-from sluice.core.ids import Instant, JobName, Lineage, RunId, StageName
+from sluice.core.errors import BlobUnavailable, CoordinatorUnreachable, SluiceError
+from sluice.core.ids import JobName, Lineage, RunId, StageName
 from sluice.core.jobmodels.graph import Stage
 from sluice.core.jobmodels.spec import ATTACHED_TASK
-from sluice.core.snapshots.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
+from sluice.core.snapshots.snapshot import BlobStoreName, CommitId
 from sluice.wire import agents as wire_agents
 from sluice.wire import snapshots as wire_snapshots
 
 log = logging.getLogger("sluice")
 
 T = TypeVar("T")
-
-RETRY = timedelta(seconds=2)
-LOOK = timedelta(seconds=0.5)
-"""How often it is checked whether there is a batch to back up."""
 
 NOTHING_BACKED_UP = "no blob store is configured for this job: its checkpoints are on this machine only"
 
@@ -98,7 +94,7 @@ class ScriptBackups:
         self._clock = clock
         self._open_blobs = open_blobs
         self._state: StateContext | None = None
-        self._checkpoints: dict[StageName, CheckpointBackup] = {}
+        self._checkpoints: dict[StageName, ScriptBackup] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._adopting: asyncio.Task[None] | None = None
         self._one_adoption = asyncio.Lock()
@@ -111,9 +107,8 @@ class ScriptBackups:
             state = self._context(wanted)
             known = self._checkpoints.get(wanted.stage)
             if known is not None and known.folder == wanted.folder:
-                return Made(
-                    known.lineage, replay=await state.in_thread(lambda: _planned(known.directory, known.replay, replace_plan=False))
-                )
+                start, directory = known.start, known.directory
+                return Made(start.lineage, replay=await state.in_thread(lambda: _planned(directory, start.replay, replace_plan=False)))
             await _until_available(lambda: self._adopt(state))
             return await _until_available(lambda: self._prepare(state, wanted))
 
@@ -147,8 +142,6 @@ class ScriptBackups:
         while True:
             try:
                 await self._adopt(state)
-                for each in self._checkpoints.values():
-                    each.copies_plans = True
                 return
             except SluiceError as error:
                 if str(error) != last:
@@ -181,11 +174,19 @@ class ScriptBackups:
             raise StateNotLocal(_not_here(directory, opened))
         if not state.destinations.to and start.snapshot is None:
             log.warning("checkpoint %s: %s", wanted.stage, NOTHING_BACKED_UP)
-        prepared = await prepare_checkpoint(state, start, start.snapshot, rule_of_scripts(new=opened.new, replays=wanted.replays))
-        await state.in_thread(lambda: _begin_empty(state, prepared.start, directory))
+
+        async def reopen(lineage: Lineage) -> CommitState:
+            found = await self._open(replace(wanted, adopts=True), LocalCheckpoint(lineage, -1, -1))
+            return await open_commits(
+                replace(start, lineage=lineage), None if found.snapshot is None else snapshot_of(found.snapshot), state
+            )
+
+        backup = ScriptBackup(state, start, rule_of_scripts(new=opened.new, replays=wanted.replays), wanted.folder, reopen)
+        prepared = await backup.prepare()
+        await state.in_thread(lambda: _begin_empty(state, prepared, directory))
         made = await state.in_thread(lambda: _finish(directory, prepared, local))
-        made = replace(made, new_lineage=prepared.start.lineage != start.lineage)
-        await self._begin(state, wanted, prepared)
+        made = replace(made, new_lineage=prepared.lineage != start.lineage)
+        self._begin(wanted.stage, backup)
         backed_up = bool(state.destinations.to)
         await state.in_thread(lambda: delete_former(wanted.state / self._job, wanted.folder, wanted.stage, backed_up=backed_up))
         if made.restored is not None:
@@ -209,22 +210,15 @@ class ScriptBackups:
             starts={},
             first_run=RunId(""),
             continuation=self._claim.continuation,
-            snapshot=None if found is None else _snapshot(found),
+            snapshot=None if found is None else snapshot_of(found),
         )
 
-    async def _begin(self, state: StateContext, wanted: Wanted, prepared: Prepared) -> None:
-        former = self._checkpoints.pop(wanted.stage, None)
+    def _begin(self, stage: StageName, backup: ScriptBackup) -> None:
+        former = self._checkpoints.pop(stage, None)
         if former is not None:
             former.over.set()
-        start = prepared.start
-
-        async def reopen() -> CommitState:
-            opened = await self._open(replace(wanted, adopts=True), LocalCheckpoint(start.lineage, -1, -1))
-            return await open_commits(start, None if opened.snapshot is None else _snapshot(opened.snapshot), state)
-
-        made = CheckpointBackup(state, wanted, start, await open_commits(start, prepared.follows, state, prepared.damaged), reopen)
-        self._checkpoints[wanted.stage] = made
-        self._running.add(task := asyncio.create_task(made.run(), name=f"backup of {wanted.stage}"))
+        self._checkpoints[stage] = backup
+        self._running.add(task := asyncio.create_task(backup.run_until_over(), name=f"backup of {stage}"))
         task.add_done_callback(self._running.discard)
 
     # --- while the queries run ---------------------------------------------------------------------------------------
@@ -246,7 +240,7 @@ class ScriptBackups:
 
     def _shown(self, query: wire_agents.QueryBody) -> wire_agents.QueryBody:
         found = self._checkpoints.get(StageName(query.stage))
-        problem = None if found is None or found.lineage != query.query_id else found.problem
+        problem = None if found is None or found.start.lineage != query.query_id else found.problem
         if problem is None or query.metrics is None:
             return query
         return query.model_copy(update={"metrics": query.metrics.model_copy(update={"backup_problem": problem[:500]})})
@@ -255,7 +249,9 @@ class ScriptBackups:
         """The queries have ended: make the last snapshots. Logs those that could not be made in time."""
         if not self._checkpoints:
             return
-        finishing = {asyncio.create_task(each.finish()): stage for stage, each in self._checkpoints.items()}
+        for backup in self._checkpoints.values():
+            backup.over.set()
+        finishing = {asyncio.create_task(each.durable()): stage for stage, each in self._checkpoints.items()}
         done, late = await asyncio.wait(finishing, timeout=within.total_seconds())
         for each in late:
             each.cancel()
@@ -272,172 +268,6 @@ class ScriptBackups:
             await self._state.close()
 
 
-class CheckpointBackup:
-    """The backup of one checkpoint."""
-
-    def __init__(
-        self, state: StateContext, wanted: Wanted, start: StageStart, commits: CommitState, reopen: Callable[[], Awaitable[CommitState]]
-    ) -> None:
-        """`reopen`: continue after the newest snapshot that the coordinator knows."""
-        self._state = state
-        self._reopen = reopen
-        self._start = start
-        self._commits = commits
-        commits.keep_running_batch = self._keep_running_batch
-        self._kept: tuple[OffsetLogEntry, Mapping[BlobStoreName, BlobStore]] | None = None
-        """The entry of the last batch whose plan was kept, and the blob stores that have it."""
-        self._one_commit = asyncio.Lock()
-        self.directory = state.checkpoints.directory(ATTACHED_TASK, wanted.stage)
-        self.replay = start.replay
-        self._tried_at: Instant | None = None
-        self._failed: tuple[Instant, str] | None = None
-        """Since when commits fail, and the last error."""
-        self.folder = wanted.folder
-        self.copies_plans = True
-        """Whether blob stores may lack the plans of batches that are not durable."""
-        self.over = asyncio.Event()
-
-    @property
-    def lineage(self) -> Lineage:
-        return self._start.lineage
-
-    @property
-    def problem(self) -> str | None:
-        """Why the backup is overdue, one line; None if it is not."""
-        if self._failed is None or self._state.clock.elapsed() - self._failed[0] < self._state.policy.late.total_seconds():
-            return None
-        return " ".join(self._failed[1].split())
-
-    async def run(self) -> None:
-        """Back up on schedule, until the lease or the run has ended, or `over` is set. The first batch is backed up at once."""
-        while not self.over.is_set():
-            await asyncio.sleep(LOOK.total_seconds())
-            if not self._is_due() and not self.copies_plans:
-                continue
-            try:
-                try:
-                    await self._copy_plans()
-                    if self._is_due():
-                        await self._commit()
-                except CommitOverdue as overdue:
-                    self._note(str(overdue))
-                    async with self._one_commit:
-                        await self._begin_again()
-            except (LeaseLost, StaleRun) as lost:
-                log.info("checkpoint %s is not backed up any more: %s", self._start.stage.name, lost)
-                return
-            except (SluiceError, OSError, TimeoutError) as error:
-                self._note(str(error) or type(error).__name__)
-                if self.copies_plans:
-                    await asyncio.sleep(RETRY.total_seconds())
-            except Exception as error:
-                log.exception("the backup of checkpoint %s", self._start.stage.name)
-                self._note(f"{type(error).__name__}: {error}")
-
-    async def _begin_again(self) -> None:
-        """Continue after the newest snapshot that the coordinator knows. What blob stores have lost of former ones must still be
-        replaced."""
-        reopened = await self._reopen()
-        reopened.to_repair |= self._commits.to_repair | self._commits.damaged  # after the wait: a repair may have been requested meanwhile
-        reopened.keep_running_batch = self._keep_running_batch
-        self._commits = reopened
-
-    def repair(self, blob_store: BlobStoreName) -> None:
-        """Make the next commit repair the retained snapshots in the blob store, which has lost blobs of them."""
-        log.warning("blob store %s has lost blobs of snapshots of checkpoint %s and is repaired", blob_store, self._start.stage.name)
-        self._commits.to_repair.add(blob_store)
-
-    def _is_due(self) -> bool:
-        if not self._state.destinations.to:
-            return False
-        if self._tried_at is None or self._commits.durable_commit is None:
-            pause = timedelta(0) if self._failed is None else RETRY
-        else:
-            pause = self._state.policy.interval
-        return self._tried_at is None or self._state.clock.elapsed() - self._tried_at >= pause.total_seconds()
-
-    async def _commit(self) -> None:
-        """Make the last committed batch durable, unless it is. A checkpoint that a drain flushes is not backed up: no query may continue on
-        it."""
-        newest = await self._state.in_thread(lambda: _newest(self.directory))
-        if newest is None:
-            return
-        lacking = self._commits.lacking(self._state)
-        if newest > self._commits.durable_batch or (newest == self._commits.durable_batch and lacking) or self._commits.unanswered:
-            self._tried_at = self._state.clock.elapsed()
-            async with self._one_commit, asyncio.timeout(self._state.policy.timeout.total_seconds()):
-                await commit(self._commits, self._state, None if lacking else newest)
-            log.debug("checkpoint %s is backed up to batch %d", self._start.stage.name, self._commits.durable_batch)
-        self._failed = None
-
-    def _note(self, error: str) -> None:
-        now = self._state.clock.elapsed()
-        self._state.meter(self._start).backup.failed += 1
-        if self._failed is None or self._failed[1] != error:
-            log.warning("checkpoint %s was not backed up, which will be tried again: %s", self._start.stage.name, error)
-        self._failed = (now if self._failed is None else self._failed[0], error)
-
-    async def finish(self) -> None:
-        """Make the last snapshot. Raises what `commit` raises."""
-        self.over.set()
-        if self._state.destinations.to:
-            await self._commit()
-        await self._commits.wait_for_cleanup()
-
-    async def durable(self) -> CommitId | None:
-        """See `ScriptBackups.durable`. A checkpoint whose flush was interrupted has been made durable before."""
-        if not self._state.destinations.to:
-            return None
-        await self._commit()
-        return self._commits.durable_commit
-
-    # --- plans -------------------------------------------------------------------------------------------------------
-
-    async def keep_plan(self, batch: int) -> str:
-        """See `ScriptBackups.keep_plan`. Waits for blob stores that are not available, as the batches of job files do."""
-        state, policy = self._state, self._state.policy
-        give_up = state.clock.elapsed() + (policy.max_delay + policy.timeout).total_seconds()
-        while to := state.destinations.to:
-            try:
-                text = await state.in_thread((self.directory / "offsets" / str(batch)).read_text)
-                entry = OffsetLogEntry(batch, text, self._start.generation, strict=True, code=state.code)
-                decided = await put_in_all([offset_log(state, self._start, each) for each in to.values()], entry)
-            except Unavailable as error:
-                if state.clock.elapsed() >= give_up:
-                    return str(error)
-                log.warning("batch %d of checkpoint %s waits: %s", batch, self._start.stage.name, error)
-                await asyncio.sleep(RETRY.total_seconds())
-            except (SluiceError, OSError) as error:
-                return str(error)
-            else:
-                if decided.text != text:
-                    return f"batch {batch} was planned by another start of the script, with other records"
-                if state.destinations.to in ({}, to):  # else they have changed meanwhile
-                    self._kept = (decided, to)
-                    return ""
-        return ""
-
-    async def _copy_plans(self) -> None:
-        """Copy the plans of batches that are not durable to blob stores that were added. Raises BlobUnavailable, BlobCorrupted."""
-        if not self.copies_plans:
-            return
-        self.copies_plans = False  # it may be set again meanwhile
-        try:
-            await keep_plans(self._commits, self._state, self._commits.durable_batch)
-        except BaseException:
-            self.copies_plans = True
-            raise
-
-    async def _keep_running_batch(self, after: int) -> None:
-        """Put the last kept plan, if it is of a batch later than `after`, into the present blob stores, if they have changed since. A
-        restore of a snapshot from them must run the batch as it was planned. Raises BlobUnavailable, BlobCorrupted."""
-        to = self._state.destinations.to
-        if self._kept is None or self._kept[0].batch <= after or not to or to == self._kept[1]:
-            return
-        await put_in_all([offset_log(self._state, self._start, each) for each in to.values()], self._kept[0])
-        self._kept = (self._kept[0], to)
-
-
 def _not_here(directory: Path, opened: wire_snapshots.OpenedCheckpoint) -> str:
     elsewhere = f"they are in {opened.place}" if opened.place else "they are where the script ran before"
     return (
@@ -452,21 +282,13 @@ def _local(directory: Path) -> LocalCheckpoint | None:
     return None if damaged_file(directory) is not None else read_local_checkpoint(directory)
 
 
-def _newest(directory: Path) -> int | None:
-    """The last committed batch, None before the first, and if a drain flushes the checkpoint."""
-    if (directory / DRAIN_MARKER).exists():
-        return None
-    found = inspect(directory)
-    return None if found is None or found.committed < 0 else found.committed
-
-
 def _begin_empty(state: StateContext, start: StageStart, directory: Path) -> None:
     """Give a checkpoint that does not exist its lineage: without blob stores it was not prepared."""
     if inspect(directory) is None:
         state.checkpoints.prepare(start.task, start.stage.name, start.lineage, None)
 
 
-def _finish(directory: Path, prepared: Prepared, local: LocalCheckpoint | None) -> Made:
+def _finish(directory: Path, start: StageStart, local: LocalCheckpoint | None) -> Made:
     """Make the paths in a prepared checkpoint those of this machine, and plan its first batch that must run again."""
     found = inspect(directory)
     assert found is not None
@@ -476,19 +298,9 @@ def _finish(directory: Path, prepared: Prepared, local: LocalCheckpoint | None) 
         )
     delete_given_up(directory)  # a kill may have interrupted that
     relocate(directory)
-    replay = _planned(directory, prepared.start.replay, replace_plan=True)
+    replay = _planned(directory, start.replay, replace_plan=True)
     restored = found.committed if local is None or local.lineage != found.lineage or local.committed != found.committed else None
     return Made(found.lineage, restored=restored if found.committed >= 0 else None, replay=replay)
-
-
-def _snapshot(found: wire_snapshots.StageSnapshot) -> Snapshot:
-    return Snapshot(
-        CommitId(found.checkpoint_id),
-        Lineage(found.lineage),
-        -1 if found.batch_id is None else found.batch_id,
-        {BlobStoreName(name): BlobId(index) for name, index in found.markers.items()},
-        found.chosen,
-    )
 
 
 def _planned(directory: Path, replay: Mapping[int, str], *, replace_plan: bool) -> Mapping[int, str]:

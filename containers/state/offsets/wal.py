@@ -219,7 +219,18 @@ class OffsetLogGate:
         pending = self._pending
         if pending is None or pending.entry.batch != batch:
             raise BatchInterrupted(f"batch {batch} of {self._start.query} was abandoned: another batch has started since")
-        decided = self._waits.result(pending.decided)
+        self._settle(pending, self._waits.result(pending.decided))
+
+    async def keep(self, batch: int) -> None:
+        """Put the entry of a batch that does not wait in `before_write`, and return when it is durable. Raises what that raises."""
+        await self._state.in_thread(lambda: self.before_batch(batch))
+        pending = self._pending
+        assert pending is not None
+        decided = await asyncio.wrap_future(pending.decided)
+        await self._state.in_thread(lambda: self._settle(pending, decided))
+
+    def _settle(self, pending: PendingEntry, decided: OffsetLogEntry | None) -> None:
+        batch = pending.entry.batch
         if decided is not None and decided.text != pending.entry.text:
             write_offset_log(self._directory, batch, decided.text)
             self._state.meter(self._start).replaced += 1

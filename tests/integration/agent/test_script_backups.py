@@ -192,7 +192,7 @@ async def test_after_a_report_that_is_not_answered_for_too_long_the_backup_conti
         await machine.checkpoint()
         machine.wire.hold("/snapshots")
         machine.runs(0)
-        await until(lambda: "whether it has recorded a snapshot" in caplog.text)
+        await until(lambda: "it begins again after the newest snapshot" in caplog.text)
         machine.wire.holding.clear()
         machine.runs(1)
         await until_backed_up(there, 1)
@@ -259,7 +259,7 @@ async def test_a_batch_that_another_start_has_planned_with_other_records_is_not_
         first.plans(0)
         assert await first.backups.keep_plan(COUNTS, 0) == ""
         (first.directory / "offsets/0").write_text(plan(17))
-        assert "planned by another start" in await first.backups.keep_plan(COUNTS, 0)
+        assert "was planned by generation" in await first.backups.keep_plan(COUNTS, 0)
 
 
 @asynccontextmanager
@@ -393,7 +393,7 @@ async def test_a_repair_that_is_requested_while_a_report_has_no_answer_is_made_w
         await until_backed_up(there, 1)
         await there.parts.lost_blobs.run_once()
         await until(lambda: "is repaired" in caplog.text)
-        await until(lambda: "whether it has recorded a snapshot" in caplog.text)
+        await until(lambda: "it begins again after the newest snapshot" in caplog.text)
         machine.wire.holding.clear()
         await machine.wire.after("index", 2)
         assert await there.parts.lost_blobs.run_once() == {}
