@@ -188,12 +188,12 @@ class ScriptAgent:
         if self._link.connected:
             log.info("the job is being stopped: the queries end between two batches")
             await self._stop_queries(self._stop_timeout)
-        else:
+        elif self._link.error is None:
             log.info("the job is being stopped: sending SIGTERM to the %s", self._driver.what)
             self._driver.send(signal.SIGTERM)
         if self._driver.observed:
             return
-        await asyncio.sleep(self._stop_timeout.total_seconds())
+        await asyncio.sleep(self._stop_timeout.total_seconds())  # also for a script that has reported its end
         log.warning("the %s did not stop within %g s and is killed", self._driver.what, self._stop_timeout.total_seconds())
         await asyncio.to_thread(self._processes.end_all)
 

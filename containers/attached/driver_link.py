@@ -141,6 +141,7 @@ class DriverLink:
         """Serve this driver until it ends."""
         self._ended.clear()
         self._stopped.clear()
+        self.error = None
         methods = {
             "attach": self._served(self._attach),
             "beginning": self._served(self._beginning),

@@ -93,11 +93,11 @@ class ScriptBackup(Backup):
                 self._commits = reopened
 
     async def _until_due(self) -> None:
-        """The first batch is backed up at once."""
+        """The first batch is backed up at once, and the others at intervals, however many they are."""
         if self._commits.durable_commit is None:
             await self._until_behind()
         else:
-            await super()._until_due()
+            await asyncio.sleep(self._state.policy.interval.total_seconds())
 
     async def _last_on_disk(self) -> int:
         """No query continues on a checkpoint that a drain flushes, so that it is not backed up."""

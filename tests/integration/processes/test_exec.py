@@ -301,6 +301,8 @@ print("attached.", flush=True)
 DRAINED = """
 agent.queries({"stage": "counts", "checkpoint": "s3a://states/counts", "queryId": "1"})
 agent.next("leave")
+agent.tell("ending", "")
+agent.connection.close()
 time.sleep(4)  # some heartbeats: the lease ends
 subprocess.Popen(["sh", "-c", "sleep 2; echo the JVM has ended."])
 """
