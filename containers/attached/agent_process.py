@@ -13,16 +13,17 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from datetime import timedelta
 
 from containers.attached.claim import Claim, Claims, Request, describe_end, has_drained, is_lost, stop_requested
 from containers.attached.driver_link import DriverLink, refuse
 from containers.attached.drivers import AttachedScript, Command, NotStarted, Outcome
 from containers.supervision.driver_processes import DriverProcesses
-from containers.supervision.exit_report import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, report_exit
+from containers.supervision.exit_report import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, report
 from containers.supervision.processes import ProcessId
 from sluice import logconfig
+from sluice.blobs.port import BlobStore
 from sluice.client.agents import AgentClient
 from sluice.clock import Clock, SystemClock
 from sluice.core.errors import LeaseLost, SluiceError
@@ -37,15 +38,23 @@ AFTER_QUERIES = timedelta(seconds=10)
 class ScriptAgent:
     """One driver. `stop_timeout`: how long its queries may take to stop, and then the script to end."""
 
-    def __init__(self, request: Request, driver: Command | AttachedScript, url: str, clock: Clock, stop_timeout: timedelta) -> None:
+    def __init__(
+        self,
+        request: Request,
+        driver: Command | AttachedScript,
+        coordinator: AgentClient,
+        found: DriverProcesses,
+        clock: Clock,
+        stop_timeout: timedelta,
+        open_blobs: Callable[[str], BlobStore] | None = None,
+    ) -> None:
         self._request = request
         self._driver = driver
-        self._url = url
+        self._coordinator = coordinator
+        self._processes = found
         self._clock = clock
         self._stop_timeout = stop_timeout
-        self._coordinator = AgentClient(url)
-        self._link = DriverLink(request.job, self._coordinator, clock)
-        self._processes = DriverProcesses(request.container, url)
+        self._link = DriverLink(request.job, coordinator, clock, open_blobs)
         self._terminated = False
         """Whether a SIGTERM has made the driver stop its queries."""
         self._background: set[asyncio.Task[None]] = set()
@@ -74,8 +83,7 @@ class ScriptAgent:
             await self._processes.close()  # the lease may end while the exit is reported
             await self._link.close()
             if claims.registered and all_ended:
-                token = self._processes.guardian.token
-                await report_exit(self._url, self._request.container, min(outcome.exit_code, 255), outcome.reason, token)
+                await report(self._coordinator, self._request.container, min(outcome.exit_code, 255), outcome.reason)
             await self._coordinator.close()
         return outcome.exit_code
 
@@ -126,7 +134,6 @@ class ScriptAgent:
     def _environment(self, claim: Claim) -> dict[str, str]:
         return {
             "EXECUTION_ENV_CONTAINER_ID": self._request.container,
-            "SLUICE_COORDINATOR_URL": self._url,
             "SLUICE_JOB": self._request.job,
             "SLUICE_RUN_ID": claim.run,
             "SLUICE_EPOCH": str(claim.epoch),
@@ -225,10 +232,16 @@ class ScriptAgent:
         task.add_done_callback(self._background.discard)
 
 
+async def run(request: Request, driver: Command | AttachedScript, url: str, stop_timeout: timedelta) -> int:
+    """Run the driver as the only one of its job. Returns its exit code. Raises what `Claims.claim` raises, and for a command ClientError on
+    a system without /proc."""
+    found = DriverProcesses(request.container, url)
+    return await ScriptAgent(request, driver, AgentClient(url), found, SystemClock(), stop_timeout).run()
+
+
 async def run_command(request: Request, arguments: Sequence[str], url: str, stop_timeout: timedelta) -> int:
-    """Run a command as the only one of its job. Returns its exit code. Raises what `Claims.claim` raises, and ClientError on a system
-    without /proc."""
-    return await ScriptAgent(request, Command(arguments, request.container), url, SystemClock(), stop_timeout).run()
+    """See `run`."""
+    return await run(request, Command(arguments, request.container, url), url, stop_timeout)
 
 
 def command(request: Request, driver: Collection[ProcessId], url: str, stop_timeout: timedelta, *, observed: bool) -> list[str]:
@@ -255,9 +268,9 @@ def main() -> None:
         JobName(found["job"]), ExecutionContainerId(found["container"]), found["host"], replace=found["replace"], wait=found["wait"]
     )
 
-    async def run() -> int:
+    async def run_script() -> int:
         script = AttachedScript(list(map(ProcessId.parse, found["processes"])), connected, observed=found["observed"])
-        return await ScriptAgent(request, script, found["url"], SystemClock(), timedelta(seconds=found["stop_timeout"])).run()
+        return await run(request, script, found["url"], timedelta(seconds=found["stop_timeout"]))
 
     try:
         logconfig.configure(logconfig.read_log_settings()).fields["job"] = request.job
@@ -265,7 +278,7 @@ def main() -> None:
         refuse(connected, str(error))
         raise SystemExit(EXIT_FAILED) from None
     try:
-        code = asyncio.run(run())
+        code = asyncio.run(run_script())
     except SluiceError:  # the driver has the reason
         code = EXIT_FAILED
     raise SystemExit(code)

@@ -19,8 +19,9 @@ from containers.agent.lifecycle import ContainerLifecycle
 from containers.attached.claim import Claim
 from containers.attached.port import Beginning, Grant, Made, NotGranted, Wanted, agent_methods, driver_methods
 from containers.attached.script_drains import ScriptDrains, last_drain_of
-from containers.rpc.connection import Connection
+from containers.rpc.connection import Connection, Link
 from containers.rpc.socket_link import SocketLink
+from sluice.blobs.port import BlobStore
 from sluice.client import Refused
 from sluice.client.agents import AgentClient
 from sluice.clock import Clock, SystemClock
@@ -57,13 +58,22 @@ def refuse(connected: socket.socket, why: str) -> None:
 class DriverLink:
     """The connection to one driver at a time. Created and used on the agent's loop."""
 
-    def __init__(self, job: JobName, coordinator: AgentClient, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        job: JobName,
+        coordinator: AgentClient,
+        clock: Clock | None = None,
+        open_blobs: Callable[[str], BlobStore] | None = None,
+    ) -> None:
+        """`open_blobs`: for tests."""
         self._job = job
+        self._open_blobs = open_blobs
         self._coordinator = coordinator
         self._clock = clock or SystemClock()
         self._loop = asyncio.get_running_loop()
         self._backups: ScriptBackups | None = None
         self._claimed: asyncio.Future[Claim] = self._loop.create_future()
+        self._lifecycle = ContainerLifecycle(self._clock, RETRY, lambda reason: None)  # the agent ends when the claim does
         self._drains: ScriptDrains | None = None
         self._lease_ends: Instant | None = None
         self._driver: Connection | None = None
@@ -86,8 +96,7 @@ class DriverLink:
 
     def granted(self, claim: Claim) -> None:
         """Record that the command may run, and let the driver run. In a drain it pauses its queries from their start."""
-        lifecycle = ContainerLifecycle(self._clock, RETRY, lambda reason: None)  # the agent ends when the claim does
-        self._drains = ScriptDrains(self._coordinator, claim.run, claim.generation, lifecycle, self._backed_up)
+        self._drains = ScriptDrains(self._coordinator, claim.run, claim.generation, self._lifecycle, self._backed_up)
         self._drains.begin(claim.drain)
         self._claimed.set_result(claim)
 
@@ -135,9 +144,9 @@ class DriverLink:
                     log.warning("process %d is not attached: %s", pid, why)
                     await asyncio.to_thread(refuse, connected, why)
                 else:
-                    self.connect(connected)
+                    self.connect(SocketLink(connected))
 
-    def connect(self, connected: socket.socket) -> None:
+    def connect(self, link: Link) -> None:
         """Serve this driver until it ends."""
         self._ended.clear()
         self._stopped.clear()
@@ -152,9 +161,7 @@ class DriverLink:
             "stopped": self._told(self._take_stopped),
             "ending": self._told(self._take_ending),
         }
-        made = self._driver = Connection(
-            SocketLink(connected), driver_methods(), agent_methods(), methods, self._told(lambda: self._on_lost(made))
-        )
+        made = self._driver = Connection(link, driver_methods(), agent_methods(), methods, self._told(lambda: self._on_lost(made)))
         made.start()
         if self._lease_ends is not None:
             self._tell("renewed", self._lease_ends)
@@ -203,6 +210,7 @@ class DriverLink:
         await self.hang_up()
         for each in list(self._serving):
             each.cancel()
+        await self._lifecycle.cancel_background()
         if self._backups is not None:
             await self._backups.close()
 
@@ -247,7 +255,7 @@ class DriverLink:
     async def _prepare(self, wanted: Wanted) -> Made:
         found: Any = import_module("containers.attached.checkpoints.backups")  # other commands need no clients of blob stores
         if self._backups is None:
-            self._backups = found.ScriptBackups(self._job, self._claimed.result(), self._coordinator, self._clock)
+            self._backups = found.ScriptBackups(self._job, self._claimed.result(), self._coordinator, self._clock, self._open_blobs)
         made: Made = await self._backups.prepare(wanted)
         return made
 

@@ -25,6 +25,7 @@ from datetime import timedelta
 from containers.attached.agent_socket import SOCKET, own_name
 from containers.attached.driver_link import DriverLink
 from containers.errors import signal_name
+from containers.rpc.socket_link import SocketLink
 from containers.supervision import processes
 from containers.supervision.driver_processes import DriverProcesses, runs
 from containers.supervision.exit_report import EXIT_FAILED, EXIT_OK
@@ -86,7 +87,7 @@ class AttachedScript:
         """Make the driver known to the link and to its processes."""
         self._link = link
         found.has(self._found)
-        link.connect(self._connected)
+        link.connect(SocketLink(self._connected))
 
     async def given_up(self) -> None:
         """Wait until it has ended, although it may not run yet."""
@@ -127,9 +128,10 @@ class Command:
     observed = False
     leftovers = timedelta(seconds=10)
 
-    def __init__(self, command: Sequence[str], container: ExecutionContainerId) -> None:
+    def __init__(self, command: Sequence[str], container: ExecutionContainerId, url: str) -> None:
+        """`url`: that of the coordinator."""
         self._command = command
-        self._container = container
+        self._own = {MARK: container, "SLUICE_COORDINATOR_URL": url}  # MARK also identifies its descendants
         self._process: asyncio.subprocess.Process | None = None
         self._processes: DriverProcesses | None = None
         self._on_sigterm: Callable[[], bool] = lambda: False
@@ -169,7 +171,7 @@ class Command:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
                 stderr=errors,
-                env={**os.environ, **environment, MARK: self._container, SOCKET: own_name()},  # MARK also identifies its descendants
+                env={**os.environ, **environment, **self._own, SOCKET: own_name()},
                 preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, self._unblocked) and None,
             )
         except OSError as error:

@@ -27,6 +27,7 @@ from containers.attached.port import Flushed, Made, Wanted
 from containers.attached.script_drains import ScriptDrains, last_drain_of
 from containers.engine import Position
 from containers.errors import StateNotLocal
+from containers.rpc.socket_link import SocketLink
 from containers.state.checkpoint import DRAIN_MARKER, inspect
 from coordinator.snapshots.audit import Audits
 from coordinator.snapshots.operations import Progress
@@ -410,7 +411,7 @@ async def test_an_agent_repairs_the_checkpoints_that_its_driver_has_asked_for(
         link.granted(machine.claim)
         link.repair([{"task": ATTACHED_TASK, "stage": COUNTS, "blobStore": "local"}])  # the driver has not asked yet
         ours, theirs = socket.socketpair()
-        link.connect(theirs)
+        link.connect(SocketLink(theirs))
         driver = DriverPeer(ours)
         wanted = Wanted(COUNTS, machine.state, machine.folder)
         machine.made = await asyncio.to_thread(driver.connection.call, "prepare", wanted)

@@ -14,6 +14,7 @@ import pytest
 from containers.attached.claim import Claim
 from containers.attached.driver_link import DriverLink
 from containers.attached.port import NotGranted, Wanted
+from containers.rpc.socket_link import SocketLink
 from sluice.client.agents import AgentClient
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Epoch, Generation, Instant, JobName, RunId, StageName, TaskName
@@ -51,7 +52,7 @@ async def linked(coordinator: AgentClient | None = None) -> AsyncIterator[tuple[
     link = DriverLink(JobName("orders"), client)
     link.granted(claim)
     ours, theirs = socket.socketpair()
-    link.connect(theirs)
+    link.connect(SocketLink(theirs))
     driver = DriverPeer(ours)
     try:
         yield link, driver
