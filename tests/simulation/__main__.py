@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from tests.simulation.fault_injection import FAULTS
 from tests.simulation.pool import outcomes
@@ -72,7 +73,8 @@ def main() -> int:
     first = int(time.time()) if options.first is None else options.first
     print(f"seeds from {first}", file=sys.stderr, flush=True)
     faults: list[Counter[str]] = []
-    for outcome in outcomes(range(first, first + options.seeds), kinds, options.faults, options.workers, options.seconds):
+    one = partial(run_seed, faults=options.faults, kinds=kinds)
+    for outcome in outcomes(one, range(first, first + options.seeds), options.workers, options.seconds):
         run += 1
         faults.append(outcome.faults)
         if outcome.broken:

@@ -16,15 +16,14 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -56,11 +55,12 @@ from sluice.wire import drains as wire_drains
 from tests.simulation.link import SimulatedLink, simulated_link
 from tests.simulation.loop import Killed, Process, SimulatedLoop, collect_quietly, main_process, silent, simulated
 from tests.simulation.network import Way
+from tests.simulation.pool import outcomes
 from tests.simulation.runs import unexpected_errors
 from tests.simulation.world import Client, World
 from tests.support.counting_engine import write_whole
 from tests.support.databases import create_migrated
-from tests.support.faults import FaultyBlobs
+from tests.support.faults import Fault, FaultyBlobs
 
 JOB, COUNTS = JobName("orders"), StageName("counts")
 STOP_TIMEOUT = timedelta(seconds=30)
@@ -155,6 +155,8 @@ class Script:
         self.world.bases.setdefault(str(self.directory.relative_to(self.disk)), self.base)
         if made.new_lineage:
             self.world.new_lineages.append(self.lineage)
+            if made.restored is not None and not self.world.failed_drains:
+                self.world.broken.append(f"{self.start.name} restores a snapshot under a new lineage, although each batch has a plan")
             self.world.say(f"{self.start.name} begins lineage {self.lineage}")
         self.world.say(f"{self.start.name} has {begins.folder} at {self._position()}, replay {sorted(self.replay)}")
 
@@ -497,6 +499,8 @@ class ScriptWorld(World):
                 detail = await self._end_of_drain((await self.operator().request_drain(request)).uuid)
                 phase = detail.phase.value
                 self.drains_done += phase == "DRAINED"
+                if phase == "FAILED":
+                    self.failed_drains.add(detail.uuid)
                 self.say(f"drain {detail.uuid}: {phase} {detail.reason}")
             while not (await self.until_answered(lambda: self.operator().run(run_id))).state.ended:
                 if phase == "CANCELLED":
@@ -555,6 +559,11 @@ async def lose_requests(world: ScriptWorld) -> None:
     world.later(30, lambda: setattr(world.network, "lossy", 0.0))
 
 
+async def fail_blobs(world: ScriptWorld) -> None:
+    world.blobs_fail = (world.dice.choice((Fault.FAIL, Fault.LOST)), 0.5)
+    world.later(60, lambda: setattr(world, "blobs_fail", None))
+
+
 async def restart_coordinator(world: ScriptWorld) -> None:
     if world.coordinator is not None and not world.coordinator.dead:
         world.kill_coordinator()
@@ -572,7 +581,17 @@ async def drain_job(world: ScriptWorld) -> None:
 
 FAULTS: Mapping[str, Callable[[ScriptWorld], Any]] = {
     each.__name__: each
-    for each in (kill_part, kill_in_a_step, freeze, cut_off, lose_requests, restart_coordinator, stop_job, drain_job, drain_job)
+    for each in (
+        kill_part,
+        kill_in_a_step,
+        freeze,
+        cut_off,
+        lose_requests,
+        fail_blobs,
+        restart_coordinator,
+        stop_job,
+        drain_job,
+    )
 }
 
 
@@ -650,7 +669,7 @@ async def _settle(world: ScriptWorld) -> None:
     """A drain after the last fault succeeds, and then everything was written."""
     world.say("faults are over")
     world.network.cut.clear()
-    world.network.lossy = 0.0
+    world.network.lossy, world.blobs_fail = 0.0, None
     if world.coordinator is None or world.coordinator.dead:
         await world.start_coordinator()
     began = world.loop.time()
@@ -675,18 +694,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.simulation.scripts")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--from", dest="first", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--trace", action="store_true", help="print what happened in the first seed, and run no other")
     options = parser.parse_args()
     if options.trace:
         print("\n".join(run_seed(options.first).trace))
         return 0
     broken = drains = lineages = 0
-    with ProcessPoolExecutor(mp_context=get_context("spawn"), max_tasks_per_child=20) as pool:
-        for outcome in pool.map(run_seed, range(options.first, options.first + options.seeds)):
-            drains, lineages = drains + outcome.drains, lineages + outcome.new_lineages
-            if outcome.broken:
-                broken += 1
-                print(f"seed {outcome.seed}: {outcome.broken[0]}", flush=True)
+    for outcome in outcomes(run_seed, range(options.first, options.first + options.seeds), options.workers):
+        drains, lineages = drains + outcome.drains, lineages + outcome.new_lineages
+        if outcome.broken:
+            broken += 1
+            print(f"seed {outcome.seed}: {outcome.broken[0]}", flush=True)
     print(f"{options.seeds} seeds, {drains} drains, {lineages} new lineages: {broken} broken")
     return 1 if broken else 0
 
