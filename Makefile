@@ -37,7 +37,7 @@ test-s3a: $(VENV)/test.stamp java
 	SLUICE_TEST_S3A=1 $(BIN)/python -m pytest -q tests/attached/test_s3a_checkpoints.py
 
 # The whole system in virtual time, with faults: new seeds with make simulate SEEDS=1000, or one with what happened: make simulate SEED=7 TRACE=1
-# See docs/simulation.md for FROM, ONLY, NO_SHRINK, COVERAGE, YEAR and FAULTS.
+# See docs/simulation.md for FROM, ONLY, NO_SHRINK, COVERAGE, YEAR, SCRIPTS and FAULTS.
 SEEDS ?= 100
 VERBS := coordinator/drains,coordinator/fleet,coordinator/jobmodels,coordinator/runs,coordinator/snapshots,containers/agent,containers/state
 simulate: $(VENV)/test.stamp
@@ -48,6 +48,8 @@ else ifdef COVERAGE
 	    -m tests.simulation --workers 1 --seeds $(SEEDS) $(if $(FROM),--from $(FROM))
 	$(BIN)/python -m coverage report --show-missing --data-file=$(VENV)/simulation.coverage
 	$(BIN)/python -m tests.simulation.coverage_report $(VENV)/simulation.coverage
+else ifdef SCRIPTS
+	$(BIN)/python -m tests.simulation.scripts --seeds $(SEEDS) $(if $(FROM),--from $(FROM))
 else ifdef YEAR
 	$(BIN)/python -m tests.simulation.year $(if $(filter-out 1,$(YEAR)),--days $(YEAR))
 else

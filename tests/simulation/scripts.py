@@ -486,7 +486,7 @@ class ScriptWorld(World):
             if other is not start and other.acts and other.generation and self.now < other.lease_ends and not other.script.stopped:  # type: ignore[union-attr]
                 self.broken.append(f"{start.name} writes, and {other.name} has its lease for {other.lease_ends - self.now:.1f} s more")
 
-    async def end_run(self, how: str) -> str:
+    async def end_run(self, how: str, hard_deadline: float = 600) -> str:
         """Stop or drain the job's run, wait until it has ended, and start the job again. Returns the phase of the drain."""
         phase = ""
         try:
@@ -495,16 +495,16 @@ class ScriptWorld(World):
             if not run.state.ended and how == "stop":
                 await self.operator().stop_run(run_id, "a fault")
             elif not run.state.ended:
-                request = wire_drains.DrainRequest(run_id=run_id, hard_deadline_seconds=600)
+                request = wire_drains.DrainRequest(run_id=run_id, hard_deadline_seconds=hard_deadline)
                 detail = await self._end_of_drain((await self.operator().request_drain(request)).uuid)
                 phase = detail.phase.value
                 self.drains_done += phase == "DRAINED"
-                if phase == "FAILED":
+                if phase == "FAILED" and any(each.phase.value == "FLUSHING" for each in detail.phases):
                     self.failed_drains.add(detail.uuid)
                 self.say(f"drain {detail.uuid}: {phase} {detail.reason}")
             while not (await self.until_answered(lambda: self.operator().run(run_id))).state.ended:
-                if phase == "CANCELLED":
-                    return phase
+                if phase in ("CANCELLED", "FAILED") and detail.uuid not in self.failed_drains:
+                    return phase  # the queries continue
                 await asyncio.sleep(1)
             await asyncio.sleep(self.dice.choice((0.1, 20)))
             await self.until_answered(lambda: self.operator().deploy(attached_request(JOB)))
@@ -576,7 +576,7 @@ async def stop_job(world: ScriptWorld) -> None:
 
 
 async def drain_job(world: ScriptWorld) -> None:
-    await world.end_run("drain")
+    await world.end_run("drain", world.dice.choice((3, 20, 600, 600)))
 
 
 FAULTS: Mapping[str, Callable[[ScriptWorld], Any]] = {
@@ -606,6 +606,8 @@ class SeedOutcome:
     broken: list[str]
     trace: Sequence[str]
     drains: int
+    failed: int
+    """Drains that have failed in their flush."""
     new_lineages: int
     batches: int
 
@@ -636,7 +638,9 @@ def _run_seed(seed: int, directory: Path, faults: int) -> SeedOutcome:
         world.close()
         broken = [*world.broken, *world.sink.broken, *world.network.broken, *unexpected]
         broken += [each for each in loop.errors if each.startswith("Task exception")]
-        return SeedOutcome(seed, broken, [*world.trace], world.drains_done, len(world.new_lineages), len(world.sink.batches))
+        return SeedOutcome(
+            seed, broken, [*world.trace], world.drains_done, len(world.failed_drains), len(world.new_lineages), len(world.sink.batches)
+        )
 
 
 async def _live(world: ScriptWorld, seed: int, faults: int) -> None:
@@ -700,13 +704,13 @@ def main() -> int:
     if options.trace:
         print("\n".join(run_seed(options.first).trace))
         return 0
-    broken = drains = lineages = 0
+    broken = drains = failed = lineages = 0
     for outcome in outcomes(run_seed, range(options.first, options.first + options.seeds), options.workers):
-        drains, lineages = drains + outcome.drains, lineages + outcome.new_lineages
+        drains, failed, lineages = drains + outcome.drains, failed + outcome.failed, lineages + outcome.new_lineages
         if outcome.broken:
             broken += 1
             print(f"seed {outcome.seed}: {outcome.broken[0]}", flush=True)
-    print(f"{options.seeds} seeds, {drains} drains, {lineages} new lineages: {broken} broken")
+    print(f"{options.seeds} seeds, {drains} drains, {failed} failed in their flush, {lineages} new lineages: {broken} broken")
     return 1 if broken else 0
 
 
