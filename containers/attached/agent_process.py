@@ -75,6 +75,7 @@ class ScriptAgent:
             if not isinstance(error, LeaseLost):
                 raise
         except BaseException:  # cancelled, or a fault: the lease is not kept any more, so the driver must end
+            all_ended = False
             all_ended = await self._end_driver()
             raise
         finally:
@@ -195,12 +196,14 @@ class ScriptAgent:
         if self._link.connected:
             log.info("the job is being stopped: the queries end between two batches")
             await self._stop_queries(self._stop_timeout)
-        elif self._link.error is None:
+        elif not self._link.has_drained:
+            if self._link.error is not None:  # a script has ended, and perhaps the command does
+                await asyncio.sleep(AFTER_QUERIES.total_seconds())
             log.info("the job is being stopped: sending SIGTERM to the %s", self._driver.what)
             self._driver.send(signal.SIGTERM)
         if self._driver.observed:
             return
-        await asyncio.sleep(self._stop_timeout.total_seconds())  # also for a script that has reported its end
+        await asyncio.sleep(self._stop_timeout.total_seconds())
         log.warning("the %s did not stop within %g s and is killed", self._driver.what, self._stop_timeout.total_seconds())
         await asyncio.to_thread(self._processes.end_all)
 

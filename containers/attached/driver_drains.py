@@ -221,7 +221,9 @@ class DriverDrains:
     def leave(self, uuid: str, end: bool) -> None:
         """See `containers.attached.port.Driver`."""
         drain = self._drain
-        if drain is not None and drain.uuid == uuid:
+        while drain is not None and drain.uuid != uuid:
+            drain = drain.former
+        if drain is not None:
             self._leave(drain, end=end)
 
     def _present(self, uuid: str) -> _Drain:
@@ -238,6 +240,8 @@ class DriverDrains:
             drain.over.set()
             while drain.flushes:
                 self._changing.wait()
+        if drain.former is not None:
+            self._leave(drain.former, end=False)
         if not first:
             drain.left.wait()
             return

@@ -138,8 +138,10 @@ class DriverLink:
                     await asyncio.sleep(RETRY.total_seconds())
                     continue
                 connected.setblocking(True)
-                pid = _peer(connected)
-                if self.connected or not is_ours(pid):
+                pid, ours = _peer(connected), False
+                with suppress(OSError):  # the table of processes cannot be read now
+                    ours = is_ours(pid)
+                if self.connected or not ours:
                     why = "another driver of this command is attached" if self.connected else "it is not a process of this command"
                     log.warning("process %d is not attached: %s", pid, why)
                     await asyncio.to_thread(refuse, connected, why)
@@ -316,6 +318,11 @@ class DriverLink:
         """The run has a drain, or its phase has changed."""
         if self._drains is not None:
             self._drains.advance(notice)
+
+    @property
+    def has_drained(self) -> bool:
+        """See `ScriptDrains.has_drained`."""
+        return self._drains is not None and self._drains.has_drained
 
     async def take_part_in_drains(self) -> None:
         """Take part in the drains of the run until cancelled."""

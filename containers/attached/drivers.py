@@ -108,6 +108,8 @@ class AttachedScript:
                 await asyncio.wait([ended], timeout=TICK_SECONDS)
         finally:
             ended.cancel()
+        while self._link.error is not None and self.runs:  # noqa: ASYNC110 — Python is ending, which it has reported
+            await asyncio.sleep(TICK_SECONDS)
 
     async def outcome(self, error: str | None) -> Outcome:
         """How it has ended. It is not a child of this process, so its own exit code is not known. `error`: see `DriverLink.error`."""

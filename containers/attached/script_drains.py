@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
@@ -19,11 +20,12 @@ from containers.agent.failures import StageFailure
 from containers.agent.lifecycle import ContainerLifecycle
 from containers.attached.port import Beginning, DrainInterrupted, DrainOfScript, Flushed
 from containers.engine import Emptied, Position
+from containers.rpc.codec import OtherProcessFailed
 from containers.rpc.connection import Connection, ConnectionLost
 from sluice.client import Refused
 from sluice.client.agents import AgentClient
 from sluice.core.drain import Phase
-from sluice.core.errors import LeaseLost, Unavailable
+from sluice.core.errors import LeaseLost, SluiceError, StaleRun, Unavailable
 from sluice.core.ids import Generation, JobName, RunId, Ssp, StageName, TaskName
 from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.core.snapshots.snapshot import CommitId
@@ -43,14 +45,15 @@ RETRY = timedelta(seconds=0.5)
 @dataclass
 class ScriptStage:
     """A query of the script in a drain. Implements `containers.agent.drain.DrainedStage`. `writers`: the queries that write what it reads.
-    `feeders`: those of them that are flushed before it. `leave`: end all queries. `at`: where it is."""
+    `feeders`: those of them that are flushed before it. `finish`: end all queries, and report all stages of the drain as committed. `at`:
+    where it is."""
 
     stage: StageName
     generation: Generation
-    drain: str
+    drain: Drain
     driver: Connection
     backed_up: Callable[[StageName], Awaitable[CommitId | None]]
-    leave: Callable[[], Awaitable[None]]
+    finish: Callable[[], Awaitable[None]]
     at: Position
     writers: Collection[StageName] = ()
     feeders: Collection[StageName] = ()
@@ -61,20 +64,36 @@ class ScriptStage:
         """It is paused after its last planned batch."""
 
     async def durable(self) -> CommitId | None:
-        """No query continues on a checkpoint that was flushed."""
-        return None if self._flushed else await self.backed_up(self.stage)
+        """No query continues on a checkpoint that was flushed. Raises Unavailable if the backup fails, also with an error that an operator
+        must act on, so that the drain waits; and DrainEnded as soon as the drain is over, whereas the backup goes on."""
+        if self._flushed:
+            return None
+        backup = asyncio.ensure_future(self.backed_up(self.stage))
+        backup.add_done_callback(lambda done: done.cancelled() or done.exception())
+        backup.add_done_callback(lambda _: self.drain.recheck())
+        try:
+            await self.drain.until(backup.done)
+            return backup.result()
+        except asyncio.CancelledError:
+            backup.cancel()
+            raise
+        except (LeaseLost, StaleRun, Refused, Unavailable):
+            raise
+        except (SluiceError, OSError, TimeoutError) as error:
+            raise Unavailable(str(error) or type(error).__name__) from error
 
     async def position(self) -> tuple[int | None, Mapping[Ssp, int]]:
         return self.at.batch, self.at.offsets
 
     async def flush(self, drain: Drain) -> Emptied:
-        found: Flushed = await asyncio.wrap_future(self.driver.request("flush", self.drain, self.stage, sorted(self.writers)))
+        found: Flushed = await asyncio.wrap_future(self.driver.request("flush", drain.uuid, self.stage, sorted(self.writers)))
         self.at, self._flushed = found.position, True
+        drain.advance(drain.phase, {self.stage}, {})  # the coordinator names no flushed stages of a script
         return Emptied(-1 if self.at.batch is None else self.at.batch, found.rows_left, found.operators_left)
 
     async def end(self) -> None:
         self._flushed = True
-        await self.leave()
+        await self.finish()
 
     def failed(self, failure: StageFailure) -> None:
         """The log has it."""
@@ -101,6 +120,8 @@ class ScriptDrains:
         self._backed_up = backed_up
         self._participant = DrainParticipant(coordinator, run, lifecycle, self._on_begin, lambda: None)
         self._driver: Connection | None = None
+        self._told: tuple[str, Connection] | None = None
+        """The drain for which a driver pauses the queries that it starts."""
         self._given_up: tuple[Drain, Connection | None] | None = None
         """A drain, and the driver that takes no part in it any more."""
         self._changed = asyncio.Event()
@@ -126,6 +147,7 @@ class ScriptDrains:
     def _on_begin(self) -> None:
         drain = self._participant.drain
         if drain is not None and not drain.phase.over and self._driver is not None:
+            self._told = (drain.uuid, self._driver)
             self._driver.tell("drain", DrainOfScript(drain.uuid, drain.phase in (Phase.FLUSHING, Phase.COMMITTING)))
         self._changed.set()
 
@@ -135,6 +157,7 @@ class ScriptDrains:
             self._changed.clear()
             drain, driver = self._participant.drain, self._driver
             if drain is None or drain.phase.over:
+                await self._release()
                 await self._changed.wait()
             elif drain.phase is Phase.COMMITTING:  # the queries have ended; one that starts now is on another checkpoint
                 await commit(self._coordinator, self._run, self._generation, drain.uuid)
@@ -143,6 +166,19 @@ class ScriptDrains:
                 await self._changed.wait()
             else:
                 await self._try_to_take_part(drain, driver)
+
+    async def _release(self) -> None:
+        """No drain is in progress: the driver may still hold queries for the last one, which another driver has left."""
+        told, self._told = self._told, None
+        if told is not None and told[1] is self._driver:
+            with suppress(ConnectionLost, OtherProcessFailed):
+                await asyncio.wrap_future(told[1].request("leave", told[0], False))
+
+    @property
+    def has_drained(self) -> bool:
+        """Whether a drain has ended the run, or is about to."""
+        drain = self._participant.drain
+        return drain is not None and drain.phase in (Phase.COMMITTING, Phase.DRAINED)
 
     async def _try_to_take_part(self, drain: Drain, driver: Connection) -> None:
         try:
@@ -163,20 +199,33 @@ class ScriptDrains:
                 leaving.append(asyncio.wrap_future(driver.request("leave", drain.uuid, end)))
             await asyncio.shield(leaving[0])
 
+        finishing: list[asyncio.Task[None]] = []
+
+        async def finish_once() -> None:
+            await leave()
+            await commit(self._coordinator, self._run, self._generation, drain.uuid)  # also stages that an earlier start has flushed
+
+        async def finish() -> None:
+            if not finishing:
+                finishing.append(asyncio.create_task(finish_once()))
+            await asyncio.shield(finishing[0])
+
         try:
-            stages = await self._paused(drain, driver, leave)
+            stages = await self._paused(drain, driver, finish)
             ended = await self._participant.run(stages)
         except Exception:
             await leave()
             raise
         await leave(end=ended)
+        if self._told == (drain.uuid, driver):
+            self._told = None
 
-    async def _paused(self, drain: Drain, driver: Connection, leave: Callable[[], Awaitable[None]]) -> list[ScriptStage]:
+    async def _paused(self, drain: Drain, driver: Connection, finish: Callable[[], Awaitable[None]]) -> list[ScriptStage]:
         """The stages of the drain, when all queries are paused; none if the drain is over first. Raises what the driver raises."""
         try:
             detail = await repeated(drain, lambda: self._coordinator.drain(drain.uuid))
             known = {StageName(each.stage): each for each in _stages(detail)}
-            needed = [stage for stage, each in known.items() if not _has_taken(each, detail.phase)]
+            needed = [stage for stage, each in known.items() if each.step not in ("flushed", "committed")]
             pausing = asyncio.wrap_future(driver.request("pause_queries", drain.uuid, needed))
             pausing.add_done_callback(lambda _: drain.recheck())
             await drain.until(pausing.done)
@@ -187,7 +236,7 @@ class ScriptDrains:
         order = flush_order(paused, feeders)
         return [
             ScriptStage(
-                stage, self._generation, drain.uuid, driver, self._backed_up, leave, at,
+                stage, self._generation, drain, driver, self._backed_up, finish, at,
                 writers=feeders.get(stage, ()), feeders=order[stage] & known.keys(),
             )
             for stage, at in paused.items()
@@ -255,13 +304,3 @@ async def _retry(call: Callable[[], Awaitable[T]]) -> T | None:
 
 def _stages(drain: wire_drains.DrainDetail) -> list[wire_drains.DrainStageReply]:
     return [stage for container in drain.containers for task in container.tasks for stage in task.stages]
-
-
-def _has_taken(stage: wire_drains.DrainStageReply, phase: Phase) -> bool:
-    """Whether the stage needs nothing more of the driver in this phase."""
-    steps: Mapping[Phase, Collection[str]] = {
-        Phase.REQUESTED: ("stopped",),
-        Phase.STOPPING: ("stopped",),
-        Phase.FLUSHING: ("flushed", "committed"),
-    }
-    return phase not in steps or stage.step in steps[phase]

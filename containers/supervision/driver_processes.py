@@ -45,7 +45,9 @@ class DriverProcesses:
     async def _remember(self) -> None:
         while True:
             with suppress(OSError):
-                processes.reap(self._descendants.scan().values(), os.getpid(), self._not_reaped)
+                table = self._descendants.scan()
+                if self._roots or self.waited_for is not None:  # otherwise the driver is being started, by code that waits for its end
+                    processes.reap(table.values(), os.getpid(), self._not_reaped)
             await asyncio.sleep(REMEMBER_SECONDS)
 
     @property

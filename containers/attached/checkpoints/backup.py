@@ -85,7 +85,7 @@ class ScriptBackup(Backup):
     async def _begin_again(self) -> None:
         """Continue after the newest snapshot that the coordinator knows. What blob stores have lost of former ones must still be
         replaced."""
-        with suppress(SluiceError):
+        with suppress(SluiceError, OSError, TimeoutError):
             async with self._one_commit:
                 reopened = await self._reopen(self._start.lineage)
                 reopened.to_repair |= self._commits.to_repair | self._commits.damaged  # after the wait: it may have changed meanwhile

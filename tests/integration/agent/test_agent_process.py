@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
@@ -324,8 +325,9 @@ def test_a_guardian_that_is_killed_is_replaced(containers: Containers) -> None:
 
     def guardian(other_than: int) -> int | None:
         for each in psutil.Process(process.pid).children():
-            if "containers.supervision.guardian" in each.cmdline() and each.pid != other_than:
-                return each.pid
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                if "containers.supervision.guardian" in each.cmdline() and each.pid != other_than:
+                    return each.pid
         return None
 
     first = wait_for("the guardian", lambda: guardian(0))

@@ -19,7 +19,7 @@ from containers.engine import Position
 from containers.rpc.connection import Connection
 from containers.rpc.socket_link import SocketLink
 from sluice.core.drain import Mode, Phase
-from sluice.core.errors import CoordinatorUnreachable
+from sluice.core.errors import BlobStoreUnusable, CoordinatorUnreachable
 from sluice.core.ids import Generation, RunId, Ssp, StageName
 from sluice.wire import drains as wire_drains
 from tests.support.fakes import FakeClock
@@ -49,7 +49,7 @@ class Coordinator:
 
     async def drain(self, uuid: str) -> Any:
         self._answer()
-        stages = [SimpleNamespace(stage=each, step=None, batch_id=None, offsets=()) for each in self.stages]
+        stages = [SimpleNamespace(stage=each, step=self._step_of(each), batch_id=None, offsets=()) for each in self.stages]
         containers = [SimpleNamespace(tasks=[SimpleNamespace(stages=stages)])]
         phases = [SimpleNamespace(phase=each) for each in self.phases]
         return SimpleNamespace(uuid=uuid, phase=self.phase, phases=phases, containers=containers, catch_up=(), reason="")
@@ -62,9 +62,13 @@ class Coordinator:
             self.phases += [Phase.FLUSHING] if self.phase is Phase.FLUSHING else []
         return wire_drains.DrainStepReply(phase=self.phase, flushed=self.flushed)
 
+    def _step_of(self, stage: str) -> str | None:
+        return next((step for step in ("committed", "flushed", "flushing", "stopped") if stage in self.taken[step]), None)
+
     @property
     def flushed(self) -> tuple[str, ...] | None:
-        return tuple(self.taken["flushed"]) if self.phase is Phase.FLUSHING else None
+        """A coordinator names the stages that the run declares, and those of a script are not declared."""
+        return () if self.phase is Phase.FLUSHING else None
 
     def _answer(self) -> None:
         if self.away:
@@ -90,6 +94,11 @@ class World:
         self.fails = fails
         self.coordinator = Coordinator(list(feeds), phase, ends)
         self.left = asyncio.Event()
+        self.backups = self.failing_backups = 0
+        self.may_back_up = asyncio.Event()
+        self.may_back_up.set()
+        self.runs = list(feeds)
+        """The queries that run."""
         self._loop = asyncio.get_running_loop()
 
     @asynccontextmanager
@@ -100,28 +109,38 @@ class World:
         drains.begin(self.coordinator.drain_of_run)
         drains.advance(wire_drains.DrainNotice(uuid="d-1", phase=self.coordinator.phase, flushed=self.coordinator.flushed))
         running = asyncio.create_task(drains.run())
-        ours, theirs = socket.socketpair()
-        driver = DriverPeer(ours, **self._answers())
-        agent = Connection(SocketLink(theirs), driver_methods(), agent_methods(), {})
-        agent.start()
-        drains.attached(agent)
-        self.told = driver
         try:
-            yield drains
+            async with self.attached(drains):
+                yield drains
         finally:
             running.cancel()
             with suppress(asyncio.CancelledError):
                 await running
+
+    @asynccontextmanager
+    async def attached(self, drains: ScriptDrains) -> AsyncIterator[None]:
+        """A driver, whose agent has these drains."""
+        ours, theirs = socket.socketpair()
+        self.told = driver = DriverPeer(ours, **self._answers())
+        agent = Connection(SocketLink(theirs), driver_methods(), agent_methods(), {})
+        agent.start()
+        drains.attached(agent)
+        try:
+            yield
+        finally:
             agent.close()
             driver.connection.close()
 
     async def _backed_up(self, stage: StageName) -> Any:
-        return None
+        self.backups += 1
+        if self.backups <= self.failing_backups:
+            raise BlobStoreUnusable("its disk is not mounted")
+        await self.may_back_up.wait()
 
     def _answers(self) -> dict[str, Callable[..., Any]]:
         def pause_queries(drain: str, needed: Sequence[str]) -> Mapping[StageName, Position]:
             self.journal.append(f"pause {','.join(sorted(needed))}")
-            return {StageName(name): Position(7, {Ssp("kafka", name, 0): 40}) for name in self.feeds}
+            return {StageName(name): Position(7, {Ssp("kafka", name, 0): 40}) for name in self.runs}
 
         def flush(drain: str, stage: str, feeders: Sequence[str]) -> Flushed:
             if stage == self.fails:
@@ -148,7 +167,7 @@ async def test_each_query_is_flushed_after_those_that_write_its_input_and_all_en
         "flush alerts after minutes,tens",
         "end",
     ]
-    assert sorted(world.coordinator.taken["committed"]) == ["alerts", "minutes", "tens"]
+    assert {*world.coordinator.taken["committed"]} == {"alerts", "minutes", "tens"}
 
 
 async def test_queries_that_write_each_others_input_are_flushed_one_after_the_other() -> None:
@@ -188,6 +207,45 @@ async def test_a_query_that_fails_ends_the_others_and_is_not_reported_as_flushed
     assert "the sink is full" in caplog.text
     assert world.journal == ["pause minutes,tens", "end"]
     assert world.coordinator.taken["flushed"] == []
+
+
+async def test_a_stage_that_an_earlier_start_has_flushed_and_whose_query_does_not_run_is_committed_with_the_others() -> None:
+    world = World({"minutes": ["tens"], "tens": []}, phase=Phase.FLUSHING)
+    world.coordinator.taken["flushed"].append("tens")
+    world.runs = ["minutes"]
+    async with world.draining():
+        await until(lambda: world.coordinator.phase is Phase.DRAINED)
+    assert world.journal == ["pause minutes", "flush minutes after tens", "end"]
+    assert {*world.coordinator.taken["committed"]} == {"minutes", "tens"}
+
+
+async def test_a_drain_waits_for_a_backup_that_fails_also_with_an_error_that_an_operator_must_act_on() -> None:
+    world = World({"tens": []})
+    world.failing_backups = 2
+    async with world.draining():
+        await world.left.wait()
+    assert (world.backups, world.journal[-1]) == (3, "end")
+
+
+async def test_a_drain_that_is_cancelled_while_a_checkpoint_is_backed_up_lets_the_queries_continue_at_once() -> None:
+    world = World({"tens": []})
+    world.may_back_up.clear()
+    async with world.draining() as drains:
+        await until(lambda: world.backups == 1)
+        drains.advance(wire_drains.DrainNotice(uuid="d-1", phase=Phase.CANCELLED))
+        await world.left.wait()
+    assert world.journal == ["pause tens", "continue"]
+
+
+async def test_a_second_driver_is_told_that_the_drain_of_the_first_one_is_over() -> None:
+    world = World({"tens": []})
+    world.may_back_up.clear()
+    async with world.draining() as drains:
+        await until(lambda: world.backups == 1)
+        drains.driver_ended()
+        async with world.attached(drains):
+            drains.advance(wire_drains.DrainNotice(uuid="d-1", phase=Phase.CANCELLED))
+            await until(lambda: world.journal.count("continue") == 2)
 
 
 async def test_a_step_is_reported_when_the_coordinator_answers_again() -> None:
