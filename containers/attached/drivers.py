@@ -227,7 +227,7 @@ class Command:
                 loop.call_soon_threadsafe(self._on_signal, signal.Signals(found.si_signo), found.si_code > 0)
 
     def _on_signal(self, number: signal.Signals, from_kernel: bool) -> None:
-        """`from_kernel`: the terminal has sent the signal, and the command has received it, too."""
+        """`from_kernel`: the terminal has sent the signal, and the command has also received it."""
         self._signal = number
         self._signalled.set()
         if not from_kernel and not (number is signal.SIGTERM and self._on_sigterm()):

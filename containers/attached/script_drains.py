@@ -25,7 +25,7 @@ from containers.rpc.connection import Connection, ConnectionLost
 from sluice.client import Refused
 from sluice.client.agents import AgentClient
 from sluice.core.drain import Phase
-from sluice.core.errors import LeaseLost, SluiceError, StaleRun, Unavailable
+from sluice.core.errors import ClientError, LeaseLost, SluiceError, StaleRun, Unavailable
 from sluice.core.ids import Generation, JobName, RunId, Ssp, StageName, TaskName
 from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.core.snapshots.snapshot import CommitId
@@ -216,6 +216,9 @@ class ScriptDrains:
         except Exception:
             await leave()
             raise
+        finally:
+            for each in finishing:
+                each.cancel()  # without effect, unless the agent ends
         await leave(end=ended)
         if self._told == (drain.uuid, driver):
             self._told = None
@@ -297,7 +300,7 @@ async def _retry(call: Callable[[], Awaitable[T]]) -> T | None:
         except Unavailable as error:
             log.warning("the drain waits: %s", error)
             await asyncio.sleep(RETRY.total_seconds())
-        except (Refused, LeaseLost) as refused:
+        except (Refused, LeaseLost, ClientError) as refused:
             log.warning("the coordinator refuses a step of the drain: %s", refused)
             return None
 

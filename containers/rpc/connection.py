@@ -49,7 +49,7 @@ Interface = Mapping[str, Signature]
 
 
 def _fail(answer: Future[Any], error: Exception) -> None:
-    with suppress(InvalidStateError):  # it was answered meanwhile, or nobody waits for it any more
+    with suppress(InvalidStateError):  # it was answered meanwhile, or the wait for it was cancelled
         answer.set_exception(error)
 
 

@@ -27,7 +27,7 @@ class DriverProcesses:
     def __init__(self, container: ExecutionContainerId, url: str, home: Path | None = None) -> None:
         self.guardian = GuardianProcess(container, url, home)
         self.waited_for: int | None = None
-        """A child of this process for whose end other code waits, besides the guardian."""
+        """A child of this process, other than the guardian, for whose end other code waits."""
         self._descendants = Descendants(os.getpid(), container)
         self._roots: Sequence[ProcessId] = ()
         self._background: list[asyncio.Task[None]] = []

@@ -62,7 +62,7 @@ class ScriptBackup(Backup):
     async def _poll(self) -> None:
         while True:
             await asyncio.sleep(LOOK.total_seconds())
-            with suppress(SluiceError, OSError):  # the commit has the error, too
+            with suppress(SluiceError, OSError):  # the next commit shows the error
                 self.seen(await self._last_on_disk())
 
     async def _run_again(self) -> None:

@@ -759,7 +759,7 @@ async def test_a_script_waits_for_a_blob_store_that_has_a_batch_of_another_machi
         assert (third.directory / "offsets/1").read_text() == plan(17)
 
 
-async def test_a_supervisor_that_was_frozen_until_another_machine_has_the_script_backs_nothing_up(there: Place, tmp_path: Path) -> None:
+async def test_an_agent_that_was_frozen_until_another_machine_has_the_script_backs_nothing_up(there: Place, tmp_path: Path) -> None:
     async with script(there, tmp_path / "one", "c1") as first:
         made = await first.checkpoint()
         first.runs(0)

@@ -1,4 +1,4 @@
-"""What a supervisor does without a coordinator, and with the notices of its run."""
+"""What an agent does without a coordinator, and with the notices of its run."""
 
 from __future__ import annotations
 
