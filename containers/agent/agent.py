@@ -12,16 +12,15 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from prometheus_client.metrics_core import Metric
-from pydantic import ValidationError
 
 from containers.agent.alignment import Aligner
 from containers.agent.drain import DrainParticipant
 from containers.agent.failures import RestartPolicy
-from containers.agent.heartbeat import GatedHeartbeats, LeaseExpired, LeaseKeeper, Replaced, RunEnded
+from containers.agent.heartbeat import LeaseExpired, LeaseKeeper, Replaced, RunEnded, register
 from containers.agent.lifecycle import RETRY, ContainerLifecycle, ExitReason, exit_code_of
 from containers.agent.metrics import ContainerCollector, Meter, backup_metrics, disk_metrics, jvm_metrics, process_metrics
 from containers.agent.metrics_server import MetricsServer, serve_metrics
-from containers.agent.notices import notices
+from containers.agent.notices import BlobsLost, NewBlobStores, NewModel, StopRequested, events
 from containers.agent.progress import ProgressReporter
 from containers.agent.queries import Queries
 from containers.agent.slot import Slot
@@ -45,14 +44,12 @@ from sluice.client.agents import AgentClient
 from sluice.clock import Clock
 from sluice.core.drain import Mode
 from sluice.core.errors import BlobUnavailable, CoordinatorUnreachable, LeaseLost, SluiceError, StaleRun, Unavailable
-from sluice.core.ids import Epoch, Generation, Instant, StageName, StreamId, TaskName
+from sluice.core.ids import Epoch, Generation, Instant, StreamId, TaskName
 from sluice.core.jobmodels.placement import replicas_of
-from sluice.core.snapshots.snapshot import BlobStoreName
 from sluice.deploy import check_job
 from sluice.disks import LocalDisks
 from sluice.job import JobDescription
 from sluice.wire import agents as wire_agents
-from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
 from sluice.wire import runs as wire_runs
 
@@ -113,7 +110,6 @@ class Agent:
         self._drains = DrainParticipant(coordinator, settings.run, self._lifecycle, self._pause_queries, self._after_drain)
         self._queries: Queries | None = None
         self._watermarks: WatermarkReporter | None = None
-        self._adopting = asyncio.Lock()
         self._slot: Slot | None = None
         self._lease: LeaseKeeper | None = None
         self._metrics_server: MetricsServer | None = None
@@ -273,28 +269,22 @@ class Agent:
             drain_modes=tuple(Mode),
             only_if_free=only_if_free,
         )
-        sent = self._clock.elapsed()
-
-        async def register() -> wire_agents.RegisterReply:
-            nonlocal sent
-            sent = self._clock.elapsed()
-            return await self._coordinator.register(self._settings.run, request)
-
-        reply = await self._lifecycle.connect(register, TAKE_WITHIN if only_if_free else None)
-        if reply.token is not None:
-            self._coordinator.act_as(reply.token)
-            self._on_token(reply.token)
-        self._lease = lease = LeaseKeeper.of_registration(
-            reply,
-            sent,
-            GatedHeartbeats(self._coordinator, self._why_not_now),
-            self._settings.id,
-            self._clock,
-            self._renewed,
-            on_version=self._on_version,
-            on_adopted=self._on_adopted,
+        reply, lease = await self._lifecycle.connect(
+            lambda: register(
+                self._coordinator,
+                self._settings.run,
+                request,
+                self._clock,
+                self._renewed,
+                self._on_token,
+                self._why_not_now,
+                on_version=self._on_version,
+                on_adopted=self._on_adopted,
+            ),
+            TAKE_WITHIN if only_if_free else None,
         )
         log.info("slot %s of run %s, epoch %d, lease %g s", processor, run.run_id, reply.epoch, reply.lease_seconds)
+        self._lease = lease
         self._lifecycle.in_background(self._keep_lease(lease), "heartbeat")
         self._lifecycle.in_background(self._follow_notices(), "notices")
         self._lifecycle.in_background(self._reporter.run(), "progress")
@@ -318,27 +308,21 @@ class Agent:
                 self._lifecycle.exit(ExitReason(EXIT_OK, f"the run has ended: {state}"))
 
     async def _follow_notices(self) -> None:
-        async for notice in notices(self._coordinator, self._settings.run, self._clock):
-            await self._on_notice(notice)
+        async for event in events(self._coordinator, self._settings.run, self._clock):
+            match event:
+                case StopRequested(reason):
+                    self._lifecycle.exit(ExitReason(EXIT_OK, f"the run is to stop: {reason}"))
+                case wire_drains.DrainNotice():
+                    self._drains.advance(event)
+                case NewModel(version):
+                    self._on_version(version)
+                case NewBlobStores():
+                    self._lifecycle.in_background(self._backups.adopt_when_possible(), "blob stores")
+                case BlobsLost(task, stage, blob_store) if self._queries is not None:
+                    self._queries.repair(task, stage, blob_store)
 
-    async def _on_notice(self, notice: wire_body.Notice) -> None:
-        match notice.kind:
-            case "STOP" | "ENDED":
-                self._lifecycle.exit(ExitReason(EXIT_OK, f"the run is to stop: {notice.detail.get('reason', '')}"))
-            case "DRAIN":
-                try:
-                    self._drains.advance(wire_drains.DrainNotice.model_validate(notice.detail))
-                except ValidationError:
-                    log.warning("ignoring an invalid notice of a drain: %s", str(notice.detail)[:200])
-            case "MODEL":
-                self._on_version(notice.detail.get("version"))
-            case "BACKUP" if "lost" in notice.detail:
-                self._repair(notice.detail["lost"])
-            case "BACKUP":
-                self._lifecycle.in_background(self._adopt_blob_stores(), "blob stores")
-
-    def _on_version(self, version: object) -> None:
-        if self._slot is not None and isinstance(version, int):
+    def _on_version(self, version: int) -> None:
+        if self._slot is not None:
             self._slot.on_version(version)
 
     def _on_adopted(self, version: int) -> None:
@@ -352,31 +336,6 @@ class Agent:
     def _after_drain(self) -> None:
         if self._slot is not None:
             self._slot.check_again()
-
-    def _repair(self, stages: object) -> None:
-        """Blob stores have lost blobs of snapshots of these stages, some of which this container may run."""
-        queries = self._queries
-        if queries is None or not isinstance(stages, list):
-            return
-        for each in stages:
-            try:
-                queries.repair(TaskName(each["task"]), StageName(each["stage"]), BlobStoreName(each["blobStore"]))
-            except (TypeError, KeyError):
-                log.warning("ignoring an invalid notice of lost blobs: %s", str(each)[:200])
-
-    async def _adopt_blob_stores(self) -> None:
-        """Use the blob stores that the run names now. While one of them cannot be used, keep the former ones, and retry."""
-        async with self._adopting:
-            last = ""
-            while not self._lifecycle.exiting:
-                try:
-                    await self._backups.adopt(await self._coordinator.basic_run(self._settings.run))
-                    return
-                except SluiceError as error:
-                    if str(error) != last:
-                        log.error("the run's new blob stores cannot be used yet; retrying: %s %s", error.title(), error)
-                    last = str(error)
-                await self._lifecycle.pause(RETRY)
 
     # --- work ------------------------------------------------------------------------------------------------------
 
@@ -416,7 +375,7 @@ class Agent:
         else:
             run = await self._lifecycle.connect(lambda: self._coordinator.basic_run(self._settings.run))  # it may have changed meanwhile
             self._drains.begin(run.drain)
-            await self._adopt_blob_stores()
+            await self._lifecycle.unless_exiting(self._backups.adopt_when_possible())
         if self._lifecycle.exiting:
             return
         assert self._queries is not None

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 from containers.agent.failures import StageFailure
 from containers.agent.lifecycle import RETRY, ContainerLifecycle
 from containers.engine import Emptied, Kept
+from containers.retries import until_available
 from sluice import tracing
 from sluice.client import Refused
 from sluice.client.agents import AgentClient
@@ -363,15 +364,11 @@ class DrainParticipant:
         """Whether a failed drain that empties state had started to do so."""
         if drain.mode is Mode.KEEP_STATE:
             return False
-        while True:
-            try:
-                detail = await self._coordinator.drain(drain.uuid)
-            except Refused:
-                return False
-            except Unavailable:
-                await asyncio.sleep(RETRY_STEP.total_seconds())
-            else:
-                return any(each.phase is Phase.FLUSHING for each in detail.phases)
+        try:
+            detail = await until_available(lambda: self._coordinator.drain(drain.uuid))
+        except Refused:
+            return False
+        return any(each.phase is Phase.FLUSHING for each in detail.phases)
 
 
 async def repeated(drain: Drain, call: Callable[[], Awaitable[T]], stage: DrainedStage | None = None) -> T:

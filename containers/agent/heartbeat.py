@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
-from sluice.client.agents import Alive, NotValid
+from sluice.client.agents import AgentClient, Alive, NotValid
 from sluice.clock import Clock
 from sluice.core.errors import CoordinatorUnreachable, Unavailable
-from sluice.core.ids import Epoch, ExecutionContainerId, Instant
+from sluice.core.ids import Epoch, ExecutionContainerId, Instant, RunId
 from sluice.core.leases.lease import ContainerLease, next_heartbeat
 from sluice.core.lifecycle import RunState
 from sluice.randomness import fraction
@@ -103,22 +103,6 @@ class LeaseKeeper:
         self._on_adopted = on_adopted
         on_renewed(trust.ends_at)
 
-    @classmethod
-    def of_registration(
-        cls,
-        reply: wire_agents.RegisterReply,
-        sent: Instant,
-        coordinator: HeartbeatClient,
-        execution_id: ExecutionContainerId,
-        clock: Clock,
-        on_renewed: Callable[[Instant], None],
-        **more: Any,
-    ) -> LeaseKeeper:
-        """The lease that the answer to a registration gives. `sent`: when the registration was sent. `more`: as in `__init__`."""
-        trust = ContainerLease(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds))
-        interval = timedelta(seconds=reply.heartbeat_seconds)
-        return cls(coordinator, execution_id, Epoch(reply.epoch), trust, interval, clock, fraction, on_renewed, **more)
-
     @property
     def left(self) -> timedelta:
         """How long this container may run without a further renewal."""
@@ -152,3 +136,26 @@ class LeaseKeeper:
                     if adopted is not None:
                         self._on_adopted(adopted)
                     pause = next_heartbeat(interval, self._chance())
+
+
+async def register(
+    coordinator: AgentClient,
+    run: RunId,
+    request: wire_agents.RegisterRequest,
+    clock: Clock,
+    on_renewed: Callable[[Instant], None],
+    on_token: Callable[[str], None],
+    not_now: Callable[[], str | None],
+    **more: Any,
+) -> tuple[wire_agents.RegisterReply, LeaseKeeper]:
+    """Register, and use the token of the answer from now on. Returns the lease, which counts from the moment the request was sent. Raises
+    Refused, Unavailable. `more`: as in `LeaseKeeper`."""
+    sent = clock.elapsed()
+    reply = await coordinator.register(run, request)
+    if reply.token is not None:
+        coordinator.act_as(reply.token)
+        on_token(reply.token)
+    trust = ContainerLease(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds))
+    interval, heartbeats = timedelta(seconds=reply.heartbeat_seconds), GatedHeartbeats(coordinator, not_now)
+    container, epoch = ExecutionContainerId(request.execution_container_id), Epoch(reply.epoch)
+    return reply, LeaseKeeper(heartbeats, container, epoch, trust, interval, clock, fraction, on_renewed, **more)

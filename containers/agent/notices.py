@@ -1,28 +1,64 @@
-"""The notices of a run."""
+"""The notices of a run, as events."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from datetime import timedelta
+
+from pydantic import ValidationError
 
 from containers.agent.lifecycle import RETRY
 from sluice.client import Refused
 from sluice.client.agents import AgentClient
 from sluice.clock import Clock
 from sluice.core.errors import Unavailable
-from sluice.core.ids import RunId
+from sluice.core.ids import RunId, StageName, TaskName
+from sluice.core.snapshots.snapshot import BlobStoreName
 from sluice.wire import body as wire_body
+from sluice.wire import drains as wire_drains
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("sluice")
 
 LONG_POLL = timedelta(seconds=20)
 """The longest duration of a poll for notices."""
 
 
-async def notices(coordinator: AgentClient, run: RunId, clock: Clock) -> AsyncIterator[wire_body.Notice]:
-    """All notices of the run, including those from before the registration, which may contain a stop. Never ends."""
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The run is to stop, or has ended."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewModel:
+    """The run's job model has this version."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewBlobStores:
+    """The run has other blob stores."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlobsLost:
+    """A blob store has lost blobs of snapshots of this stage, which this container need not run."""
+
+    task: TaskName
+    stage: StageName
+    blob_store: BlobStoreName
+
+
+Event = StopRequested | wire_drains.DrainNotice | NewModel | NewBlobStores | BlobsLost
+
+
+async def events(coordinator: AgentClient, run: RunId, clock: Clock) -> AsyncIterator[Event]:
+    """All events of the run, including those from before the registration, which may contain a stop. Never ends."""
     seq = 0
     while True:
         sent = clock.elapsed()
@@ -34,6 +70,27 @@ async def notices(coordinator: AgentClient, run: RunId, clock: Clock) -> AsyncIt
             continue
         for notice in found:
             seq = notice.seq
-            yield notice
+            for event in events_of(notice):
+                yield event
         if not found and clock.elapsed() - sent < RETRY.total_seconds():  # a coordinator that shuts down answers polls early
             await asyncio.sleep(RETRY.total_seconds())
+
+
+def events_of(notice: wire_body.Notice) -> list[Event]:
+    """What a notice says; nothing if it cannot be read."""
+    detail = notice.detail
+    try:
+        match notice.kind:
+            case "STOP" | "ENDED":
+                return [StopRequested(str(detail.get("reason", "")))]
+            case "DRAIN":
+                return [wire_drains.DrainNotice.model_validate(detail)]
+            case "MODEL":
+                return [NewModel(int(detail["version"]))]
+            case "BACKUP" if "lost" in detail:
+                return [BlobsLost(TaskName(e["task"]), StageName(e["stage"]), BlobStoreName(e["blobStore"])) for e in detail["lost"]]
+            case "BACKUP":
+                return [NewBlobStores()]
+    except (ValidationError, ValueError, TypeError, KeyError):
+        log.warning("ignoring an invalid notice, %s: %s", notice.kind, str(detail)[:200])
+        return []

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from datetime import timedelta
 
-from containers.attached.claim import Claim, Claims, Request, describe_end, has_drained, is_lost, stop_requested
+from containers.attached.claim import Claim, Claims, Request, describe_end, has_drained, is_lost
 from containers.attached.driver_link import DriverLink, refuse
 from containers.attached.drivers import AttachedScript, Command, NotStarted, Outcome
 from containers.supervision.driver_processes import DriverProcesses
@@ -115,7 +115,7 @@ class ScriptAgent:
             claim.ends.cancel()
             log.error("%s", error)
             return error.outcome, True
-        self._in_background(self._follow_notices(claim))
+        self._in_background(self._stop_when_requested())
         ended = asyncio.create_task(self._driver.ended())
         try:
             await asyncio.wait([ended, claim.ends], return_when=asyncio.FIRST_COMPLETED)
@@ -190,9 +190,8 @@ class ScriptAgent:
 
     # --- stopping --------------------------------------------------------------------------------------------------
 
-    async def _follow_notices(self, claim: Claim) -> None:
-        link = self._link
-        await stop_requested(self._coordinator, claim.run, self._clock, link.drain, link.adopt_stores, link.repair)
+    async def _stop_when_requested(self) -> None:
+        await self._link.follow_events()
         if self._link.connected:
             log.info("the job is being stopped: the queries end between two batches")
             await self._stop_queries(self._stop_timeout)

@@ -15,14 +15,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from pydantic import ValidationError
-
-from containers.agent.heartbeat import GatedHeartbeats, LeaseExpired, LeaseKeeper, Replaced, RunEnded
-from containers.agent.notices import notices
+from containers.agent.heartbeat import LeaseExpired, LeaseKeeper, Replaced, RunEnded, register
 from containers.attached.script_drains import commit
+from containers.retries import until_available
 from sluice.client import Refused
 from sluice.client.agents import AgentClient
 from sluice.clock import Clock
@@ -35,15 +34,12 @@ from sluice.core.errors import (
     NotAttached,
     SlotInUse,
     StaleRun,
-    Unavailable,
     UnknownJob,
 )
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Instant, JobName, ProcessorId, RunId
 from sluice.core.jobmodels.spec import ATTACHED_TASK, JobKind
 from sluice.core.lifecycle import RunState
 from sluice.wire import agents as wire_agents
-from sluice.wire import body as wire_body
-from sluice.wire import drains as wire_drains
 from sluice.wire import runs as wire_runs
 
 log = logging.getLogger("sluice")
@@ -131,7 +127,7 @@ class Claims:
         while True:
             try:
                 run = await self._run(request)
-                reply, sent = await self._register(run, request)
+                reply, lease = await self._register(run, request)
                 break
             except Refused as refused:
                 if refused.refused_as not in (SlotInUse.slug, StaleRun.slug):
@@ -144,12 +140,7 @@ class Claims:
                     raise
                 await self._pause(request, _without_coordinator(unreachable))
         self.registered = True
-        if reply.token is not None:
-            self._coordinator.act_as(reply.token)
-            self._on_token(reply.token)
         epoch = Epoch(reply.epoch)
-        heartbeats = GatedHeartbeats(self._coordinator, self._not_now)
-        lease = LeaseKeeper.of_registration(reply, sent, heartbeats, request.container, self._clock, self._on_renewed, sleep=self._sleep)
         ends = asyncio.create_task(lease.run(), name="lease")
         acquired = asyncio.create_task(self._acquire(run, request, epoch), name="acquire")
         await asyncio.wait([ends, acquired], return_when=asyncio.FIRST_COMPLETED)
@@ -158,21 +149,10 @@ class Claims:
             raise LeaseLost(f"while it waited for the task: {ends.result()}")
         try:
             task = acquired.result()
-            return Claim(run, epoch, Generation(task.generation), ends, await self._drain(run), task.continuation)
+            return Claim(run, epoch, Generation(task.generation), ends, task.drain, task.continuation)
         except BaseException:
             ends.cancel()
             raise
-
-    async def _drain(self, run: RunId) -> wire_runs.DrainOfRun | None:
-        """The drain in progress: the queries must be paused as they start."""
-        while True:
-            try:
-                found = (await self._coordinator.run(run)).drain
-            except Unavailable as error:
-                log.warning("waiting: %s", error)
-                await self._sleep(RETRY.total_seconds())
-            else:
-                return None if found is None or found.phase.over else found
 
     async def _pause(self, request: Request, why: str) -> None:
         if not request.wait:
@@ -201,53 +181,19 @@ class Claims:
             raise _Stopped(f"since an upgrade, run {run.run_id} of job {job} is for another command; after a stop or a drain")
         return RunId(run.run_id)
 
-    async def _register(self, run: RunId, request: Request) -> tuple[wire_agents.RegisterReply, Instant]:
+    async def _register(self, run: RunId, request: Request) -> tuple[wire_agents.RegisterReply, LeaseKeeper]:
         body = wire_agents.RegisterRequest(
             processor_id=SLOT, execution_container_id=request.container, host=request.host, only_if_free=not request.replace
         )
-        sent = self._clock.elapsed()
-        return await self._coordinator.register(run, body), sent
+        return await register(self._coordinator, run, body, self._clock, self._on_renewed, self._on_token, self._not_now, sleep=self._sleep)
 
     async def _acquire(self, run: RunId, request: Request, epoch: Epoch) -> wire_agents.AcquireReply:
+        acquire = partial(self._coordinator.acquire, run, ATTACHED_TASK, request.container, epoch, ACQUIRE_WAIT)
         while True:
-            try:
-                reply = await self._coordinator.acquire(run, ATTACHED_TASK, request.container, epoch, ACQUIRE_WAIT)
-            except CoordinatorUnreachable as unreachable:
-                log.warning("waiting: the task cannot be acquired: %s", unreachable)
-                await self._sleep(RETRY.total_seconds())
-                continue
+            reply = await until_available(acquire, what="waiting: the task cannot be acquired")
             if isinstance(reply, wire_agents.AcquireReply):
                 return reply
             log.warning("waiting: the former container, %s, may still act for %.0f s", reply.former, reply.wait_seconds)
-
-
-async def stop_requested(
-    coordinator: AgentClient,
-    run: RunId,
-    clock: Clock,
-    on_drain: Callable[[wire_drains.DrainNotice], None],
-    on_stores: Callable[[], Awaitable[None]],
-    on_lost: Callable[[object], None],
-) -> None:
-    """Wait until the run is asked to stop, or has ended. `on_drain` is called when a drain has changed, `on_stores` when the run has other
-    blob stores, `on_lost` with the stages and blob stores that have lost blobs of snapshots."""
-    async for notice in notices(coordinator, run, clock):
-        match notice.kind:
-            case "STOP" | "ENDED":
-                return
-            case "DRAIN":
-                _pass_on(notice, on_drain)
-            case "BACKUP" if "lost" in notice.detail:
-                on_lost(notice.detail["lost"])
-            case "BACKUP":
-                await on_stores()
-
-
-def _pass_on(notice: wire_body.Notice, on_drain: Callable[[wire_drains.DrainNotice], None]) -> None:
-    try:
-        on_drain(wire_drains.DrainNotice.model_validate(notice.detail))
-    except ValidationError:
-        log.warning("ignoring an invalid notice of a drain: %s", str(notice.detail)[:200])
 
 
 def has_drained(claim: Claim) -> bool:

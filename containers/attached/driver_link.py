@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent import futures
 from contextlib import suppress
 from datetime import timedelta
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from containers.agent.lifecycle import ContainerLifecycle
+from containers.agent.notices import BlobsLost, Event, NewBlobStores, StopRequested, events
 from containers.attached.claim import Claim
 from containers.attached.port import Beginning, Grant, Made, NotGranted, Wanted, agent_methods, driver_methods
 from containers.attached.script_drains import ScriptDrains, last_drain_of
+from containers.retries import until_available
 from containers.rpc.connection import Connection, Link
 from containers.rpc.socket_link import SocketLink
 from sluice.blobs.port import BlobStore
@@ -246,13 +248,8 @@ class DriverLink:
         return Grant(claim.run, claim.generation)
 
     async def _beginning(self, stage: StageName) -> Beginning:
-        claim = self._claimed.result()
-        while True:
-            try:
-                return await last_drain_of(self._coordinator, self._job, claim.run, stage)
-            except Unavailable as error:
-                log.warning("waiting: %s", error)
-                await asyncio.sleep(RETRY.total_seconds())
+        run = self._claimed.result().run
+        return await until_available(lambda: last_drain_of(self._coordinator, self._job, run, stage))
 
     async def _prepare(self, wanted: Wanted) -> Made:
         found: Any = import_module("containers.attached.checkpoints.backups")  # other commands need no clients of blob stores
@@ -267,31 +264,15 @@ class DriverLink:
     async def _confirm(self) -> None:
         """Asks until the coordinator answers. Raises LeaseLost."""
         claim = self._claimed.result()
-        while True:
-            try:
-                await self._coordinator.confirm_owner(claim.run, ATTACHED_TASK, claim.generation)
-            except Unavailable as error:
-                log.warning("the coordinator has not confirmed the lease yet: %s", error)
-                await asyncio.sleep(RETRY.total_seconds())
-            except (ClientError, Refused) as refused:
-                raise LeaseLost(str(refused) or type(refused).__name__) from refused
-            else:
-                return
+        try:
+            await until_available(lambda: self._coordinator.confirm_owner(claim.run, ATTACHED_TASK, claim.generation))
+        except (ClientError, Refused) as refused:
+            raise LeaseLost(str(refused) or type(refused).__name__) from refused
 
     # --- backups ---------------------------------------------------------------------------------------------------
 
     async def _backed_up(self, stage: StageName) -> CommitId | None:
         return None if self._backups is None else await self._backups.durable(stage)
-
-    async def adopt_stores(self) -> None:
-        """The run has other blob stores."""
-        if self._backups is not None:
-            await self._backups.adopt_stores()
-
-    def repair(self, lost: object) -> None:
-        """Blob stores have lost blobs of snapshots of these stages."""
-        if self._backups is not None:
-            self._backups.repair(lost)
 
     async def finish_backups(self) -> None:
         """The driver has ended: make the last snapshots of its checkpoints, while the lease is kept."""
@@ -299,6 +280,11 @@ class DriverLink:
             await self._backups.finish(LAST_BACKUP)
 
     # --- stops, drains, reports ------------------------------------------------------------------------------------
+
+    async def follow_events(self) -> None:
+        """Follow the run's events until it is to stop, or has ended."""
+        run = self._claimed.result().run
+        await follow(events(self._coordinator, run, self._clock), lambda: self._drains, lambda: self._backups)
 
     async def stop(self, within: timedelta, *, sigterm: bool = False) -> bool:
         """Let the driver stop all its queries between batches. Returns True when they have ended, or the driver has; False if no driver is
@@ -313,11 +299,6 @@ class DriverLink:
         for each in pending:
             each.cancel()
         return bool(done)
-
-    def drain(self, notice: wire_drains.DrainNotice) -> None:
-        """The run has a drain, or its phase has changed."""
-        if self._drains is not None:
-            self._drains.advance(notice)
 
     @property
     def has_drained(self) -> bool:
@@ -350,6 +331,22 @@ class DriverLink:
             else:
                 for each in reply.refused:
                     self._tell("refuse", StageName(each.stage), each.why)
+
+
+async def follow(
+    found: AsyncIterator[Event], drains: Callable[[], ScriptDrains | None], backups: Callable[[], ScriptBackups | None]
+) -> None:
+    """Pass the events on until one is a stop. There may be no drains and no backups yet."""
+    async for event in found:
+        match event:
+            case StopRequested():
+                return
+            case wire_drains.DrainNotice() if (taking_part := drains()) is not None:
+                taking_part.advance(event)
+            case NewBlobStores() if (backed_up := backups()) is not None:
+                backed_up.adopt_stores()
+            case BlobsLost(_, stage, blob_store) if (backed_up := backups()) is not None:
+                backed_up.repair(stage, blob_store)
 
 
 def _peer(connected: socket.socket) -> int:

@@ -12,14 +12,14 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import TypeVar
+from functools import partial
 
 from containers.agent.drain import Drain, DrainEnded, DrainParticipant, repeated
 from containers.agent.failures import StageFailure
 from containers.agent.lifecycle import ContainerLifecycle
 from containers.attached.port import Beginning, DrainInterrupted, DrainOfScript, Flushed
 from containers.engine import Emptied, Position
+from containers.retries import until_available
 from containers.rpc.codec import OtherProcessFailed
 from containers.rpc.connection import Connection, ConnectionLost
 from sluice.client import Refused
@@ -36,10 +36,6 @@ log = logging.getLogger("sluice")
 
 CHECKPOINTS = "attached.checkpoints"
 """The name in the config of a run of a suffix of the checkpoints' directories."""
-
-T = TypeVar("T")
-
-RETRY = timedelta(seconds=0.5)
 
 
 @dataclass
@@ -283,26 +279,16 @@ async def last_drain_of(coordinator: AgentClient, job: JobName, run: RunId, stag
 
 async def commit(coordinator: AgentClient, run: RunId, generation: Generation, uuid: str) -> None:
     """Report every stage of a drain in COMMITTING as committed. The last report ends the run."""
-    detail = await _retry(lambda: coordinator.drain(uuid))
-    for stage in () if detail is None or detail.phase is not Phase.COMMITTING else _stages(detail):
-        body = wire_drains.DrainStepRequest(
-            generation=generation, uuid=uuid, step="committed", batch_id=stage.batch_id, offsets=stage.offsets
-        )
-        name = StageName(stage.stage)
-        await _retry(lambda: coordinator.drain_step(run, ATTACHED_TASK, name, body))  # noqa: B023 (awaited here)
-
-
-async def _retry(call: Callable[[], Awaitable[T]]) -> T | None:
-    """The answer; None if the coordinator refuses. Repeats the call while the coordinator cannot be reached."""
-    while True:
-        try:
-            return await call()
-        except Unavailable as error:
-            log.warning("the drain waits: %s", error)
-            await asyncio.sleep(RETRY.total_seconds())
-        except (Refused, LeaseLost, ClientError) as refused:
-            log.warning("the coordinator refuses a step of the drain: %s", refused)
-            return None
+    try:
+        detail = await until_available(lambda: coordinator.drain(uuid), what="the drain waits")
+        for stage in _stages(detail) if detail.phase is Phase.COMMITTING else ():
+            body = wire_drains.DrainStepRequest(
+                generation=generation, uuid=uuid, step="committed", batch_id=stage.batch_id, offsets=stage.offsets
+            )
+            step = partial(coordinator.drain_step, run, ATTACHED_TASK, StageName(stage.stage), body)
+            await until_available(step, what="the drain waits")
+    except (Refused, LeaseLost, ClientError) as refused:
+        log.warning("the coordinator refuses a step of the drain: %s", refused)
 
 
 def _stages(drain: wire_drains.DrainDetail) -> list[wire_drains.DrainStageReply]:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
 from containers.engine import StageStart
+from containers.retries import until_available
 from containers.settings import CommitPolicy, ContainerSettings
 from containers.state.checkpoint import Checkpoints
 from containers.state.commits.upload import CommitSettings, Uploader
@@ -25,6 +26,7 @@ from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
 from sluice.client.agents import AgentClient
 from sluice.clock import Clock
+from sluice.core.errors import SluiceError
 from sluice.core.ids import JobName, RunId, StageKey, StageName, StreamId, TaskName
 from sluice.core.snapshots.snapshot import BlobStoreName, CommitId
 from sluice.core.waits import TOLERANCE
@@ -118,6 +120,7 @@ class StateContext:
         self.meters: dict[tuple[TaskName, StageName], BackupMeter] = {}
         self._settings = settings
         self._streams: Mapping[str, StreamId] = {}
+        self._one_adoption = asyncio.Lock()
         self._usable_for = timedelta(0)
         """See `Uploader`. Garbage must not have been collected, by a clock that may differ, when a snapshot refers to it; and the
         coordinator may remove its time to live as late as a third of that after the report."""
@@ -146,6 +149,15 @@ class StateContext:
             self._usable_for = min(grace, timedelta(days=self._settings.blob_ttl_days) * 2 / 3) - self.policy.longest - TOLERANCE
         self._streams = {stream.name: StreamId(stream.system, stream.stream) for stream in run.streams}
         await self.destinations.adopt(run)
+
+    async def adopt_current(self) -> None:
+        """Use the blob stores that the run has now. Raises what `adopt` raises, and CoordinatorUnreachable."""
+        async with self._one_adoption:  # otherwise an older answer could be used last
+            await self.adopt(await self.coordinator.basic_run(self.run_id))
+
+    async def adopt_when_possible(self) -> None:
+        """`adopt_current`, repeated until it succeeds. Until then the former blob stores are used."""
+        await until_available(self.adopt_current, (SluiceError,), what="the run's new blob stores cannot be used yet")
 
     async def in_thread(self, blocking: Callable[[], T]) -> T:
         """Run work on the disk threads. The loop's default pool is left free: heartbeats need it to resolve names."""

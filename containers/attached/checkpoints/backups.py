@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
 
 from containers.agent.task import snapshot_of
-from containers.attached.checkpoints.backup import RETRY, ScriptBackup
+from containers.attached.checkpoints.backup import ScriptBackup
 from containers.attached.checkpoints.former import delete_former
 from containers.attached.checkpoints.recovery import rule_of_scripts
 from containers.attached.claim import Claim
 from containers.attached.port import Made, Wanted
 from containers.engine import StageStart
 from containers.errors import CheckpointUnreadable, StateNotLocal
+from containers.retries import until_available
 from containers.settings import read_container_settings
 from containers.state.checkpoint import (
     DRAIN_MARKER,
@@ -41,7 +41,7 @@ from containers.state.recovery.restore import finish_swap
 from sluice.blobs.port import BlobStore
 from sluice.client.agents import AgentClient
 from sluice.clock import Clock
-from sluice.core.errors import BlobUnavailable, CoordinatorUnreachable, SluiceError
+from sluice.core.errors import BlobUnavailable, CoordinatorUnreachable
 from sluice.core.ids import JobName, Lineage, RunId, StageName
 from sluice.core.jobmodels.graph import Stage
 from sluice.core.jobmodels.spec import ATTACHED_TASK
@@ -50,8 +50,6 @@ from sluice.wire import agents as wire_agents
 from sluice.wire import snapshots as wire_snapshots
 
 log = logging.getLogger("sluice")
-
-T = TypeVar("T")
 
 NOTHING_BACKED_UP = "no blob store is configured for this job: its checkpoints are on this machine only"
 
@@ -96,8 +94,6 @@ class ScriptBackups:
         self._state: StateContext | None = None
         self._checkpoints: dict[StageName, ScriptBackup] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._adopting: asyncio.Task[None] | None = None
-        self._one_adoption = asyncio.Lock()
         self._one_at_a_time = asyncio.Lock()
 
     async def prepare(self, wanted: Wanted) -> Made:
@@ -109,8 +105,9 @@ class ScriptBackups:
             if known is not None and known.folder == wanted.folder:
                 start, directory = known.start, known.directory
                 return Made(start.lineage, replay=await state.in_thread(lambda: _planned(directory, start.replay, replace_plan=False)))
-            await _until_available(lambda: self._adopt(state))
-            return await _until_available(lambda: self._prepare(state, wanted))
+            for_stores = (BlobUnavailable, CoordinatorUnreachable)
+            await until_available(state.adopt_current, for_stores)
+            return await until_available(lambda: self._prepare(state, wanted), for_stores)
 
     def _context(self, wanted: Wanted) -> StateContext:
         if self._state is None:
@@ -123,43 +120,20 @@ class ScriptBackups:
         directories.folders[wanted.stage] = wanted.folder
         return self._state
 
-    async def _adopt(self, state: StateContext) -> None:
-        async with self._one_adoption:  # otherwise an older answer could be used last
-            await state.adopt(await self._coordinator.basic_run(self._claim.run))
+    def adopt_stores(self) -> None:
+        """The blob stores of the run have changed. While they cannot be used, the former ones are, and it is tried again."""
+        if self._state is not None:
+            self._in_background(self._state.adopt_when_possible(), "new blob stores")
 
-    async def adopt_stores(self) -> None:
-        """The blob stores of the run have changed. Does not wait: while they cannot be used, the former ones are, and it is tried again."""
-        if self._state is None:
-            return
-        if self._adopting is not None:
-            self._adopting.cancel()
-        self._adopting = task = asyncio.create_task(self._adopt_when_possible(self._state), name="new blob stores")
-        self._running.add(task)
+    def _in_background(self, work: Coroutine[None, None, None], name: str) -> None:
+        self._running.add(task := asyncio.create_task(work, name=name))
         task.add_done_callback(self._running.discard)
 
-    async def _adopt_when_possible(self, state: StateContext) -> None:
-        last = ""
-        while True:
-            try:
-                await self._adopt(state)
-                return
-            except SluiceError as error:
-                if str(error) != last:
-                    log.warning("the run's new blob stores cannot be used yet, which will be tried again: %s", error)
-                last = str(error)
-            await asyncio.sleep(RETRY.total_seconds())
-
-    def repair(self, lost: object) -> None:
-        """Blob stores have lost blobs of snapshots of these stages, as a notice names them. Does nothing for a checkpoint that the driver
-        has not asked for: the coordinator sends the notice again each hour."""
-        for each in lost if isinstance(lost, list) else ():
-            try:
-                found, blob_store = self._checkpoints.get(StageName(each["stage"])), BlobStoreName(each["blobStore"])
-            except (TypeError, KeyError):
-                log.warning("ignoring an invalid notice of lost blobs: %s", str(each)[:200])
-            else:
-                if found is not None:
-                    found.repair(blob_store)
+    def repair(self, stage: StageName, blob_store: BlobStoreName) -> None:
+        """The blob store has lost blobs of snapshots of this stage. Does nothing for a checkpoint that the driver has not asked for: the
+        coordinator sends the notice again each hour."""
+        if (found := self._checkpoints.get(stage)) is not None:
+            found.repair(blob_store)
 
     async def _prepare(self, state: StateContext, wanted: Wanted) -> Made:
         directory = state.checkpoints.directory(ATTACHED_TASK, wanted.stage)
@@ -218,8 +192,7 @@ class ScriptBackups:
         if former is not None:
             former.over.set()
         self._checkpoints[stage] = backup
-        self._running.add(task := asyncio.create_task(backup.run_until_over(), name=f"backup of {stage}"))
-        task.add_done_callback(self._running.discard)
+        self._in_background(backup.run_until_over(), f"backup of {stage}")
 
     # --- while the queries run ---------------------------------------------------------------------------------------
 
@@ -315,16 +288,3 @@ def _planned(directory: Path, replay: Mapping[int, str], *, replace_plan: bool) 
     if not planned.exists() or (replace_plan and planned.read_text() != left[first]):
         write_offset_log(directory, first, left[first])
     return {batch: text for batch, text in left.items() if batch > first}
-
-
-async def _until_available(work: Callable[[], Awaitable[T]]) -> T:
-    """The result of `work`, which is repeated while the coordinator or a blob store is not available."""
-    last = ""
-    while True:
-        try:
-            return await work()
-        except (BlobUnavailable, CoordinatorUnreachable) as error:
-            if str(error) != last:
-                log.warning("waiting: %s", error)
-            last = str(error)
-            await asyncio.sleep(RETRY.total_seconds())

@@ -20,9 +20,10 @@ import httpx
 import pytest
 
 from containers.agent.lifecycle import ContainerLifecycle
+from containers.agent.notices import events
 from containers.attached.checkpoints.backups import ScriptBackups
-from containers.attached.claim import Claim, attached_request, stop_requested
-from containers.attached.driver_link import DriverLink
+from containers.attached.claim import Claim, attached_request
+from containers.attached.driver_link import DriverLink, follow
 from containers.attached.port import Flushed, Made, Wanted
 from containers.attached.script_drains import ScriptDrains, last_drain_of
 from containers.engine import Position
@@ -297,7 +298,7 @@ async def test_a_batch_that_runs_while_the_blob_store_changes_runs_again_as_it_w
             first.plans(1)
             assert await first.backups.keep_plan(COUNTS, 1) == ""
             await use_store(there, first.claim.run, "new")
-            await first.backups.adopt_stores()
+            first.backups.adopt_stores()
             await until_in_store(there, "new")
         async with script(there, tmp_path / "two", "c2") as second:
             assert await second.checkpoint() == Made(made.lineage, restored=0)
@@ -315,7 +316,7 @@ async def test_a_new_blob_store_is_used_although_the_coordinator_was_away_when_i
         await until_backed_up(there, 0)
         await use_store(there, machine.claim.run, "new")
         machine.wire.cut = True
-        await machine.backups.adopt_stores()
+        machine.backups.adopt_stores()
         await machine.wire.after("unreachable")
         machine.wire.cut = False
         machine.runs(1)
@@ -340,14 +341,12 @@ async def wholly_verified(there: Place) -> None:
 
 @asynccontextmanager
 async def following_notices(machine: Machine, backups: ScriptBackups | DriverLink) -> AsyncIterator[None]:
-    """Pass the notices of the run on, as an agent does."""
-
-    def no_drain(notice: wire_drains.DrainNotice) -> None:
-        raise AssertionError(notice)
-
-    following = asyncio.create_task(
-        stop_requested(machine.client, machine.claim.run, LoopClock(), no_drain, backups.adopt_stores, backups.repair)
-    )
+    """Pass the events of the run on, as an agent does."""
+    if isinstance(backups, DriverLink):
+        following = asyncio.create_task(backups.follow_events())
+    else:
+        found = events(machine.client, machine.claim.run, LoopClock())
+        following = asyncio.create_task(follow(found, lambda: None, lambda: backups))
     try:
         yield
     finally:
@@ -409,7 +408,6 @@ async def test_an_agent_repairs_the_checkpoints_that_its_driver_has_asked_for(
     async with script(there, tmp_path / "one", "c1") as machine:
         link = DriverLink(JOB, machine.client)
         link.granted(machine.claim)
-        link.repair([{"task": ATTACHED_TASK, "stage": COUNTS, "blobStore": "local"}])  # the driver has not asked yet
         ours, theirs = socket.socketpair()
         link.connect(SocketLink(theirs))
         driver = DriverPeer(ours)
@@ -425,16 +423,6 @@ async def test_an_agent_repairs_the_checkpoints_that_its_driver_has_asked_for(
         await wholly_verified(there)
         await link.close()
         driver.connection.close()
-
-
-@pytest.mark.parametrize("lost", ["counts", [5], [{"task": "Driver", "stage": "counts"}], [{"stage": ["counts"], "blobStore": "local"}]])
-async def test_a_notice_of_lost_blobs_that_cannot_be_read_is_ignored(there: Place, tmp_path: Path, lost: object) -> None:
-    async with script(there, tmp_path / "one", "c1") as machine:
-        await machine.checkpoint()
-        machine.backups.repair(lost)
-        machine.runs(0)
-        await machine.backups.finish(SOON)
-    assert [each["batchId"] for each in await there.snapshots(JOB)] == [0]
 
 
 async def test_a_script_that_has_changed_gets_another_id_after_a_lost_disk(there: Place, tmp_path: Path) -> None:
@@ -620,12 +608,8 @@ async def draining(there: Place, machine: Machine) -> AsyncIterator[Drain]:
     driver: Any = Queries(drain)
     drains.attached(driver)
 
-    async def no_stores() -> None: ...
-
-    works = [
-        asyncio.create_task(drains.run()),
-        asyncio.create_task(stop_requested(machine.client, run, LoopClock(), drains.advance, no_stores, lambda lost: None)),
-    ]
+    found = events(machine.client, run, LoopClock())
+    works = [asyncio.create_task(drains.run()), asyncio.create_task(follow(found, lambda: drains, lambda: None))]
     try:
         yield drain
     finally:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from containers.agent.lifecycle import ContainerLifecycle
-from containers.attached.claim import stop_requested
+from containers.agent.notices import events
+from containers.attached.driver_link import follow
 from containers.attached.port import Flushed
 from containers.attached.script_drains import ScriptDrains
 from containers.engine import Position
@@ -58,9 +59,6 @@ async def no_backup(stage: StageName) -> CommitId | None:
     return None
 
 
-async def no_stores() -> None: ...
-
-
 @pytest.mark.parametrize("feeder_is_flushed", [False, True])
 async def test_a_query_is_flushed_after_the_one_that_writes_its_input(tmp_path: Path, feeder_is_flushed: bool) -> None:
     """`feeder_is_flushed`: by an earlier start of the script, in which the driver was killed then."""
@@ -79,7 +77,7 @@ async def test_a_query_is_flushed_after_the_one_that_writes_its_input(tmp_path: 
         driver: Any = Driver()
         drains.begin((await machine.client.basic_run(run)).drain)
         drains.attached(driver)
-        following = stop_requested(machine.client, run, clock, drains.advance, no_stores, lambda lost: None)
+        following = follow(events(machine.client, run, clock), lambda: drains, lambda: None)
         works = [asyncio.create_task(drains.run()), asyncio.create_task(following)]
         for _ in range(1_000):
             await asyncio.sleep(0.02)

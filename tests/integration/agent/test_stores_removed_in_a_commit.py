@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from sluice.core.ids import RunId
+from sluice.core.snapshots.snapshot import BlobStoreName
 from tests.support.agents import Incarnation, Place, place
 from tests.support.backups import BACKED_UP, began, one_stage, start
 from tests.support.engines import soon
@@ -60,7 +61,9 @@ async def test_a_container_survives_that_a_blob_store_is_removed_while_it_repair
         await disk.runs(query, 0, {0: 1, 1: 0})
         await container.wire.after("snapshots")
         held = container.wire.hold("/snapshots")  # the list of snapshots, which the repair asks for first
-        container.agent._repair([{"task": query.start.task, "stage": query.start.stage.name, "blobStore": "bad"}])
+        queries = container.agent._queries
+        assert queries is not None
+        queries.repair(query.start.task, query.start.stage.name, BlobStoreName("bad"))
         await soon(container.wire.held.wait())
         assert (await put_backup(there, run_id, ["good"], ["good"])).status_code == 200  # the operator gives the bad store up
         await until_only(container, {"good"})
