@@ -51,7 +51,6 @@ from coordinator.jobmodels.partition_monitor import PartitionMonitor
 from coordinator.jobmodels.rollout import Adoptions, ModelHistory
 from coordinator.jobmodels.standby import Standbys
 from coordinator.jobmodels.versions import ModelVersions
-from coordinator.runs.alignment import AlignmentCoordinator
 from coordinator.runs.deploy import Deployments
 from coordinator.runs.lag import LagMonitor
 from coordinator.runs.pruning import PruneHistory
@@ -361,7 +360,6 @@ def build(
             strangers,
         ),
         registrations=Registrations(store, leases, notices, clock, acting, crash_loop, task_waiters),
-        alignment=AlignmentCoordinator(store, systems, clock, models.decoded),
         watermarks=watermarks,
         models=models,
         leases=leases,

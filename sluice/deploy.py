@@ -92,7 +92,6 @@ def deploy_request(
             "grouper": job.grouper,
             "maxTasks": job.max_tasks,
             "stateful": job.stateful,
-            "maxEventSkewSeconds": job.max_event_skew.total_seconds() if job.max_event_skew else None,
             "start": start,
             "config": config,
         }

@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from traceback import walk_tb
@@ -184,7 +183,6 @@ class Job:
         stateful: bool = True,
         grouper: str = "GroupByPartition",
         max_tasks: int | None = None,
-        max_event_skew: timedelta | None = None,
     ) -> None:
         """`name`: of the job, as commands and the API use it. Its state and its history belong to this name.
 
@@ -195,9 +193,6 @@ class Job:
         own as `module:Class`, which the coordinator's operator must allow. `max_tasks`: with GroupByPartition, partition p belongs to the
         task p % max_tasks.
 
-        `max_event_skew`: watermark alignment. A task of a stage that writes an intermediate stream pauses between batches while it is
-        ahead of the slowest task by more than this event time. The stage must have a watermark or name an event time.
-
         Raises BadName, BadJobFile."""
         self.name = JobName(checked_name("job", name))
         self.stateful = stateful
@@ -205,9 +200,6 @@ class Job:
         if max_tasks is not None and (not isinstance(max_tasks, int) or isinstance(max_tasks, bool) or max_tasks < 1):
             raise BadJobFile(f"max_tasks must be an integer greater than 0, not {max_tasks!r}")
         self.max_tasks = max_tasks
-        if max_event_skew is not None and not (isinstance(max_event_skew, timedelta) and max_event_skew > timedelta(0)):
-            raise BadJobFile(f"max_event_skew must be a timedelta greater than 0, not {max_event_skew!r}")
-        self.max_event_skew = max_event_skew
         self.inputs: list[Input] = []
         self.intermediates: list[Intermediate] = []
         self.outputs: list[Output] = []

@@ -497,9 +497,8 @@ def named(names: Sequence[str]) -> str:
 
 
 def _is_late(task: wire_runs.TaskReply, stage: str, run: wire_runs.RunDetail, before: datetime) -> bool:
-    """A stage may be silent while there is nothing to read, and while it waits for slower tasks."""
+    """A stage may be silent while there is nothing to read."""
     progress = next((each for each in task.stages if each.stage == stage), None)
     if progress is None:
         return _since(run) < before
-    waits = progress.alignment is not None and progress.alignment.waiting
-    return (last_report(progress) or _since(run)) < before and not waits and lag_of(progress) != 0
+    return (last_report(progress) or _since(run)) < before and lag_of(progress) != 0

@@ -13,7 +13,6 @@ from datetime import timedelta
 
 from prometheus_client.metrics_core import Metric
 
-from containers.agent.alignment import Aligner
 from containers.agent.drain import DrainParticipant
 from containers.agent.failures import RestartPolicy
 from containers.agent.heartbeat import LeaseExpired, LeaseKeeper, Replaced, RunEnded, register
@@ -347,7 +346,6 @@ class Agent:
             trigger=self._settings.trigger,
             clock=self._clock,
             reporter=self._reporter,
-            new_aligner=self._new_aligner(run),
             new_backup=lambda start: Backup(self._backups, start),
             new_watermarks=self._new_watermarks(run),
             job_directory=self._job.directory,
@@ -440,18 +438,6 @@ class Agent:
                 self._lifecycle.exit(ExitReason(EXIT_FAILED, why))
 
         self._lifecycle.exit(ExitReason(EXIT_FAILED, await queries.until_spark_stops(self._settings.spark_timeout, on_hang)))
-
-    def _new_aligner(self, run: wire_runs.BasicRun) -> Callable[[StageStart], Aligner | None]:
-        """Returns a function that makes the aligner of a stage; None for a stage that is not aligned. Stages that write an intermediate
-        stream are aligned, if the run limits the skew of event times."""
-        intermediate = {stream.name for stream in run.streams if stream.role == "intermediate"}
-
-        def new_aligner(start: StageStart) -> Aligner | None:
-            if run.max_event_skew_seconds is None or intermediate.isdisjoint(start.stage.writes):
-                return None
-            return Aligner(self._coordinator, self._settings.run, start)
-
-        return new_aligner
 
     def _new_watermarks(self, run: wire_runs.BasicRun) -> Callable[[StageStart], StageWatermarks | None]:
         """Returns a function that makes the watermarks of a stage; None for a stage that neither writes nor reads an intermediate

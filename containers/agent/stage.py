@@ -1,4 +1,4 @@
-"""One stage of one task: its query, which is restarted after a failure, and its backup, alignment and metrics."""
+"""One stage of one task: its query, which is restarted after a failure, and its backup and metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from traceback import format_exception
 from typing import Any
 
-from containers.agent.alignment import Aligner
 from containers.agent.async_engine import AsyncEngine
 from containers.agent.failures import Failures, RestartPolicy, StageFailed, StageFailure, check_state_fits, headline
 from containers.agent.metrics import Meter
@@ -214,16 +213,14 @@ class StageRunner:
 
 @dataclass(frozen=True, slots=True)
 class StageContext:
-    """What the stages of a container share. `new_aligner`: None for a stage that is not aligned; `new_backup`: None in a run without
-    backups; `new_watermarks`: None for a stage that neither writes nor reads an intermediate stream; `trigger`: the shortest time from one
-    batch to the next; `log_place`: where the container's log is, "" if that is not known; `disks`, `check_lease` and `job_directory`: see
-    `StageRunner`."""
+    """What the stages of a container share. `new_backup`: None in a run without backups; `new_watermarks`: None for a stage that
+    neither writes nor reads an intermediate stream; `trigger`: the shortest time from one batch to the next; `log_place`: where the
+    container's log is, "" if that is not known; `disks`, `check_lease` and `job_directory`: see `StageRunner`."""
 
     policy: RestartPolicy
     trigger: timedelta
     clock: Clock
     reporter: ProgressReporter
-    new_aligner: Callable[[StageStart], Aligner | None]
     new_backup: Callable[[StageStart], Backup | None]
     new_watermarks: Callable[[StageStart], StageWatermarks | None] = lambda start: None
     job_directory: Path | None = None
@@ -243,7 +240,6 @@ class Stage:
         self.start = start
         self.runner: StageRunner | None = None
         self.backup: Backup | None = None
-        self.aligner = context.new_aligner(start)
         self.watermarks = context.new_watermarks(start)
         self.meter = Meter(start.task, start.stage.name, lambda: self.runner.restarts if self.runner else 0, context.trigger, context.clock)
         self.running = False
@@ -309,17 +305,16 @@ class Stage:
             await asyncio.wait({self._preparing})
 
     async def run(self) -> None:
-        """Start the query, or resume the one that is paused, and keep it running until it is stopped or paused. Its state is committed and
-        its batches are aligned meanwhile. Raises what `StageRunner.run`, `Backup.run` and `Aligner.run` raise."""
+        """Start the query, or resume the one that is paused, and keep it running until it is stopped or paused. Its state is committed
+        meanwhile. Raises what `StageRunner.run` and `Backup.run` raise."""
         interruptions = self._interruptions
         if self.runner is None or not self.runner.paused:
             if not await self.prepare() or self._interruptions != interruptions:
                 return
-            start = self.start if self.aligner is None else replace(self.start, asks=True)
             context = self._context
             self.runner = StageRunner(
                 self._engine,
-                start,
+                self.start,
                 context.policy,
                 context.clock,
                 self._on_started,
@@ -328,11 +323,9 @@ class Stage:
                 context.check_lease,
                 context.job_directory,
             )
-        if self.aligner is not None:
-            self.aligner.close()
         self.running = True
         try:
-            works = [each.run() for each in (self.runner, self.aligner, self.backup) if each is not None]
+            works = [each.run() for each in (self.runner, self.backup) if each is not None]
             if self.backup is not None:
                 works.append(self.backup.watch(self._report_again))
             await first_of(*works)
@@ -345,10 +338,8 @@ class Stage:
             self.watermarks.started(self._engine.progress(self.name), len(self.runner.start.starts))
 
     def interrupt(self) -> None:
-        """Prepare to stop or pause the query: a query that has not started yet is not started, and no batch waits for alignment."""
+        """Prepare to stop or pause the query: a query that has not started yet is not started."""
         self._interruptions += 1
-        if self.aligner is not None:
-            self.aligner.open()
 
     def release_batches(self) -> None:
         """Let batches pass without waiting for commits; see `Backup.release_batches`."""
@@ -362,8 +353,6 @@ class Stage:
 
     def before_batch(self, batch: int) -> None:
         """See `Callbacks`. Called on Spark's threads."""
-        if self.aligner is not None and self.running:
-            self.aligner.before_batch(batch)
         if self.backup is not None:
             self.backup.before_batch(batch)
 
@@ -389,9 +378,6 @@ class Stage:
     def on_batch(self, batch: Batch) -> None:
         if self.runner is not None:
             self.runner.committed()
-        if self.aligner is not None:
-            written = batch.progress.event_time if batch.progress is not None else None
-            self.aligner.committed(batch.batch, batch.event_time_max or written)
         if self.watermarks is not None:
             self.watermarks.committed(batch)
         if self.backup is not None:

@@ -126,7 +126,6 @@ CURRENT_RULES: Mapping[str, Rule] = {
     "POST /runs/{runId}/tasks/{task}/progress": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
     "PUT /runs/{runId}/tasks/{task}/queries": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
     "POST /runs/{runId}/tasks/{task}/release": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
-    "POST /runs/{runId}/tasks/{task}/event-time": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
     "POST /runs/{runId}/watermarks": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.RUN),
     "PUT /runs/{runId}/tasks/{task}/stages/{stage}/checkpoint": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),
     "POST /runs/{runId}/tasks/{task}/stages/{stage}/failure": Rule(NO_ROLE, JobSource.RUN, ContainerAccess.OWNER),

@@ -299,19 +299,6 @@ async def report_failure(run_id: RunIdPath, task: TaskPath, stage: StagePath, bo
     await parts.tasks.failed(RunId(run_id), TaskName(task), StageName(stage), generation, body.error, body.failures, retry_in, body.log)
 
 
-@router.post("/runs/{runId}/tasks/{task}/event-time")
-async def report_event_time(
-    run_id: RunIdPath, task: TaskPath, body: wire_agents.EventTimeRequest, parts: PartsDep
-) -> wire_agents.EventTimeReply:
-    """Report the event time that a stage has reached. The answer says whether it must wait for slower tasks (runs with
-    `maxEventSkewSeconds`)."""
-    decision = await parts.alignment.report(
-        RunId(run_id), TaskName(task), Generation(body.generation), StageName(body.stage), body.event_time
-    )
-    lead = None if decision.lead is None else decision.lead.total_seconds()
-    return wire_agents.EventTimeReply(wait=decision.wait, lead_seconds=lead, waits_for=decision.waits_for)
-
-
 @router.post("/runs/{runId}/watermarks")
 async def report_watermarks(
     run_id: RunIdPath, body: wire_agents.WatermarksRequest, parts: PartsDep, guard: RequestGuardDep

@@ -24,7 +24,6 @@ from coordinator.jobmodels.partition_monitor import PartitionMonitor
 from coordinator.jobmodels.rollout import Adoptions, ModelHistory
 from coordinator.jobmodels.standby import Standbys
 from coordinator.jobmodels.versions import ModelVersions
-from coordinator.runs.alignment import AlignmentCoordinator
 from coordinator.runs.deploy import Deployments
 from coordinator.runs.lag import LagMonitor
 from coordinator.runs.removal import Removal
@@ -103,7 +102,6 @@ class Parts:
     runs: Runs
     timeline: Timeline
     tasks: Tasks
-    alignment: AlignmentCoordinator
     watermarks: WatermarkCoordinator
     registrations: Registrations
     models: JobModels

@@ -19,7 +19,6 @@ from coordinator.fleet.script_queries import ScriptQuery
 from coordinator.fleet.stage_metrics import Failures, StageFailure, StageReport, Stages
 from coordinator.jobmodels.rollout import version_of_all
 from coordinator.jobmodels.versions import reassigned_slots
-from coordinator.runs.alignment import EventTimeReport
 from coordinator.runs.deploy import DeploymentPlan
 from coordinator.runs.lag import Lag
 from coordinator.runs.runs import BasicRun, RunDetails
@@ -202,7 +201,6 @@ def spec_of(request: wire_runs.RunRequest) -> RunSpec:
         max_tasks=request.max_tasks,
         stateful=request.stateful,
         start=request.start,
-        max_event_skew_seconds=request.max_event_skew_seconds,
         config=request.config,
         kind=request.kind,
     )
@@ -242,7 +240,6 @@ def request_of(spec: RunSpec) -> wire_runs.RunRequest:
             "max_tasks": spec.max_tasks,
             "stateful": spec.stateful,
             "start": spec.start,
-            "max_event_skew_seconds": spec.max_event_skew_seconds,
             "config": dict(spec.config),
             "kind": spec.kind,
         }
@@ -301,7 +298,6 @@ def _run_fields(run: RunRow, connections: Connections) -> dict[str, object]:
         "streams": tuple(_stream_reply(each) for each in run.spec.streams),
         "stages": tuple(_stage_body(each) for each in run.spec.stages),
         "config": dict(run.spec.config),
-        "max_event_skew_seconds": run.spec.max_event_skew_seconds,
         "systems": {name: connection for name, connection in connections.items() if name in used},
         "created_at": run.created_at,
         "started_at": run.started_at,
@@ -316,13 +312,12 @@ ContactOf = Callable[[ExecutionContainerId], Contact | None]
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """The data of a run that is only in memory: the remaining leases, when containers were last seen, the event times of aligned stages,
-    the last reports and failures of stages, their lag, when the newest snapshot of each stage was reported, the caps of watermarks, and the
-    problems of backups and of the catalog."""
+    """The data of a run that is only in memory: the remaining leases, when containers were last seen, the last reports and failures
+    of stages, their lag, when the newest snapshot of each stage was reported, the caps of watermarks, and the problems of backups and of
+    the catalog."""
 
     lease_left: LeaseLeft
     contact: ContactOf
-    event_times: Mapping[tuple[StageName, TaskName], EventTimeReport]
     reports: Stages
     failures: Failures
     lag: Lag
@@ -402,7 +397,6 @@ async def describe_run(parts: Parts, run_id: RunId) -> wire_runs.RunDetail:
     memory = InMemory(
         lease_left=parts.leases.left,
         contact=parts.leases.contact,
-        event_times=parts.alignment.of_run(run_id),
         reports=parts.stage_metrics.of_run(run_id),
         failures=parts.stage_metrics.failures_of(run_id),
         lag=parts.lag.of_run(run_id),
@@ -480,7 +474,6 @@ def drain_of_run(row: DrainRow | None) -> wire_runs.DrainOfRun | None:
 
 
 def _stage_progress(row: StageStateRow, owner: TaskOwner | None, memory: InMemory) -> wire_runs.StageProgress:
-    event_time = memory.event_times.get((row.stage, row.task))
     lag = memory.lag.get((row.task, row.stage))
     late = memory.late_rows.get((row.task, row.stage))
     return wire_runs.StageProgress(
@@ -489,7 +482,6 @@ def _stage_progress(row: StageStateRow, owner: TaskOwner | None, memory: InMemor
         batch_id=row.batch_id,
         offsets=wire_body.offsets_body(row.offsets),
         reported_at=row.reported_at,
-        alignment=None if event_time is None else _alignment(event_time),
         lag=lag,
         metrics=_metrics(memory.reports.get((row.task, row.stage)), owner, lag),
         snapshot_at=None if row.head is None else memory.snapshot_at.get(row.key),
@@ -559,14 +551,6 @@ def _metrics(report: StageReport | None, owner: TaskOwner | None, lag: int | Non
     if owner is None or owner.released or owner.generation != report.generation:
         newer |= {"rows": 0, "rows_per_second": 0.0}
     return report.metrics_reply.model_copy(update=newer) if newer else report.metrics_reply
-
-
-def _alignment(report: EventTimeReport) -> wire_runs.StageAlignment:
-    decision = report.decision
-    lead = None if decision.lead is None else decision.lead.total_seconds()
-    return wire_runs.StageAlignment(
-        event_time=report.event_time, waiting=decision.wait, lead_seconds=lead, waits_for=decision.waits_for, at=report.at
-    )
 
 
 def container_reply(row: ContainerRow, lease_left: timedelta | None = None) -> wire_runs.ContainerReply:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cached_property
 
 from pydantic import ValidationError
@@ -162,13 +162,6 @@ class AgentClient(CoordinatorClient):
             log=sendable(log_place)[:1_000],
         )
         await self._request("POST", f"{_stage(run_id, task, stage)}/failure", body)
-
-    async def report_event_time(
-        self, run_id: RunId, task: TaskName, generation: Generation, stage: str, event_time: datetime | None
-    ) -> wire_agents.EventTimeReply:
-        body = wire_agents.EventTimeRequest(generation=generation, stage=stage, event_time=event_time)
-        path = f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}"
-        return await self._read(wire_agents.EventTimeReply, "POST", f"{path}/event-time", body, old_path=f"{path}/pace")
 
     async def report_watermarks(self, run_id: RunId, body: wire_agents.WatermarksRequest) -> wire_agents.WatermarksReply | None:
         """Report watermarks. Returns None for a coordinator of the previous release, which does not support them."""

@@ -68,7 +68,6 @@ DEPRECATIONS: tuple[Deprecation, ...] = (
         Kind.ROUTE,
         {
             "GET /errands/{operation}": "GET /operations/{operation}",
-            "POST /runs/{runId}/tasks/{task}/pace": "POST /runs/{runId}/tasks/{task}/event-time",
         },
     ),
     *_renamed(Kind.HEADER, {"Sluice-Who": "Sluice-Actor"}),
@@ -77,16 +76,14 @@ DEPRECATIONS: tuple[Deprecation, ...] = (
     *_renamed(Kind.FIELD, {"offsetsBehind": "lag"}, "StageMetricsBody"),
     *_renamed(Kind.FIELD, {"rowsLeft": "leftoverRows", "operatorsLeft": "leftoverOperators"}, "DrainStepRequest"),
     # answers
-    *_renamed(Kind.FIELD, {"hold": "wait"}, "EventTimeReply"),
     *_renamed(Kind.FIELD, {"origin": "firstRun"}, "RunSummary"),
     *_renamed(Kind.FIELD, {"toldAt": "serverTime", "givenAway": "failedOverSlots", "heldBack": "crashLoopBackoff"}, "RunDetail"),
     *_renamed(Kind.FIELD, {"behind": "outdated"}, "Adoption"),
     *_renamed(
         Kind.FIELD,
-        {"pace": "alignment", "offsetsBehind": "lag", "measures": "metrics", "backedUpAt": "snapshotAt"},
+        {"offsetsBehind": "lag", "measures": "metrics", "backedUpAt": "snapshotAt"},
         "StageProgress",
     ),
-    *_renamed(Kind.FIELD, {"held": "waiting"}, "StageAlignment"),
     *_renamed(Kind.FIELD, {"offsetsBehind": "lag"}, "StageMetricsReply"),
     *_renamed(Kind.FIELD, {"rowsLeft": "leftoverRows", "operatorsLeft": "leftoverOperators"}, "DrainStageReply"),
     *_renamed(Kind.FIELD, {"toldAt": "serverTime", "rowsLeft": "leftoverRows"}, "DrainDetail"),

@@ -258,10 +258,6 @@ class CheckpointNeeded(ClientError):
     """The report must name a checkpoint, because the stage is backed up."""
 
 
-class NotAligned(ClientError):
-    """The stage's tasks are not aligned by event time."""
-
-
 class IdInUse(Conflict):
     """The execution container id belongs to another slot."""
 

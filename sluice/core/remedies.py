@@ -63,7 +63,6 @@ REMEDIES: Mapping[str, str] = {
     "IncompatibleState": "Deploy the version that was drained, and drain it without `--keep-state`.",
     "NeverDrained": "Drain the job first, or choose another start.",
     "CheckpointNeeded": "Update the container.",
-    "NotAligned": "Nothing: the run has no `max_event_skew`.",
     "IdInUse": "Start the container with another `EXECUTION_ENV_CONTAINER_ID`.",
     "DrainIdInUse": "Choose another uuid.",
     "TaskNotYours": "Nothing: the container reads its job model again.",

@@ -1,17 +1,11 @@
-"""Watermarks across tasks: how far a stage's watermark may rise, and which tasks of a stage must wait for the others.
+"""Watermarks across tasks: how far a stage's watermark may rise.
 
-**Caps.** Spark computes a query's watermark from what the query has read. A stage that reads an intermediate stream has feeders: the tasks
+Spark computes a query's watermark from what the query has read. A stage that reads an intermediate stream has feeders: the tasks
 of the stages that write the stream. While one feeder is behind the others, Spark's watermark is too high for its rows, and Spark drops them
 as late without an error. The watermark of such a stage is therefore capped: at most the least progress of its feeders, less the delay.
 Progress is tied to offsets: it counts for a reader once that reader has read up to the ends that the stream had when the progress was
 reported (`WatermarkStep`). Apache Flink sends its watermarks through the streams for the same purpose. Here they go through the
 coordinator, and offsets put them in order.
-
-**Alignment.** The tasks of a feeding stage may be aligned: a task that leads the slowest by more than `max_skew` pauses between two batches
-until its lead is half of that. This bounds the state of the readers; it is not needed for correct results. A batch that has begun is not
-interrupted, so the lead may exceed `max_skew` by the event time that one batch spans. Only tasks that have something to read count: a task
-that has read everything is ignored, as an idle partition in Apache Flink's alignment. A task that has something to read and has not
-reported, because its container has not started or has ended, makes all others wait.
 """
 
 from __future__ import annotations
@@ -23,9 +17,6 @@ from enum import Enum
 from typing import TypeAlias
 
 from sluice.core.ids import Ssp, StageName, TaskName
-
-# --- caps ------------------------------------------------------------------------------------------------------------
-
 
 TICK = timedelta(milliseconds=1)
 """The unit of watermarks. A watermark stays below its cap, since Spark drops rows that are as old as the watermark."""
@@ -295,46 +286,3 @@ def event_time_missing(stage: str, streams: Sequence[str]) -> str:
         f"stage {stage} writes {', '.join(streams)} without a watermark or an event-time column: watermarks behind it wait while one of "
         'its tasks has records to read that are older than watermark_unread_seconds; name the column: task.write(…, event_time="…")'
     )
-
-
-# --- alignment -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEventTime:
-    """A stage of a task. `event_time`: the newest that it has committed, None before the first batch; `reported`: its current owner has
-    reported; `idle`: it has read everything."""
-
-    event_time: datetime | None
-    reported: bool
-    idle: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AlignmentDecision:
-    """Whether a task must wait, its lead over the slowest task (None if unknown), and the tasks for which it waits."""
-
-    wait: bool
-    lead: timedelta | None
-    waits_for: tuple[TaskName, ...] = ()
-
-
-def decide_alignment(task: TaskName, times: Mapping[TaskName, TaskEventTime], max_skew: timedelta, *, waiting: bool) -> AlignmentDecision:
-    """`times` has every task of the stage. `waiting`: the task already waits, and resumes once its lead is at most half of `max_skew`.
-
-    The slowest task never waits, so that one always makes progress, unless a task that has not reported has something to read.
-    """
-    others = {name: each for name, each in times.items() if name != task and not each.idle}
-    silent = tuple(sorted(name for name, each in others.items() if not each.reported))
-    if silent:
-        return AlignmentDecision(True, None, silent)
-    own = times[task].event_time
-    if own is None or not others:
-        return AlignmentDecision(False, None)
-    without_batch = tuple(sorted(name for name, each in others.items() if each.event_time is None))
-    if without_batch:
-        return AlignmentDecision(True, None, without_batch)
-    allowed = max_skew / 2 if waiting else max_skew
-    event_times = {name: each.event_time for name, each in others.items() if each.event_time is not None}
-    lead = own - min(event_times.values())
-    return AlignmentDecision(lead > allowed, lead, tuple(sorted(name for name, at in event_times.items() if own - at > allowed)))

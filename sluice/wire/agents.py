@@ -21,7 +21,6 @@ from sluice.wire.body import (
     Offset,
     OperatorText,
     RenamedBody,
-    RenamedReply,
     Reply,
     SspOffset,
     StepName,
@@ -279,23 +278,6 @@ class FailureRequest(Body):
     failures: Annotated[int, Field(ge=0, lt=2**31)]
     retry_seconds: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
     log: Annotated[str, Field(max_length=1_000, pattern=NO_NUL)] = ""
-
-
-class EventTimeRequest(Body):
-    """The newest event time that a stage of a task has committed; null before its first batch."""
-
-    generation: Annotated[int, Field(ge=1, lt=2**31)]
-    stage: Name
-    event_time: Utc | None = None
-
-
-class EventTimeReply(RenamedReply):
-    """`wait`: pause before the next batch, and report again. `leadSeconds`: how far ahead of the slowest task that has something to
-    read."""
-
-    wait: bool
-    lead_seconds: float | None
-    waits_for: tuple[str, ...]
 
 
 Seconds = Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StrictBool
+from pydantic import AfterValidator, Field, StrictBool, model_validator
 
 from sluice.core.drain import Phase
 from sluice.core.errors import BadGraph
@@ -88,8 +88,15 @@ class RunRequest(Body):
     max_tasks: Annotated[int, Field(le=100_000)] | None = None
     stateful: bool = True
     start: Literal["checkpoint", "drained", "earliest", "latest"] | Utc = "checkpoint"
-    max_event_skew_seconds: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
     config: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_event_skew(cls, data: Any) -> Any:
+        """Release 0.1 sends `maxEventSkewSeconds`: null for a job whose tasks are not aligned. A number is refused as an unknown field."""
+        if isinstance(data, dict) and data.get("maxEventSkewSeconds", 0) is None:
+            return {name: value for name, value in data.items() if name != "maxEventSkewSeconds"}
+        return data
 
     @property
     def streams(self) -> tuple[StreamBody, ...]:
@@ -130,16 +137,6 @@ class RunPlanReply(Reply):
     streams: tuple[StreamReply, ...]
     creates: tuple[str, ...]
     tasks: tuple[PlannedTask, ...]
-
-
-class StageAlignment(RenamedReply):
-    """The event time that a stage has reached, and whether it waits for slower tasks."""
-
-    event_time: datetime | None
-    waiting: bool
-    lead_seconds: float | None
-    waits_for: tuple[str, ...]
-    at: datetime
 
 
 class StageMetricsReply(RenamedReply):
@@ -188,7 +185,6 @@ class StageProgress(RenamedReply):
     batch_id: int | None
     offsets: tuple[SspOffset, ...]
     reported_at: datetime | None
-    alignment: StageAlignment | None = None
     lag: int | None = None
     metrics: StageMetricsReply | None = None
     snapshot_at: datetime | None = None
@@ -285,7 +281,6 @@ class RunReply(RunSummary):
     streams: tuple[StreamReply, ...]
     stages: tuple[StageBody, ...]
     config: dict[str, str]
-    max_event_skew_seconds: float | None = None
     systems: dict[str, dict[str, str]]
 
 

@@ -150,8 +150,6 @@ def test_the_document_declares_every_route() -> None:
         ("POST", "/runs/{runId}/containers/{executionContainerId}/adopted"),
         ("POST", "/runs/{runId}/stop"),
         ("POST", "/runs/{runId}/tasks/{task}/acquire"),
-        ("POST", "/runs/{runId}/tasks/{task}/event-time"),
-        ("POST", "/runs/{runId}/tasks/{task}/pace"),
         ("POST", "/runs/{runId}/tasks/{task}/progress"),
         ("POST", "/runs/{runId}/tasks/{task}/release"),
         ("POST", "/runs/{runId}/tasks/{task}/stages/{stage}/drain"),

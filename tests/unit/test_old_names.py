@@ -16,11 +16,11 @@ from pydantic import BaseModel
 from coordinator.settings import Settings, read_settings
 from sluice import status
 from sluice.cli.upgrade import decide
-from sluice.client import Refused
+from sluice.client import OperatorClient, Refused
 from sluice.client.agents import AgentClient
 from sluice.core.deprecations import DEPRECATIONS, Deprecation, Kind, in_request, of_kind
 from sluice.core.drain import Effect
-from sluice.core.ids import Generation, RunId, TaskName
+from sluice.core.ids import RunId, TaskName
 from sluice.metrics import with_old_names
 from sluice.wire import agents, body, drains, jobmodels, runs, snapshots
 from sluice.wire.body import OLD_NAMES, RenamedBody, RenamedReply
@@ -126,11 +126,11 @@ def test_of_a_request_with_both_names_the_old_one_is_ignored(used: list[Deprecat
 
 
 def test_an_answer_carries_both_names_and_is_read_with_either(used: list[Deprecation]) -> None:
-    reply = agents.EventTimeReply(wait=True, lead_seconds=None, waits_for=())
+    reply = runs.Adoption(version=1, since=NOON, all_on=None, outdated=())
     written = json.loads(reply.model_dump_json(by_alias=True))
-    assert written == {"wait": True, "hold": True, "leadSeconds": None, "waitsFor": []}
-    for dropped in ("wait", "hold"):
-        assert agents.EventTimeReply.model_validate({name: value for name, value in written.items() if name != dropped}) == reply
+    assert written == {"version": 1, "since": "2026-03-01T12:00:00Z", "allOn": None, "outdated": [], "behind": []}
+    for dropped in ("outdated", "behind"):
+        assert runs.Adoption.model_validate({name: value for name, value in written.items() if name != dropped}) == reply
     assert used == [], "an old coordinator's answer is not a use"
 
 
@@ -173,6 +173,21 @@ def test_a_renamed_metric_is_exposed_under_both_names() -> None:
 # --- the client and a coordinator of the release before --------------------------------------------------------------
 
 
+OPERATION = {
+    "errand": "gc",
+    "kind": "gc",
+    "subject": "",
+    "state": "RUNNING",
+    "unit": "blobs",
+    "done": 0,
+    "total": None,
+    "beganAt": "2026-03-01T12:00:00Z",
+    "endedAt": None,
+    "error": None,
+    "result": None,
+}
+
+
 class OldCoordinator:
     """Answers like release 0.1, which refuses unknown fields and routes. After `upgrade` it accepts both names."""
 
@@ -181,23 +196,23 @@ class OldCoordinator:
         self.requests: list[tuple[str, Any]] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
-        sent = json.loads(request.content)
-        path = request.url.path
-        self.requests.append((path.rsplit("/", 1)[1], sent))
-        old = path.endswith("/pace") or "measures" in sent
-        new = path.endswith("/event-time") or "metrics" in sent
+        sent = json.loads(request.content or "{}")
+        name = request.url.path.split("/")[1]
+        self.requests.append((name, sent))
+        old = name == "errands" or "measures" in sent
+        new = name == "operations" or "metrics" in sent
         if new and not self.upgraded:
-            status, slug = (404, "http-404") if path.endswith("/event-time") else (422, "invalid-request")
+            status, slug = (404, "http-404") if name == "operations" else (422, "invalid-request")
             problem = {"type": f"urn:sluice:{slug}", "title": slug, "status": status, "detail": slug}
             return httpx.Response(status, json=problem)
         headers = {"Deprecation": "@1"} if old and self.upgraded else {}
-        if path.endswith(("/pace", "/event-time")):
-            return httpx.Response(200, json={"hold": True, "leadSeconds": None, "waitsFor": []}, headers=headers)
+        if name in ("errands", "operations"):
+            return httpx.Response(200, json=OPERATION, headers=headers)
         return httpx.Response(204, headers=headers)
 
     @property
     def names(self) -> list[str]:
-        return [path if path != "progress" else "measures" if "measures" in sent else "metrics" for path, sent in self.requests]
+        return [name if name != "runs" else "measures" if "measures" in sent else "metrics" for name, sent in self.requests]
 
 
 async def progress(client: AgentClient) -> None:
@@ -208,9 +223,10 @@ async def test_requests_to_a_coordinator_of_the_release_before_use_the_old_names
     coordinator = OldCoordinator()
     client = AgentClient("http://c", httpx.MockTransport(coordinator))
     await progress(client)
-    assert (await client.report_event_time(RunId("r"), TaskName("Partition 0"), Generation(1), "s", NOON)).wait
     await progress(client)
-    assert coordinator.names == ["metrics", "measures", "pace", "measures"], "after the first refusal it keeps to the old names"
+    operators = OperatorClient("http://c", httpx.MockTransport(coordinator))
+    assert [(await operators.operation("gc")).operation for _ in range(2)] == ["gc", "gc"]
+    assert coordinator.names == ["metrics", "measures", "measures", "operations", "errands", "errands"], "it keeps to the old names"
 
 
 async def test_the_client_returns_to_the_new_names_once_the_coordinator_knows_them() -> None:

@@ -145,11 +145,6 @@ def test_a_stage_of_unknown_lag_that_does_not_report_is_a_problem() -> None:
     assert len(problems(**only_stage(reported_at=ago(hours=6), metrics=None))) == 1
 
 
-def test_a_stage_that_waits_for_slower_tasks_may_be_silent() -> None:
-    pace = {"event_time": NOON, "waiting": True, "lead_seconds": 90.0, "waits_for": ("Partition 1",), "at": ago(hours=6)}
-    assert problems(**only_stage(reported_at=ago(hours=6), metrics=None, alignment=pace)) == []
-
-
 def test_a_stage_that_never_reported_is_a_problem_once_the_run_is_older_than_the_limit() -> None:
     silent = only_stage(batch_id=None, reported_at=None, metrics=None)
     assert problems(**silent) == []

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
@@ -114,7 +114,6 @@ class RunSpec:
     max_tasks: int | None = None
     stateful: bool = True
     start: Start = "checkpoint"
-    max_event_skew_seconds: float | None = None
     config: Mapping[str, str] = field(default_factory=dict)
     scaled_to: tuple[ProcessorId, ...] = ()
     kind: JobKind = JobKind.STAGES
@@ -235,7 +234,3 @@ class RunSpec:
     def grouping(self) -> str:
         """The grouper and its fold, as stored with an assignment."""
         return self.grouper + (f"/{self.max_tasks}" if self.max_tasks else "")
-
-    @property
-    def max_event_skew(self) -> timedelta | None:
-        return None if self.max_event_skew_seconds is None else timedelta(seconds=self.max_event_skew_seconds)

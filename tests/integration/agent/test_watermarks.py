@@ -14,7 +14,7 @@ from containers.engine import Batch, StateSize
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StreamId
 from sluice.core.watermarks import TICK, FeederProgress, ProgressSource, WatermarkStep
 from sluice.streams.log import Record, Writer
-from tests.support.agents import Incarnation, Place, place, two_stages
+from tests.support.agents import Incarnation, Place, place
 from tests.support.engines import VIRTUAL_SECONDS, FakeQuery
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -163,20 +163,3 @@ async def test_a_reader_waits_for_the_backlog_of_a_feeder_of_the_previous_releas
     await held_by(there, run_id, ["Partition 0"])
     await commits(queries["Partition 0/first"], 1, 30, read=10)
     await steps_of(there, present, "Partition 1", at(40))
-
-
-async def test_tasks_whose_writes_name_the_event_time_are_aligned_by_it(there: Place) -> None:
-    job = two_stages()
-    job.max_event_skew = timedelta(minutes=10)
-    run_id = await there.deploy(job=job, start="earliest")
-    queries = await there.start(run_id, "c0", job=job).engine.all_started(4)
-    await commits(queries["Partition 1/first"], 0, 3, read=5)
-    await commits(queries["Partition 0/first"], 0, 40, read=5)
-    for _ in range(VIRTUAL_SECONDS * 100):
-        await seconds_pass(there)
-        (first,) = [each for each in (await there.run(run_id)).tasks[0].stages if each.stage == "first"]
-        if first.alignment is not None and first.alignment.lead_seconds is not None:
-            assert (first.alignment.lead_seconds, first.alignment.waits_for) == (37 * 60, ("Partition 1",))
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(first.alignment)

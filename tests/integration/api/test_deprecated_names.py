@@ -20,17 +20,6 @@ async def test_old_and_new_routes_give_the_same_answer(caller: Caller) -> None:
     old, new = await caller.http.get("/errands/x"), await caller.http.get("/operations/x")
     assert problem_slug(old) == problem_slug(new) == (404, "unknown-errand")
     assert (is_marked(old), is_marked(new)) == (True, False)
-    run_id = (await caller.deploy(run_body(maxEventSkewSeconds=60)))["runId"]
-    await caller.registered(run_id, "c1")
-    await caller.acquired(run_id, "c1")
-    path = f"/runs/{run_id}/tasks/Partition 0"
-    answers = [
-        await caller.http.post(f"{path}/{name}", json={"generation": 1, "stage": "hourly", "eventTime": None})
-        for name in ("pace", "event-time")
-    ]
-    assert [each.status_code for each in answers] == [200, 200]
-    assert answers[0].json() == answers[1].json()
-    assert [is_marked(each) for each in answers] == [True, False]
 
 
 async def test_old_and_new_fields_of_a_request_mean_the_same(caller: Caller) -> None:

@@ -203,7 +203,7 @@ async def test_a_name_that_cannot_be_stored_is_refused_before_it_is_looked_up(tm
     async with serving(tmp_path, FakeClock(), database_url=postgres_server.new_database()) as there:
         await there.registered("c1")
         http, run = there.caller.http, there.run_id
-        for action in ("progress", "release", "event-time", "stages/s/failure", "stages/s/snapshots"):
+        for action in ("progress", "release", "stages/s/failure", "stages/s/snapshots"):
             answer = await http.post(f"/runs/{run}/tasks/a%00b/{action}", json={})
             assert problem_slug(answer) == (422, "invalid-request"), answer.text
         for path in ("/runs/a%00b?view=basic", "/jobs/a%00b/snapshots", "/containerHeartbeat?executionContainerId=c1%00"):

@@ -44,7 +44,6 @@ RUN = chained_body(
     outputs=[{**OUTPUT, "name": "others", "partitions": 1}],
     maxTasks=2,
     start="2026-01-01T00:00:00Z",
-    maxEventSkewSeconds=60,
     config={"a": "b"},
 )
 TASK, STAGE = "/runs/{runId}/tasks/{task}", "/runs/{runId}/tasks/{task}/stages/{stage}"
@@ -83,7 +82,6 @@ BODIES: dict[str, Json] = {
         ],
     },
     f"POST {STAGE}/failure": {"generation": 1, "error": "a", "failures": 1, "retrySeconds": 1.0},
-    f"POST {TASK}/event-time": {"generation": 1, "stage": "hourly", "eventTime": "2026-01-01T00:00:00Z"},
     "POST /runs/{runId}/watermarks": {
         "stages": [
             {

@@ -58,6 +58,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "an object for a list": (run_body(inputs={}), "invalid-request"),
     "a config that is not text": (run_body(config={"a": {"b": 1}}), "invalid-request"),
     "an unknown field": (run_body(contaners=1), "invalid-request"),
+    "an event skew, as releases before had": (run_body(maxEventSkewSeconds=60), "invalid-request"),
     "no job": (run_body(job=None), "invalid-request"),
     "an intermediate stream without partitions": (
         chained_body() | {"intermediates": [{"name": "by-carrier", "system": "log", "partitions": 0}]},

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, cast
 
-from containers.agent.alignment import Aligner
 from containers.agent.failures import RestartPolicy
 from containers.agent.progress import ProgressReport, ProgressReporter
 from containers.agent.queries import Queries
@@ -72,20 +71,6 @@ class SlowBackup:
         self.abandoned = False
 
 
-@dataclass
-class FakeAligner:
-    opened: bool = False
-
-    async def run(self) -> None:
-        await asyncio.Event().wait()
-
-    def open(self) -> None:
-        self.opened = True
-
-    def close(self) -> None:
-        self.opened = False
-
-
 def two_starts() -> tuple[StageStart, StageStart]:
     job = Job("j")
     read = job.input("in")
@@ -101,7 +86,6 @@ def two_starts() -> tuple[StageStart, StageStart]:
 async def opened(
     engine: FakeEngine,
     backup_of: Callable[[StageStart], SlowBackup | None] = lambda start: None,
-    new_aligner: Callable[[StageStart], FakeAligner | None] = lambda start: None,
     reports: Reports | None = None,
 ) -> Queries:
     context = StageContext(
@@ -109,7 +93,6 @@ async def opened(
         trigger=timedelta(seconds=1),
         clock=FakeClock(),
         reporter=cast(ProgressReporter, reports or Reports()),
-        new_aligner=cast("Callable[[StageStart], Aligner | None]", new_aligner),
         new_backup=cast("Callable[[StageStart], Backup | None]", backup_of),
     )
     made = Queries(engine, context, lambda lost: None, confirmed)
@@ -175,28 +158,6 @@ async def test_a_paused_query_that_is_stopped_does_not_continue() -> None:
     await ended(running)
     assert await soon(queries.stop(LONG)) == set()
     assert (query.stopped, query.held) == (True, False)
-
-
-async def test_alignment_applies_again_when_a_query_continues() -> None:
-    quick, _ = two_starts()
-    engine, aligners = FakeEngine(), list[FakeAligner]()
-
-    def new_aligner(start: StageStart) -> FakeAligner:
-        aligners.append(FakeAligner())
-        return aligners[-1]
-
-    queries = await opened(engine, new_aligner=new_aligner)
-    running = runs(queries, quick)
-    await engine.started()
-    await soon(queries.pause(LONG))
-    await ended(running)
-    (aligner,) = aligners
-    assert aligner.opened
-    running = runs(queries, quick)
-    await engine.resumed()
-    assert (aligner.opened, len(aligners)) == (False, 1)
-    await soon(queries.stop(LONG))
-    await ended(running)
 
 
 async def test_a_stage_has_metrics_while_it_runs_and_its_progress_is_reported_without_them_after_that() -> None:

@@ -54,7 +54,6 @@ WIRE = {
     ("incompatible-state", 409, "The new version cannot continue with the state that the drain kept."),
     ("never-drained", 422, "The job was never drained."),
     ("checkpoint-needed", 422, "The report must name a checkpoint, because the stage is backed up."),
-    ("not-aligned", 422, "The stage's tasks are not aligned by event time."),
     ("id-in-use", 409, "The execution container id belongs to another slot."),
     ("drain-id-in-use", 409, "Another run's drain has that id."),
     ("task-not-yours", 409, "The job model assigns the task to another slot."),

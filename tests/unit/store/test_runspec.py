@@ -49,7 +49,6 @@ def requests(draw: st.DrawFn) -> dict[str, Any]:
         maxTasks=st.none() | st.integers(-5, 100_000),
         stateful=st.booleans(),
         start=starts,
-        maxEventSkewSeconds=st.none() | st.floats(0, 1e9, exclude_min=True),
         config=st.dictionaries(TEXT, TEXT, max_size=3),
     )
     return {"job": draw(NAMES), "containers": draw(st.integers(-5, 100_000)), **streams, "stages": stages, **optional}
@@ -93,3 +92,8 @@ def test_a_key_that_an_old_release_did_not_write_has_the_default_of_the_api() ->
     streams = [{"name": "in", "role": "input", "system": "log", "stream": "in", "partitions": 4}]
     assert runspec.spec_of(OLD, streams) == spec_of(RunRequest.model_validate(OLD)).with_counts({"in": 4})
     assert replace(runspec.spec_of(OLD, []), containers=3).containers == 3
+
+
+def test_what_a_release_with_alignment_sends_and_has_stored_is_read() -> None:
+    assert RunRequest.model_validate_json(json.dumps(OLD | {"maxEventSkewSeconds": None})) == RunRequest.model_validate(OLD)
+    assert runspec.spec_of(OLD | {"maxEventSkewSeconds": 60.0}, []) == runspec.spec_of(OLD, [])

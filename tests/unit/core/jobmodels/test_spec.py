@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -62,10 +61,6 @@ def test_counts_and_identities_replace_those_of_the_streams_that_they_name() -> 
 
 def test_a_grouping_names_the_grouper_and_its_fold() -> None:
     assert (SPEC.grouping, replace(SPEC, max_tasks=3).grouping) == ("GroupByPartition", "GroupByPartition/3")
-
-
-def test_the_event_skew_is_a_time_span() -> None:
-    assert (SPEC.max_event_skew, replace(SPEC, max_event_skew_seconds=2.5).max_event_skew) == (None, timedelta(seconds=2.5))
 
 
 def bound(name: str, stream: StreamId) -> RunSpec:
