@@ -34,7 +34,7 @@ from containers.spark.listener import BatchDone, Listener, QueryEnded
 from containers.spark.masters import is_local
 from containers.spark.operators import Empties, LogicalPlan, Operator, check_stateless, stateful, unflushable
 from containers.spark.paces import Paces
-from containers.spark.query import RowLimit, SourceLimits, Triggers, await_initialised, start_query, stop_between_batches
+from containers.spark.query import RowLimit, SourceLimits, await_initialised, start_query, stop_between_batches
 from containers.spark.replay import Replay
 from containers.spark.session import Session, pickle_by_value
 from containers.spark.start.small_job import run_small_job
@@ -102,7 +102,6 @@ class SparkEngine:
         self._clock = clock
         self._times = times
         self._checkpoints = Checkpoints(settings.state_directory, job.name)
-        self._triggers = Triggers(settings.trigger)
         self._starting = threading.Semaphore(STARTING)
         self._session: Session | None = None
         self._callbacks: Callbacks | None = None
@@ -248,8 +247,7 @@ class SparkEngine:
         caps = known.caps = self._caps(start, task, plan, directory)
         known.task = task
 
-        interval = self._triggers.of(start.query)
-        trigger = (interval or ASKED_EVERY) if self._input is None else timedelta(0)
+        trigger = (self._settings.trigger or ASKED_EVERY) if self._input is None else timedelta(0)
 
         def start_it() -> StreamingQuery:
             return start_query(self._opened.spark, writer, start.query, directory, trigger)
@@ -259,7 +257,7 @@ class SparkEngine:
         sizes = BatchSizes(self._settings.max_rows, self._settings.batch_target)
         if (gates := self._input) is not None:
             timed = any(each.empties is Empties.PROCESSING_TIME for each in known.operators)
-            waits = Waits(interval, timed=timed or not own)
+            waits = Waits(self._settings.trigger, timed=timed or not own)
 
             def new_gate(execution: Any) -> Any:
                 known.limit = RowLimit(sizes, SourceLimits(self._opened.spark, execution).set) if own else None

@@ -1,5 +1,5 @@
-"""One streaming query: start it, run a planned batch, stop it between batches; and staggered triggers for the queries of a container. The
-parts that depend on the version of Spark are tested against the pinned version (`tests/spark`).
+"""One streaming query: start it, run a planned batch, stop it between batches. The parts that depend on the version of Spark
+are tested against the pinned version (`tests/spark`).
 """
 
 from __future__ import annotations
@@ -161,33 +161,3 @@ class SourceLimits:
                 self._fields[kind].setLong(limit, rows)
             elif kind == PYTHON_READ_LIMIT and "max_rows" in (known := json.loads(limit.json())):
                 self._fields[kind].set(limit, json.dumps(known | {"max_rows": rows}))
-
-
-LONGEST = 0.05
-"""The maximum by which an interval is prolonged, as a fraction of it."""
-
-MILLISECOND = timedelta(milliseconds=1)
-
-
-def spread(interval: timedelta, index: int) -> timedelta:
-    """The interval of the `index`-th query (>= 0), in whole milliseconds. The first query has the interval itself. Each further query has
-    the middle of the widest remaining gap (van der Corput sequence), as long as there are milliseconds in between. So queries that start at
-    the same time do not keep starting their batches at the same time."""
-    longer, part = 0.0, 0.5
-    while index:
-        longer += part * (index & 1)
-        index, part = index >> 1, part / 2
-    return round(interval * (1 + LONGEST * longer) / MILLISECOND) * MILLISECOND
-
-
-class Triggers:
-    """The trigger intervals of queries. A query keeps its interval when it restarts. Thread-safe."""
-
-    def __init__(self, interval: timedelta) -> None:
-        self._interval = interval
-        self._indexes: dict[str, int] = {}
-        self._lock = threading.Lock()
-
-    def of(self, query: str) -> timedelta:
-        with self._lock:
-            return spread(self._interval, self._indexes.setdefault(query, len(self._indexes)))
