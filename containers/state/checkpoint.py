@@ -144,19 +144,16 @@ def next_watermark(directory: Path, batch: int) -> int:
 
 
 def write_offset_log(directory: Path, batch: int, entry: str) -> None:
-    """Write the offset-log entry of a batch that is not committed: the next query on the checkpoint runs the batch with it. Atomic.
-    Hadoop's checksum file of a former entry is removed, because it would make the new one unreadable."""
+    """Write the offset-log entry of a batch that is not committed: the next query on the checkpoint runs the batch with it. Atomic."""
     offsets = directory / "offsets"
     offsets.mkdir(exist_ok=True)
-    (offsets / f".{batch}.crc").unlink(missing_ok=True)
-    _write_whole(offsets / str(batch), entry, offsets / f".{batch}.sluice")
+    _write_whole(offsets / str(batch), entry)
 
 
 def set_lineage(directory: Path, lineage: Lineage) -> None:
     """Give a checkpoint on which no query runs a new lineage. Atomic. Raises DiskFull, DiskUnwritable."""
     try:
-        (directory / ".metadata.crc").unlink(missing_ok=True)
-        _write_whole(directory / "metadata", json.dumps({"id": lineage}), directory / ".metadata.sluice")
+        _write_whole(directory / "metadata", json.dumps({"id": lineage}))
     except OSError as error:
         raise _unwritable(directory, error) from error
 
@@ -164,7 +161,7 @@ def set_lineage(directory: Path, lineage: Lineage) -> None:
 def mark_emptied(directory: Path, drain: str, batch: int) -> None:
     """Record that the drain flushes the state after this batch (-1 for none), unless this is recorded already. Atomic."""
     if not (directory / DRAIN_MARKER).exists():
-        _write_whole(directory / DRAIN_MARKER, json.dumps({"uuid": drain, "batch": batch}), directory / f".{DRAIN_MARKER}.sluice")
+        _write_whole(directory / DRAIN_MARKER, json.dumps({"uuid": drain, "batch": batch}))
 
 
 def check_not_emptied(directory: Path, drain: str = "") -> None:
@@ -183,17 +180,17 @@ def check_not_emptied(directory: Path, drain: str = "") -> None:
         )
 
 
-def _write_whole(file: Path, text: str, draft: Path) -> None:
+def _write_whole(file: Path, text: str, draft: Path | None = None) -> None:
+    """Write the text of a file, by default through a draft beside it. Atomic. Hadoop's checksum of a former text is removed, because it
+    would make the new text unreadable."""
+    draft = draft or file.with_name(f".{file.name}.sluice")
     with draft.open("w") as out:
         out.write(text)
         out.flush()
         os.fsync(out.fileno())
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
     draft.replace(file)
-    fsync_directory(file.parent)
-
-
-def fsync_directory(directory: Path) -> None:
-    entry = os.open(directory, os.O_RDONLY)
+    entry = os.open(file.parent, os.O_RDONLY)
     try:
         os.fsync(entry)
     finally:
@@ -333,16 +330,4 @@ def relocate(directory: Path) -> None:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointUnreadable(f"{file} is not the metadata of an operator: {error}") from error
         if moved != text:
-            _replace(file, moved)
-
-
-def _replace(file: Path, text: str) -> None:
-    """Replace the text of a file. Atomic. Hadoop's checksum of the former text is removed, because it would make the new text
-    unreadable."""
-    draft = file.with_name(f".{file.name}.sluice")
-    with draft.open("w") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
-    draft.replace(file)
+            _write_whole(file, moved)
