@@ -17,7 +17,6 @@ import os
 import re
 import shutil
 import zipfile
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from errno import EXDEV
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from containers.errors import CheckpointUnreadable, disk_error
-from containers.state.checkpoint import inspect
+from containers.state.checkpoint import inspect, offset_log_files
 from containers.state.commits.numbered_state import files_to_load, numbered_file
 from sluice.core.errors import BadSettings, Unavailable
 from sluice.core.ids import Lineage
@@ -101,9 +100,11 @@ def _freeze_once(checkpoint: Path, into: Path) -> FrozenCheckpoint:
     frozen = inspect(into)
     if frozen is None:
         raise CheckpointUnreadable(f"{checkpoint} is not a checkpoint directory: it has no metadata")
-    _drop_uncommitted(into, frozen.committed)
-    numbered = frozen.committed >= 0 and _is_numbered(into, frozen.committed)
-    if STATE in names and numbered:
+    for entry in offset_log_files(into):
+        if int(entry.name) > frozen.committed:  # after a restore, the durable entries are used instead
+            entry.unlink()
+    needs = _needed(into, frozen.committed) if frozen.committed >= 0 else ()
+    if STATE in names and frozen.committed >= 0 and not needs:  # so the versions of its state, if it has any, have only numbers
         _link_numbered(checkpoint / STATE, into / STATE, frozen.committed + 1)
     elif STATE in names:
         _link(checkpoint / STATE, into / STATE, may_vanish=True)
@@ -111,7 +112,7 @@ def _freeze_once(checkpoint: Path, into: Path) -> FrozenCheckpoint:
         _link(checkpoint / name, into / name, may_vanish=False)
     if frozen.committed < 0:
         return FrozenCheckpoint(into, frozen.lineage, None)
-    _check(into, frozen.committed)
+    _check(into, frozen.committed, needs)
     return FrozenCheckpoint(into, frozen.lineage, frozen.committed)
 
 
@@ -122,10 +123,9 @@ def _names(checkpoint: Path) -> set[str]:
         raise CheckpointUnreadable(f"there is no checkpoint directory {checkpoint}") from None
 
 
-def _is_numbered(frozen: Path, batch: int) -> bool:
-    """Whether the commit names no versions by ids, so that the versions of its state, if it has any, have only numbers."""
+def _needed(frozen: Path, batch: int) -> Sequence[NeededVersion]:
     try:
-        return not needed(batch, (frozen / "commits" / str(batch)).read_text())
+        return needed(batch, (frozen / "commits" / str(batch)).read_text())
     except ValueError as error:
         raise CheckpointUnreadable(f"{frozen}: {error}") from error
 
@@ -188,36 +188,18 @@ def _link_file(path: str, to: str, *, may_vanish: bool) -> None:
             raise _FileVanished(f"{path} is gone") from None
 
 
-def _drop_uncommitted(into: Path, batch: int) -> None:
-    """Remove the offset-log entries of batches that are not committed: after a restore, the durable entries are used instead."""
-    offsets = into / "offsets"
-    for entry in list(offsets.iterdir()) if offsets.is_dir() else ():
-        if entry.name.isdigit() and int(entry.name) > batch:
-            entry.unlink()
-
-
 # --- completeness ----------------------------------------------------------------------------------------------------
 
 
-def _check(frozen: Path, batch: int) -> None:
+def _check(frozen: Path, batch: int, needs: Sequence[NeededVersion]) -> None:
     """Raises _FileVanished, CheckpointUnreadable."""
     for each in (batch, batch - 1):  # Spark compares the last entry with the one before it
         if not (frozen / "offsets" / str(each)).exists() and (frozen / "commits" / str(each)).exists():
             raise _FileVanished(f"offsets/{each} is gone")
-    try:
-        needs = needed(batch, (frozen / "commits" / str(batch)).read_text())
-    except ValueError as error:
-        raise CheckpointUnreadable(f"{frozen}: {error}") from error
-    names = _state_files(frozen) if needs else {}
+    walked = os.walk(frozen / STATE) if needs else ()
+    names = {os.path.relpath(directory, frozen): set(files) for directory, _, files in walked}
     for need in needs:
         _check_loads(frozen, names, need)
-
-
-def _state_files(frozen: Path) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = defaultdict(set)
-    for directory, _, files in os.walk(frozen / "state"):
-        found[os.path.relpath(directory, frozen)] = set(files)
-    return found
 
 
 def _check_loads(frozen: Path, names: dict[str, set[str]], need: NeededVersion) -> None:

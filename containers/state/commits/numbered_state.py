@@ -15,27 +15,22 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-_FILE = re.compile(r"(\d+)\.(delta|snapshot|changelog|zip)(\.crc)?")
+_FILE = re.compile(r"(\d+)\.(?:delta|snapshot|changelog|zip)(\.crc)?")
 
 WHOLE = ("snapshot", "zip")
 
 
 class NumberedFile(NamedTuple):
-    """`whole`: it has the whole state. `checksum`: it is Spark's checksum of such a file."""
+    """`checksum`: it is Spark's checksum of such a file."""
 
     version: int
-    kind: str
     checksum: bool
-
-    @property
-    def whole(self) -> bool:
-        return self.kind in WHOLE
 
 
 def numbered_file(name: str) -> NumberedFile | None:
     """None for another file."""
     match = _FILE.fullmatch(name)
-    return None if match is None else NumberedFile(int(match[1]), match[2], match[3] is not None)
+    return None if match is None else NumberedFile(int(match[1]), match[2] is not None)
 
 
 def files_to_load(names: Collection[str], version: int) -> Sequence[str] | None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import PurePosixPath
 from typing import TypeAlias
 
 from containers.state.diff import Identity, LocalDir, LocalFile
@@ -152,21 +153,10 @@ def _identical(
 
 def _in_the_way(staged: Staged, ready: set[str], dirs: set[str]) -> Iterator[str]:
     """The staged paths to remove. Only topmost paths: a directory is removed with its contents."""
-    gone: set[str] = set()
-    for path in (*staged.strange, *(each for each in walk_dirs(staged.listing) if each not in dirs)):
-        gone.add(path)
-    for path, _ in walk(staged.listing):
-        if path not in ready:
-            gone.add(path)
+    gone = {*staged.strange, *(set(walk_dirs(staged.listing)) - dirs), *({path for path, _ in walk(staged.listing)} - ready)}
     for path in sorted(gone):
-        if not any(parent in gone for parent in _parents(path)):
+        if gone.isdisjoint(map(str, PurePosixPath(path).parents)):
             yield path
-
-
-def _parents(path: str) -> Iterator[str]:
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        yield path
 
 
 def _fetches(files: Iterable[tuple[str, FileIndex]], chunk_bytes: int) -> Iterator[Fetch]:
