@@ -12,7 +12,7 @@ of a query may read one stream, and be at different offsets.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -194,17 +194,18 @@ def positions_of(texts: Sequence[str], reads: Sequence[StreamId]) -> dict[Ssp, i
 
 def lowest(positions: Iterable[Mapping[Ssp, int]]) -> dict[Ssp, int]:
     """The lowest offset of each partition: what all of its readers have read."""
-    found: dict[Ssp, int] = {}
-    for each in positions:
-        found |= {ssp: min(offset, found.get(ssp, offset)) for ssp, offset in each.items()}
-    return found
+    return _combined(min, positions)
 
 
 def highest(positions: Iterable[Mapping[Ssp, int]]) -> dict[Ssp, int]:
     """The highest offset of each partition."""
+    return _combined(max, positions)
+
+
+def _combined(choose: Callable[[int, int], int], positions: Iterable[Mapping[Ssp, int]]) -> dict[Ssp, int]:
     found: dict[Ssp, int] = {}
     for each in positions:
-        found |= {ssp: max(offset, found.get(ssp, offset)) for ssp, offset in each.items()}
+        found |= {ssp: choose(offset, found.get(ssp, offset)) for ssp, offset in each.items()}
     return found
 
 
