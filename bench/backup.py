@@ -34,7 +34,7 @@ from obstore.exceptions import BaseError
 from bench.backup_peers import Bare, Peer, Rclone, Restic, Sluice, files, sluice
 from bench.gateway import Gateway, gateway
 from bench.harness import BenchFailed, Result, note
-from containers.state.commits.upload import CommitSettings
+from containers.state.commits.packing import Packing
 from sluice.core.errors import SluiceError
 from tests.support.servers import program
 
@@ -47,7 +47,7 @@ SMALL_CHANGED, LARGE_CHANGED = max(1, SMALL // 100), max(1, LARGE // 100)
 TURNS = ("obstore", "sluice", "rclone", "restic", "sluice", "obstore")
 LEAST_RATE = 0.9
 LEAST_SPEEDUP = 5.0
-MOST_PUTS = 2 + LARGE_CHANGED * ceil(LARGE_BYTES / CommitSettings().chunk_bytes)
+MOST_PUTS = 2 + LARGE_CHANGED * ceil(LARGE_BYTES / Packing().chunk_bytes)
 
 
 @dataclass(frozen=True, slots=True)

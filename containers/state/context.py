@@ -14,6 +14,7 @@ from containers.engine import StageStart
 from containers.retries import until_available
 from containers.settings import CommitPolicy, ContainerSettings
 from containers.state.checkpoint import Checkpoints
+from containers.state.commits.packing import Packing
 from containers.state.commits.upload import CommitSettings, Uploader
 from containers.state.copies import Copies
 from containers.state.files import LocalFiles
@@ -171,7 +172,7 @@ class StateContext:
 
     def uploader(self, blobs: BlobStore, start: StageStart) -> Uploader:
         settings = CommitSettings(
-            packing=self._settings.backup_packing,
+            packing=Packing(packs=self._settings.backup_packing),
             concurrency=self._settings.backup_concurrency,
             ttl=timedelta(days=self._settings.blob_ttl_days),
         )

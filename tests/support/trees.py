@@ -13,6 +13,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from containers.state.commits.freeze import FrozenCheckpoint
+from containers.state.commits.packing import Packing
 from containers.state.commits.upload import CommitSettings, Marker, Uploader
 from containers.state.files import LocalFiles
 from containers.state.meters import Transfers
@@ -24,7 +25,7 @@ from sluice.core.snapshots.snapshot import BlobId, CommitId, SnapshotIndex
 from tests.support.fakes import FakeClock
 
 KEY = StageKey(JobName("delays"), TaskName("Partition 0"), StageName("hourly"))
-TINY = CommitSettings(chunk_bytes=64, pack_bytes=48, small_bytes=32, concurrency=3)
+TINY = CommitSettings(Packing(chunk_bytes=64, pack_bytes=48, small_bytes=32), concurrency=3)
 """Sizes at which a few dozen bytes count as a large file."""
 
 File = tuple[bytes, int]

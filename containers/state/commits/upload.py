@@ -49,24 +49,15 @@ NO_OFFSETS: Mapping[Ssp, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class CommitSettings:
-    """Sizes in bytes; see `containers.state.commits.packing`. `concurrency` blobs are put at a time, and kept in memory. Raises
-    BadSettings."""
+    """`concurrency` blobs are put at a time, and kept in memory. Raises BadSettings."""
 
-    chunk_bytes: int = 16 << 20
-    pack_bytes: int = 8 << 20
-    small_bytes: int = 1 << 20
-    packing: bool = True
+    packing: Packing = field(default_factory=Packing)
     concurrency: int = 8
     ttl: timedelta = timedelta(days=30)
 
     def __post_init__(self) -> None:
         if self.concurrency < 1 or self.ttl <= timedelta(0):
             raise BadSettings(f"{self.concurrency} blobs at a time, with a TTL of {self.ttl}: both must be positive")
-        _ = self.sizes
-
-    @property
-    def sizes(self) -> Packing:
-        return Packing(self.chunk_bytes, self.pack_bytes, self.small_bytes, self.packing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +182,7 @@ class Uploader:
     async def put_again(self, directory: Path, files: Mapping[str, LocalFile]) -> Mapping[str, FileIndex]:
         """Put files of the directory, by path, into new blobs. Returns their entries in an index. Raises what `upload` raises."""
         self._context.progress.planned(len(files), sum(file.identity.size for file in files.values()))
-        puts = plan_puts([(path, file.identity.size) for path, file in files.items()], self._settings.sizes)
+        puts = plan_puts([(path, file.identity.size) for path, file in files.items()], self._settings.packing)
         upload = _Upload(self._context, directory, files, partial(self._put_blob, Kind.DATA, self._millis()))
         await in_parallel((partial(upload.put, put) for put in puts), self._settings.concurrency)
         return dict(upload.indexes())
@@ -211,7 +202,7 @@ class Uploader:
     def _plan(self, local: LocalDir, before: DirIndex | None, known: Mapping[Identity, Fingerprint]) -> _Plan:
         found = diff(local, before, known)
         changed = dict(found.walk_added())
-        if again := files_to_repack(found.walk_retained(), self._settings.sizes):
+        if again := files_to_repack(found.walk_retained(), self._settings.packing):
             changed |= {path: file for path, file in walk(local) if path in again}
         present = {
             path: replace(self._put[file.identity].entry, name=file.name, metadata=file.metadata)
@@ -219,7 +210,7 @@ class Uploader:
             if file.identity in self._put
         }
         changed = {path: file for path, file in changed.items() if path not in present}
-        puts = plan_puts([(path, file.identity.size) for path, file in changed.items()], self._settings.sizes)
+        puts = plan_puts([(path, file.identity.size) for path, file in changed.items()], self._settings.packing)
         sizes = [file.identity.size for _, file in walk(local)]
         size = sum(file.identity.size for file in changed.values())
         marker = Marker(BlobId(""), self._follows, len(sizes), sum(sizes), len(changed), size, sum(sizes) - size, len(puts) + 1)

@@ -88,7 +88,7 @@ async def test_a_store_comes_back_on_a_new_disk_with_modes_empty_files_and_empty
 
 
 async def test_the_parts_of_a_large_file_come_back_in_their_order(tmp_path: Path, clock: FakeClock) -> None:
-    place = Place(tmp_path, MemoryBlobs(clock), replace(TINY, chunk_bytes=10), clock=clock)
+    place = Place(tmp_path, MemoryBlobs(clock), replace(TINY, packing=replace(TINY.packing, chunk_bytes=10)), clock=clock)
     letters = b"".join(bytes([65 + number]) * 10 for number in range(26))
     place.make(plain({"letters": letters}))
     await place.commit()
@@ -143,7 +143,7 @@ async def test_a_file_is_where_a_directory_must_be_and_the_other_way_round(place
 
 
 async def test_an_index_that_samza_wrote_is_restored_and_its_checksums_verified(place: Place, blobs: FaultyBlobs, clock: FakeClock) -> None:
-    plain_place = Place(place.root, blobs, replace(TINY, packing=False), clock=clock)
+    plain_place = Place(place.root, blobs, replace(TINY, packing=replace(TINY.packing, packs=False)), clock=clock)
     plain_place.make(TREE)
     _, index = await plain_place.upload()
     document = json.loads(encoded(index))
@@ -378,7 +378,7 @@ async def test_every_snapshot_of_any_changes_is_restored_over_any_directory(
 ) -> None:
     clock = FakeClock()
     root = Path(tempfile.mkdtemp(dir=roots))
-    place = Place(root, MemoryBlobs(clock), replace(TINY, packing=packing), clock=clock)
+    place = Place(root, MemoryBlobs(clock), replace(TINY, packing=replace(TINY.packing, packs=packing)), clock=clock)
     markers = []
     for tree in history:
         place.make(tree)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from containers.errors import CheckpointUnreadable
+from containers.state.commits.packing import Packing
 from containers.state.commits.upload import CommitSettings
 from containers.state.diff import Identity
 from containers.state.files import FileChanged, LocalFiles
@@ -391,7 +392,7 @@ async def test_the_index_of_another_store_is_refused(place: Place, blobs: Faulty
 
 
 async def test_without_packing_samza_finds_a_blob_for_every_file_or_chunk(tmp_path: Path, blobs: FaultyBlobs, clock: FakeClock) -> None:
-    place = Place(tmp_path, blobs, replace(TINY, packing=False), clock=clock)
+    place = Place(tmp_path, blobs, replace(TINY, packing=replace(TINY.packing, packs=False)), clock=clock)
     tree = plain({"a": b"1", "empty": b"", "large": b"x" * 150})
     place.make(tree)
     marker, index = await place.upload()
@@ -407,6 +408,6 @@ async def test_without_packing_samza_finds_a_blob_for_every_file_or_chunk(tmp_pa
 
 def test_invalid_settings_are_refused() -> None:
     with pytest.raises(BadSettings):
-        CommitSettings(chunk_bytes=0)
+        Packing(chunk_bytes=0)
     with pytest.raises(BadSettings):
         CommitSettings(concurrency=0)
