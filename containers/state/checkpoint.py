@@ -28,6 +28,7 @@ from typing import Any
 from containers.errors import CheckpointUnreadable, DiskUnwritable, StateNotLocal, disk_error
 from containers.state.offsets.offsetlog import parse
 from containers.state.recovery.decision import LocalCheckpoint
+from sluice.blobs.durable_fs import sync
 from sluice.core.ids import Lineage, directory_name
 
 _BLOCK = 4096
@@ -190,11 +191,7 @@ def _write_whole(file: Path, text: str, draft: Path | None = None) -> None:
         os.fsync(out.fileno())
     file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
     draft.replace(file)
-    entry = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(entry)
-    finally:
-        os.close(entry)
+    sync(file.parent)
 
 
 @dataclass(frozen=True, slots=True)
