@@ -115,13 +115,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark import __version__
 
     from containers.jars import connector_jars
-    from containers.spark.jvm import parse_version
+    from sluice.installed_spark import release_of
 
     try:
         jars = {"spark.jars": ",".join(map(str, connector_jars()))}
     except SluiceError:  # the tests of Kafka then report what is missing
         jars = {}
-    if parse_version(__version__) < (4, 2):
+    if release_of(__version__) < (4, 2):
         session = script_session(jars)
         yield session
         session.stop()

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from containers.spark.jvm import parse_version
 from sluice.core.errors import ClientError
+from sluice.installed_spark import release_of
 
 OLDEST, NEWEST = (3, 5), (4, 3)
 """The versions of Spark that `make matrix` tries."""
@@ -41,7 +41,7 @@ def check_session(spark: Any) -> None:
     if not hasattr(spark, "_jsparkSession"):
         raise CannotAttach(f"`spark` must be a SparkSession, not {type(spark).__name__}")
     version = str(spark.version)
-    if not OLDEST <= parse_version(version) <= NEWEST:
+    if not OLDEST <= release_of(version) <= NEWEST:
         known = f"Spark {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
         raise CannotAttach(f"this is Spark {version}, and sluice.attach works with {known}; `sluice exec` works with any")
 

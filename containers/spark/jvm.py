@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from containers.engine import JvmUsage
+from sluice.installed_spark import release_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,16 +34,8 @@ def java(spark: SparkSession, name: str) -> Any:
 
 
 def version(spark: SparkSession) -> tuple[int, int]:
-    """The major and minor version of the Spark that runs: (4, 2). Raises ValueError."""
-    return parse_version(str(spark.version))
-
-
-def parse_version(text: str) -> tuple[int, int]:
-    """ "3.5.1-amzn-0" -> (3, 5). Raises ValueError."""
-    found = re.match(r"(\d+)\.(\d+)", text)
-    if found is None:
-        raise ValueError(f"not a version of Spark: {text!r}")
-    return int(found[1]), int(found[2])
+    """The major and minor version of the Spark that runs: (4, 2)."""
+    return release_of(str(spark.version))
 
 
 def runtime_class(spark: SparkSession, name: str) -> str:

@@ -20,18 +20,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 from containers.attached.app import App
 from containers.attached.port import DrainInterrupted, Made
 from containers.rpc.codec import OtherProcessFailed
-from containers.spark.jvm import parse_version
 from containers.spark.scripts.checkpoint import ScriptCheckpoint
 from containers.spark.scripts.drain import OLDEST_SPARK
 from examples.harness.topics import Topics
 from sluice.core.ids import Generation, Lineage, StageName
+from sluice.installed_spark import release_of
 from sluice.streams.log import Record, Writer
 from tests.attached.test_attached_app import ScriptAgent
 from tests.support.processes import wait_for
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.skipif(parse_version(pyspark.__version__) < OLDEST_SPARK, reason="one batch is repeated before Spark 4.0"),
+    pytest.mark.skipif(release_of(pyspark.__version__) < OLDEST_SPARK, reason="one batch is repeated before Spark 4.0"),
 ]
 
 ROWS, COUNTS = 20, StageName("counts")

@@ -20,19 +20,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from containers.attached.app import App
 from containers.attached.checkpoints.adoption import adopt_checkpoint
-from containers.spark.jvm import parse_version
 from containers.spark.scripts.active_queries import NAMED_SOURCES, OFFSET_LOG_VERSION, ActiveQueries
 from containers.spark.scripts.checkpoint import LOCK_AFTER, ScriptCheckpoint, url_of
 from containers.spark.scripts.drain import OLDEST_SPARK, undrainable
 from examples.harness.topics import Topics
 from sluice.core.ids import Generation, Lineage, StageName
+from sluice.installed_spark import release_of
 from sluice.streams.log import Record, Writer
 from tests.attached.test_attached_app import ScriptAgent
 from tests.support.processes import wait_for
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.skipif(parse_version(pyspark.__version__) < OLDEST_SPARK, reason="a running query cannot be flushed before Spark 4.0"),
+    pytest.mark.skipif(release_of(pyspark.__version__) < OLDEST_SPARK, reason="a running query cannot be flushed before Spark 4.0"),
 ]
 
 SOON = timedelta(seconds=60)
@@ -295,7 +295,7 @@ def test_a_query_begins_at_drained_offsets_in_a_directory_with_special_character
     agent.app.drains.listen()
     chain.feed(range(20, 26))
     spark = chain.spark
-    named = parse_version(pyspark.__version__) >= NAMED_SOURCES
+    named = release_of(pyspark.__version__) >= NAMED_SOURCES
     options = {"spark.sql.streaming.queryEvolution.enableSourceEvolution": "true", OFFSET_LOG_VERSION: "2"} if named else {}
     for option, value in options.items():
         spark.conf.set(option, value)

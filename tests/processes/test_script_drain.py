@@ -14,10 +14,10 @@ import pyspark
 import pytest
 
 from containers.jars import connector_jars
-from containers.spark.jvm import parse_version
 from containers.spark.scripts.drain import OLDEST_SPARK
 from examples.harness.topics import Topics
 from sluice.core.ids import Generation, Lineage
+from sluice.installed_spark import release_of
 from sluice.streams.log import Record, Writer
 from tests.support.coordinators import Running, running
 from tests.support.deployed import ROOT
@@ -26,7 +26,7 @@ from tests.support.processes import SLUICE, WAIT_SECONDS, await_line, kill_whole
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.skipif(parse_version(pyspark.__version__) < OLDEST_SPARK, reason="a running query cannot be flushed before Spark 4.0"),
+    pytest.mark.skipif(release_of(pyspark.__version__) < OLDEST_SPARK, reason="a running query cannot be flushed before Spark 4.0"),
 ]
 
 BUSY_SECONDS = WAIT_SECONDS
