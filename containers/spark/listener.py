@@ -17,7 +17,6 @@ from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
-    StateOperatorProgress,
     StreamingQueryListener,
     StreamingQueryProgress,
 )
@@ -51,7 +50,7 @@ class BatchDone:
     """The metrics that `DataFrame.observe` named, by the name of the observation and of the metric. Only whole numbers."""
 
 
-def _event_time(text: str | None) -> datetime | None:
+def event_time(text: str | None) -> datetime | None:
     """Parse "2013-01-01T05:15:00.000Z". None outside the years 1 to 9999."""
     try:
         return datetime.fromisoformat(text) if text else None
@@ -59,28 +58,28 @@ def _event_time(text: str | None) -> datetime | None:
         return None
 
 
-def _count(reported: int) -> int:
+def count(reported: int) -> int:
     """A count, at least 0: Spark computes durations from a clock that may be set back, and reports -1 for a metric that it does not
     know."""
     return max(0, int(reported))
 
 
-def _watermark(text: str | None) -> datetime | None:
+def watermark_of(text: str | None) -> datetime | None:
     """None for 1970, which Spark reports before there is a watermark."""
-    found = _event_time(text)
+    found = event_time(text)
     return None if found is None or found.timestamp() == 0 else found
 
 
-def _state(operators: Sequence[StateOperatorProgress]) -> StateSize | None:
+def state_size(operators: Sequence[Mapping[str, Any]]) -> StateSize | None:
     """The sums over all stateful operators of a query."""
     if not operators:
         return None
-    return StateSize(
-        rows=sum(_count(each.numRowsTotal) for each in operators),
-        memory_bytes=sum(_count(each.memoryUsedBytes) for each in operators),
-        disk_bytes=sum(_count(each.customMetrics.get("rocksdbSstFileSize", 0)) for each in operators),
-        dropped_late=sum(_count(each.numRowsDroppedByWatermark) for each in operators),
-    )
+
+    def total(name: str) -> int:
+        return sum(count(each.get(name, 0)) for each in operators)
+
+    disk = sum(count(each.get("customMetrics", {}).get("rocksdbSstFileSize", 0)) for each in operators)
+    return StateSize(total("numRowsTotal"), total("memoryUsedBytes"), disk, total("numRowsDroppedByWatermark"))
 
 
 def _numbers(row: Mapping[str, Any]) -> Mapping[str, int]:
@@ -150,14 +149,14 @@ class Listener(StreamingQueryListener):
             BatchDone(
                 query=str(progress.name),
                 batch=int(progress.batchId),
-                rows=_count(progress.numInputRows),
-                duration_ms=_count(progress.batchDuration),
+                rows=count(progress.numInputRows),
+                duration_ms=count(progress.batchDuration),
                 positions=tuple(str(source.endOffset or NOTHING_YET) for source in progress.sources),
                 latest=tuple(str(source.latestOffset or NOTHING_YET) for source in progress.sources),
-                event_time_max=_event_time(progress.eventTime.get("max")),
-                watermark=_watermark(progress.eventTime.get("watermark")),
-                parts_ms={part: _count(millis) for part, millis in progress.durationMs.items() if part != WHOLE_BATCH},
-                state=_state(progress.stateOperators),
+                event_time_max=event_time(progress.eventTime.get("max")),
+                watermark=watermark_of(progress.eventTime.get("watermark")),
+                parts_ms={part: count(millis) for part, millis in progress.durationMs.items() if part != WHOLE_BATCH},
+                state=state_size(progress.stateOperators),
                 observed={name: _numbers(row.asDict()) for name, row in progress.observedMetrics.items()},
             )
         )
@@ -183,6 +182,6 @@ def operator_states(progress: Any) -> tuple[OperatorState, ...]:
     """The operators in the JVM's progress object of a batch."""
     operators = json.loads(progress.json()).get("stateOperators", ()) if progress is not None else ()
     return tuple(
-        OperatorState(str(each["operatorName"]), _count(each["numRowsTotal"]), _count(each.get("customMetrics", {}).get(INDEXED, 0)))
+        OperatorState(str(each["operatorName"]), count(each["numRowsTotal"]), count(each.get("customMetrics", {}).get(INDEXED, 0)))
         for each in operators
     )

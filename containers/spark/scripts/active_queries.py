@@ -22,9 +22,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from containers.engine import Batch, StatefulOperator, StateSize
+from containers.engine import Batch, StatefulOperator
 from containers.spark.gate import RAN, PausedQuery, pause
 from containers.spark.jvm import MICRO_BATCH, TRIGGER, WRAPPER, each_of, java, runtime_class, version
+from containers.spark.listener import WHOLE_BATCH, count, state_size, watermark_of
 from containers.spark.operators import LogicalPlan, Operator, stateful, unflushable
 from containers.spark.query import stop_between_batches, terminate
 from containers.state.offsets.offsetlog import from_millis, lowest
@@ -333,14 +334,14 @@ def batch_of(progress: Mapping[str, Any], operators: Sequence[StatefulOperator] 
     return Batch(
         query=str(progress.get("name") or ""),
         batch=int(progress["batchId"]),
-        rows=max(0, int(progress.get("numInputRows", 0))),
-        duration_ms=max(0, int(progress.get("batchDuration", durations.get("triggerExecution", 0)))),
+        rows=count(progress.get("numInputRows", 0)),
+        duration_ms=count(progress.get("batchDuration", durations.get(WHOLE_BATCH, 0))),
         offsets=lowest(positions),
-        event_time_max=_time(event_time.get("max")),
-        parts_ms={part: max(0, int(millis)) for part, millis in durations.items() if part != "triggerExecution"},
+        event_time_max=watermark_of(event_time.get("max")),
+        parts_ms={part: count(millis) for part, millis in durations.items() if part != WHOLE_BATCH},
         behind=behind if sources else None,
-        state=_state(states),
-        watermark=_time(event_time.get("watermark")),
+        state=state_size(states),
+        watermark=watermark_of(event_time.get("watermark")),
         unflushable=left,
         operators=operators,
     )
@@ -364,23 +365,3 @@ def offsets_of(source: Mapping[str, Any], which: str) -> Iterator[tuple[Ssp, int
             for partition, offset in partitions.items():
                 if str(partition).isdecimal() and isinstance(offset, int) and offset >= 0:
                     yield Ssp(system, str(stream), int(partition)), offset
-
-
-def _state(operators: Sequence[Mapping[str, Any]]) -> StateSize | None:
-    if not operators:
-        return None
-
-    def total(name: str) -> int:
-        return sum(max(0, int(each.get(name, 0))) for each in operators)
-
-    disk = sum(max(0, int(each.get("customMetrics", {}).get("rocksdbSstFileSize", 0))) for each in operators)
-    return StateSize(total("numRowsTotal"), total("memoryUsedBytes"), disk, total("numRowsDroppedByWatermark"))
-
-
-def _time(text: str | None) -> datetime | None:
-    """None outside the years 1 to 9999, and for 1970, which Spark reports before there is a watermark."""
-    try:
-        found = datetime.fromisoformat(text) if text else None
-    except ValueError:
-        return None
-    return None if found is None or found.timestamp() == 0 else found
