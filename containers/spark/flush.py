@@ -8,9 +8,9 @@ later input as late, so no query may start on the checkpoint again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property, reduce
 from pathlib import Path
 from threading import Event
@@ -51,17 +51,6 @@ KINDS: Mapping[str, str] = {
     "globalLimit": "limit",
 }
 """Names of operators in Spark's progress -> in the DataFrame API."""
-
-
-@dataclass(frozen=True, slots=True)
-class Flushed:
-    """The result of a flush. `batch` is the last of the checkpoint, -1 for none; `rounds` is the number of batches of the flush."""
-
-    batch: int
-    rounds: int = 0
-    rows_left: int = 0
-    operators_left: tuple[str, ...] = ()
-    """The operators that still have rows: "aggregation (3 rows)"."""
 
 
 class CheckpointFiles(Protocol):
@@ -155,8 +144,7 @@ class Flusher:
         self._files.mark_emptied(drain, -1 if found is None else found.committed)
         self.finish_interrupted()
         self.advance(ends, even=True)
-        flushed = self.flush()
-        return Emptied(flushed.batch, flushed.rows_left, flushed.operators_left)
+        return self.flush()
 
     def keep(self, ends: Mapping[Ssp, int], *, even: bool = False) -> int:
         """Run the steps of a drain that keeps the state, in order. Returns the last batch, -1 for none. The checkpoint is not marked,
@@ -189,11 +177,12 @@ class Flusher:
             self._run(found.committed + batches, plan)
         return batches
 
-    def flush(self) -> Flushed:
-        """Close all windows and fire all timers, in as many batches as necessary; a stage without state needs none. May be run again."""
+    def flush(self) -> Emptied:
+        """Close all windows and fire all timers, in as many batches as necessary; a stage without state needs none. May be run again. The
+        operators that still have rows are named as in "aggregation (3 rows)"."""
         found = self._files.inspect()
         if found is None or found.committed < 0 or not self.operators:
-            return Flushed(-1 if found is None else found.committed)
+            return Emptied(-1 if found is None else found.committed)
         if self._paused is not None and any(each.empties is Empties.PROCESSING_TIME for each in self.operators):
             self._paused.end(ENDS_WITHIN, Event())  # a batch of a running query always uses the present time
             self._paused = None
@@ -206,7 +195,7 @@ class Flusher:
             self._run(found.committed + rounds, plan)
         kept = [each for each in self._kept if each.rows]
         named = tuple(f"{KINDS.get(each.operator, each.operator)} ({each.rows} rows)" for each in kept)
-        return Flushed(found.committed + rounds, rounds, sum(each.rows for each in kept), named)
+        return Emptied(found.committed + rounds, sum(each.rows for each in kept), named)
 
     def _next_round(self, plan: OffsetSeq) -> datetime | None:
         """The time of the next batch of the flush; None if another batch would change nothing."""
@@ -241,7 +230,6 @@ GROUPS = ("applyInPandasWithState", "flatMapGroupsWithState")
 """Prefixes of Spark's names of operators that run user code."""
 
 _EXPIRES = "ttlExpirationMs"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta(milliseconds=1)
 """Spark fires timers that are before the time of the batch, not those at it."""
 
@@ -268,34 +256,20 @@ def next_batch_time(waiting: PendingTimers) -> datetime | None:
 
 def pending_timers(spark: SparkSession, checkpoint: str) -> PendingTimers:
     """The timers and expiry times in the last committed batch of the checkpoint."""
-    timers = [_Range.of(times) for times in _timers(spark, checkpoint)]
-    expiries = [_Range.of(times) for times in _expiries(spark, checkpoint)]
-    first, last = _first(timers), _last(timers)
-    expires_first, expires_last = _first(expiries), _last(expiries)
+    first, last = _ends(_timers(spark, checkpoint))
+    expires_first, expires_last = _ends(_expiries(spark, checkpoint))
     before = None
     if expires_first is not None and last is not None and last >= expires_first:
-        limit = (expires_first - _EPOCH) // _TICK
-        before = _last([_Range.of(times.filter(F.col("at") < limit - 1)) for times in _timers(spark, checkpoint)])
+        limit = offsetlog.millis(expires_first)
+        _, before = _ends(times.filter(F.col("at") < limit - 1) for times in _timers(spark, checkpoint))
     return PendingTimers(first, last, before, expires_first, expires_last)
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    first: datetime | None
-    last: datetime | None
-
-    @classmethod
-    def of(cls, times: DataFrame) -> _Range:
-        (row,) = times.agg(F.min("at"), F.max("at")).collect()
-        return cls(*(None if millis is None else _EPOCH + millis * _TICK for millis in row))
-
-
-def _first(ends: list[_Range]) -> datetime | None:
-    return min((each.first for each in ends if each.first is not None), default=None)
-
-
-def _last(ends: list[_Range]) -> datetime | None:
-    return max((each.last for each in ends if each.last is not None), default=None)
+def _ends(found: Iterable[DataFrame]) -> tuple[datetime | None, datetime | None]:
+    """The first and the last of all times; None if there are none."""
+    rows = [times.agg(F.min("at"), F.max("at")).collect()[0] for times in found]
+    ends = [offsetlog.from_millis(millis) for row in rows for millis in row if millis is not None]
+    return min(ends, default=None), max(ends, default=None)
 
 
 def _operators(spark: SparkSession, checkpoint: str) -> dict[int, tuple[str, str | None]]:

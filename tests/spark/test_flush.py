@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.spark.flush import Flushed
+from containers.engine import Emptied
 from containers.spark.task import StageTask
 from containers.state.checkpoint import write_offset_log
 from containers.state.offsets.offsetlog import END_OF_TIME
@@ -28,7 +28,7 @@ def test_a_flush_closes_every_window_and_reads_nothing(log_first: Bench) -> None
     before = drained.committed
     assert drained.counted() == 10
     log_first.feed(some_events(5, first=5000), batch=1)
-    assert drained.flusher().flush() == Flushed(before + 1, rounds=1)
+    assert drained.flusher().flush() == Emptied(before + 1)
     assert drained.counted() == 25
     assert drained.plan(before + 1).watermark == END_OF_TIME
     assert drained.plan(before + 1).sources == drained.plan(before).sources
@@ -79,7 +79,7 @@ def test_a_stage_that_never_ran_a_batch_reads_the_rest_of_the_input_too(log_firs
     log_first.feed(some_events(25), batch=0)
     flusher = drained.flusher()
     assert not flusher.finish_interrupted()
-    assert flusher.flush() == Flushed(-1)
+    assert flusher.flush() == Emptied(-1)
     assert flusher.advance(drained.ends()) == 1
     assert flusher.flush().rows_left == 0
     assert drained.counted() == 25
@@ -92,7 +92,7 @@ def test_a_stage_without_state_has_nothing_to_flush(log_first: Bench) -> None:
     log_first.feed(some_events(3), batch=0)
     drained = Drained(log_first, stateless).runs()
     before = drained.committed
-    assert drained.flusher().flush() == Flushed(before)
+    assert drained.flusher().flush() == Emptied(before)
     assert drained.committed == before
 
 
