@@ -16,7 +16,8 @@ The format of `sources` is that of Spark's `KafkaSourceInitialOffsetWriter`: a z
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,7 @@ class ScriptCheckpoint:
 
     def read(self, name: str) -> bytes | None:
         """The content of a file; None if there is none."""
-        try:
+        with self._access(name):
             path = self._path(f"{self.location}/{name}")
             if not self._files.exists(path):
                 return None
@@ -69,47 +70,37 @@ class ScriptCheckpoint:
                 return bytes(java(self._spark, "org.apache.commons.io.IOUtils").toByteArray(stream))
             finally:
                 stream.close()
-        except Py4JError as error:
-            raise self._failed(name, error) from error
 
     def write(self, name: str, content: bytes) -> None:
         """Replace the content of a file."""
-        try:
+        with self._access(name):
             stream = self._files.create(self._path(f"{self.location}/{name}"), True)
             try:
                 stream.write(content)
             finally:
                 stream.close()
-        except Py4JError as error:
-            raise self._failed(name, error) from error
 
     def delete(self, name: str) -> None:
         """Delete a file, if it exists."""
-        try:
+        with self._access(name):
             self._files.delete(self._path(f"{self.location}/{name}"), False)
-        except Py4JError as error:
-            raise self._failed(name, error) from error
 
     def copy_to(self, directory: Path) -> None:
         """Copy all files to a directory of this machine, which must not exist."""
-        try:
+        with self._access("*"):
             to, source = self._path(url_of(directory)), self._path(self.location)
             conf = self._spark._jsparkSession.sessionState().newHadoopConf()
             java(self._spark, "org.apache.hadoop.fs.FileUtil").copy(self._files, source, to.getFileSystem(conf), to, False, conf)
-        except Py4JError as error:
-            raise self._failed("*", error) from error
 
     def numbers(self, directory: str) -> Sequence[int]:
         """The entries of a log, in order."""
         return sorted(int(name) for name in self._names(directory) if name.isdecimal())
 
     def _names(self, directory: str) -> Sequence[str]:
-        try:
+        with self._access(directory):
             path = self._path(f"{self.location}/{directory}")
             found = self._files.listStatus(path) if self._files.exists(path) else ()
             return [str(each.getPath().getName()) for each in found]
-        except Py4JError as error:
-            raise self._failed(directory, error) from error
 
     def newest_of(self, log: str) -> int:
         """The number of the newest entry of a log of a sink, which Spark compacts; -1 for none."""
@@ -117,9 +108,13 @@ class ScriptCheckpoint:
             (int(name.removesuffix(".compact")) for name in self._names(log) if name.removesuffix(".compact").isdecimal()), default=-1
         )
 
-    def _failed(self, name: str, error: Py4JError) -> CheckpointUnreadable:
-        cause = getattr(error, "java_exception", None)
-        return CheckpointUnreadable(f"{self.location}/{name}: {cause.toString() if cause is not None else error}")
+    @contextmanager
+    def _access(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Py4JError as error:
+            cause = getattr(error, "java_exception", None)
+            raise CheckpointUnreadable(f"{self.location}/{name}: {cause.toString() if cause is not None else error}") from error
 
     # --- the logs of batches ---------------------------------------------------------------------------------------
 
@@ -133,7 +128,7 @@ class ScriptCheckpoint:
             lineage = Lineage(str(json.loads(metadata)["id"]))
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointUnreadable(f"{self.location}/metadata is not the metadata of a checkpoint: {error}") from error
-        committed = max(self.numbers("commits"), default=-1)
+        committed = self._newest_batch()
         planned = max((batch for batch in self.numbers("offsets") if batch <= committed + 1), default=-1)
         return CheckpointInfo(lineage, planned, committed)
 
@@ -171,8 +166,7 @@ class ScriptCheckpoint:
         """Make every later start of a query fail with `why`, which must not begin with "v". A query that runs is not affected. May be
         repeated."""
         if not self._locks():
-            committed = max(self.numbers("commits"), default=-1)
-            self.write(f"offsets/{committed + LOCK_AFTER}", f"{why}\n".encode())
+            self.write(f"offsets/{self._newest_batch() + LOCK_AFTER}", f"{why}\n".encode())
 
     def unlock(self) -> None:
         for number in self._locks():
