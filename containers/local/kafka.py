@@ -18,7 +18,6 @@ import fcntl
 import json
 import os
 import shutil
-import socket
 import subprocess
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -34,7 +33,7 @@ from aiokafka.errors import KafkaError
 from containers.errors import BrokerUnavailable, DiskUnwritable, disk_error
 from containers.jars import broker_jars, java
 from containers.local.kafka_config import LOG4J, KeyStore, Secured, server_properties
-from containers.local.ports import LOOPBACK, free_ports
+from containers.local.ports import LOOPBACK, check_free, free_ports
 from sluice.randomness import new_uuid, token_hex
 
 _POLL = timedelta(milliseconds=100)
@@ -166,7 +165,11 @@ class Broker:
     async def _start(self) -> Process:
         secured_port, controller_port, port, *_ = (each for each in free_ports(4) if each != self._port)
         if self._port is not None:
-            _check_free(port := self._port)
+            port = self._port
+            try:
+                check_free(port)
+            except OSError as error:
+                raise BrokerUnavailable(f"{LOOPBACK}:{port} is not available ({error.strerror}): choose another port") from error
         java_command = [self._program("java"), "-cp", os.pathsep.join(map(str, await asyncio.to_thread(self._jars)))]
         secured = Secured(secured_port, self._sasl, await self._keys() if self._tls else None) if self._sasl or self._tls else None
         logging = self.directory / "log4j2.properties"
@@ -310,16 +313,6 @@ async def _run_command(command: Sequence[str]) -> None:
 def _last_lines(text: str) -> str:
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("at ")]  # without stack frames
     return "\n".join(f"  {line}" for line in lines[-_LAST_LINES:])
-
-
-def _check_free(port: int) -> None:
-    """Raises BrokerUnavailable when something listens on the port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as error:
-            raise BrokerUnavailable(f"{LOOPBACK}:{port} is not available ({error.strerror}): choose another port") from error
 
 
 def _write_private(file: Path, text: str) -> None:

@@ -14,6 +14,13 @@ _FIRST, _LAST = 15_000, 29_999
 _ATTEMPTS = 1_000
 
 
+def check_free(port: int) -> None:
+    """Raises OSError when something listens on the loopback port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((LOOPBACK, port))
+
+
 def free_ports(count: int) -> list[int]:
     """That many different loopback ports on which nothing listens now.
 

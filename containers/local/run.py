@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from containers.errors import CoordinatorNotStarted
-from containers.local.ports import free_ports
+from containers.local.ports import check_free, free_ports
 from containers.local.processes import LOG_ENDS, RESTARTS, Launch, LocalContainers, Processes, RestartLimitReached, Slot, ended
 from containers.settings import read_container_settings
 from containers.worker_python import last_on_path
@@ -190,12 +189,10 @@ class LocalRun:
 
     async def _start_coordinator(self) -> None:
         """Returns when it answers, or after Ctrl-C. Raises BadOption, CoordinatorNotStarted."""
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", self._options.port))
-            except OSError as error:
-                raise BadOption(f"port {self._options.port} is in use ({error.strerror}): choose another one with --port, or 0") from error
+        try:
+            check_free(self._options.port)
+        except OSError as error:
+            raise BadOption(f"port {self._options.port} is in use ({error.strerror}): choose another one with --port, or 0") from error
         await self._processes.start(self._coordinator)
         give_up = self._clock.elapsed() + START_WITHIN.total_seconds()
         while not await self._answers():
