@@ -81,12 +81,12 @@ class Followed:
 
     def last(self, lines: int) -> Sequence[str]:
         """The last lines. An incomplete line is printed when it is complete."""
+        found: deque[bytes] = deque(maxlen=lines)
         with self._file.open("rb") as log:
-            found = deque((line for line in log if line.endswith(b"\n")), maxlen=lines)
-            self._at = log.tell()
-            log.seek(max(0, self._at - 1))
-            if self._at and log.read(1) != b"\n":
-                self._at = _start_of_last_line(self._file, self._at)
+            for line in log:
+                if line.endswith(b"\n"):
+                    found.append(line)
+                    self._at += len(line)
         return [each.decode(errors="replace") for each in found]
 
     def new(self) -> Sequence[str]:
@@ -103,16 +103,6 @@ class Followed:
         finished, line_break, _ = found.rpartition(b"\n")
         self._at += len(finished) + len(line_break)
         return (finished + line_break).decode(errors="replace").splitlines(keepends=True)
-
-
-def _start_of_last_line(file: Path, end: int) -> int:
-    with file.open("rb") as log:
-        at = 0
-        for line in log:
-            if at + len(line) >= end:
-                return at
-            at += len(line)
-    return end
 
 
 def _print(file: Path, lines: Sequence[str], *, headed: bool) -> None:
