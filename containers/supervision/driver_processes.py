@@ -17,6 +17,8 @@ from sluice.core.ids import ExecutionContainerId
 
 log = logging.getLogger("sluice")
 
+runs = processes.runs
+
 REMEMBER_SECONDS = 10
 """How often the processes are listed. The guardian does it more often."""
 
@@ -86,9 +88,3 @@ class DriverProcesses:
             each.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.guardian.end()
-
-
-def runs(found: ProcessId) -> bool:
-    """Whether the process has not ended."""
-    now = processes.process(found.pid)
-    return now is not None and now.id == found and not now.ended

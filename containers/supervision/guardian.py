@@ -106,16 +106,10 @@ class Guardian:
     def _ended(self, exit_code: int, reason: str) -> Ending:
         _, all_ended = processes.end_all(self._descendants.find)
         until = self._clock.elapsed() + DIES_WITHIN
-        while (lives := self._agent_runs()) and self._clock.elapsed() < until:
+        while (lives := self._agent is not None and processes.runs(self._agent.id)) and self._clock.elapsed() < until:
             time.sleep(TICK_SECONDS)
         told = {name: self._told.get(name, "") for name in ("url", "home", "token")}
         return Ending(container=self._container, exit_code=exit_code, reason=reason, all_ended=all_ended and not lives, **told)
-
-    def _agent_runs(self) -> bool:
-        if self._agent is None:
-            return False
-        found = processes.process(self._agent.id.pid)
-        return found is not None and found.id == self._agent.id and not found.ended
 
     def _read(self) -> bool:
         """Wait up to one tick for lines of the agent, and read all of them: older ones may end with the lease that was then. False when it

@@ -80,6 +80,12 @@ def process(pid: int) -> Process | None:
         return None
 
 
+def runs(found: ProcessId) -> bool:
+    """Whether the process has not ended."""
+    now = process(found.pid)
+    return now is not None and now.id == found and not now.ended
+
+
 def processes() -> Table:
     """All processes that this one can see, including zombies."""
     if not HAS_PROC:
