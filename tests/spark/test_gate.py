@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from containers.spark.flush import Flushed
+from containers.engine import Emptied
 from containers.spark.gate import pause
 from containers.spark.task import StageTask
 from containers.state.offsets.offsetlog import END_OF_TIME
@@ -55,7 +55,7 @@ def test_a_drain_runs_its_batches_in_the_held_query(log_first: Bench) -> None:
     assert not flusher.finish_interrupted()
     assert flusher.advance(ends) == 2
     assert {drained.plan(batch).watermark for batch in range(before, before + 3)} == {drained.plan(before).watermark}
-    assert flusher.flush() == Flushed(before + 3, rounds=1)
+    assert flusher.flush() == Emptied(before + 3)
     assert held.end(SOON, Event())
     assert query.exception() is None
     assert drained.committed == before + 3
@@ -93,7 +93,7 @@ def test_a_query_can_continue_from_state_that_was_flushed_in_place(log_first: Be
     assert held.end(SOON, Event())
     again = drained.flusher()
     assert not again.finish_interrupted()
-    assert again.flush() == Flushed(flushed.batch + 1, rounds=1)
+    assert again.flush() == Emptied(flushed.batch + 1)
     assert drained.counted() == 25
 
 
