@@ -8,25 +8,5 @@
 * `state` has the checkpoint directories on this disk, their backup and their restore.
 * `local` runs a coordinator and containers on one machine. `cli` has the commands.
 
-Job files import `sluice`. `from containers import Job` is deprecated and works for one more release.
+Job files import `sluice`.
 """
-
-from __future__ import annotations
-
-import warnings
-from typing import Any
-
-from sluice.moved import refuse_old_imports
-
-refuse_old_imports()
-
-_NOW_IN_SLUICE = ("Input", "Intermediate", "Job", "Output", "Task")
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _NOW_IN_SLUICE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import sluice
-
-    warnings.warn(f"`from containers import {name}` is deprecated: write `from sluice import {name}`", FutureWarning, stacklevel=2)
-    return getattr(sluice, name)

@@ -12,7 +12,3 @@ collection.
 `app` builds the application from its settings. `server` runs it. `chores` runs periodic work. `transitions` has the state changes that
 several packages make inside their own transactions.
 """
-
-from sluice.moved import refuse_old_imports
-
-refuse_old_imports()

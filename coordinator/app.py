@@ -492,10 +492,10 @@ def build(
     api.state.ui = ui.Ui(Pages(*state, samples, audit_log), pages, Actions(*state), logins)
     api.include_router(ui.router)
     errors.install(api)
-    marked = middleware.deprecation_marked(middleware.limited(api, settings.max_body_bytes))
+    limited = middleware.limited(api, settings.max_body_bytes)
     hosts = HostCheck(settings.host_names)
     fast_paths = FastPaths(leases, models, hosts, for_all=not settings.authenticates)
-    asgi = fast_paths.before(middleware.with_term(traffic.counted(browsers.guarded(middleware.traced(marked), hosts)), leases))
+    asgi = fast_paths.before(middleware.with_term(traffic.counted(browsers.guarded(middleware.traced(limited), hosts)), leases))
     taken = partial(take, settings, store)
     return Coordinator(asgi, fast_paths, api, notices, task_waiters, pages, connections, loop_lag, authentication, taken)
 

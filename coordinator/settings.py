@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from sluice.core import deprecations
 from sluice.core.access.browsers import LOCALHOST
 from sluice.core.access.credentials import without_credentials
 from sluice.core.access.metrics_address import parse_scrape_hosts
 from sluice.core.access.networks import parse_address, parse_networks, parse_open_networks
 from sluice.core.access.roles import Role
 from sluice.core.access.spark_settings import ALLOWED
-from sluice.core.deprecations import Kind, of_kind
 from sluice.core.errors import BadName, BadSettings
 from sluice.core.ids import checked_name
 from sluice.core.jobmodels.grouping import is_allowance
@@ -32,33 +28,6 @@ from sluice.core.pruning import HistoryPolicy
 from sluice.disks import checked_path
 from sluice.streams.settings import checked_bootstrap
 from sluice.wire.access import Pattern as JobPattern
-
-
-class _OldNames(PydanticBaseSettingsSource):
-    """Settings given under deprecated names. Within one source, the new name takes precedence."""
-
-    def __init__(self, settings_cls: type[BaseSettings], given: Mapping[str, Any], prefix: str = "") -> None:
-        super().__init__(settings_cls)
-        self._given = given
-        self._prefix = prefix
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        raise NotImplementedError  # only __call__ is used
-
-    def __call__(self) -> dict[str, Any]:
-        found = {}
-        for entry in of_kind(Kind.SETTING):
-            name = self._prefix + entry.old
-            if name in self._given:
-                found[str(entry.new)] = self._given[name]
-                deprecations.use(entry)
-        return found
-
-
-def _environment() -> Mapping[str, str]:
-    """By names in lower case, since pydantic-settings ignores the case of variables."""
-    return {name.lower(): value for name, value in os.environ.items()}
-
 
 _SQLITE = re.compile(r"sqlite\+aiosqlite://(/.*)?")
 _POSTGRESQL = re.compile(r"postgresql\+asyncpg://([^:/]*(:[^@]*)?@)?(\[[^]/?]+\]|[^:/?\s]*)(:\d*)?(/[^?]*)?(\?.*)?")
@@ -415,12 +384,8 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        found: list[PydanticBaseSettingsSource] = [init_settings, env_settings, _OldNames(settings_cls, _environment(), "sluice_")]
         file = os.environ.get("SLUICE_CONFIG")
-        if file:
-            toml = TomlConfigSettingsSource(settings_cls, Path(file))
-            found += [toml, _OldNames(settings_cls, toml.toml_data)]
-        return tuple(found)
+        return (init_settings, env_settings, *([TomlConfigSettingsSource(settings_cls, Path(file))] if file else []))
 
     @field_validator("home", "log_dir")
     @classmethod

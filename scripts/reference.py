@@ -38,7 +38,6 @@ from sluice.cli.config import Program, settings_of  # noqa: E402
 from sluice.cli.documents import documents_of  # noqa: E402
 from sluice.cli.main import COMMANDS, LazyGroup  # noqa: E402
 from sluice.clock import SystemClock  # noqa: E402
-from sluice.core.deprecations import Kind, of_kind  # noqa: E402
 from sluice.core.errors import SluiceError  # noqa: E402
 from sluice.core.remedies import REMEDIES  # noqa: E402
 from sluice.disks import Thresholds  # noqa: E402
@@ -97,9 +96,6 @@ def settings() -> str:
 # --- the command line --------------------------------------------------------------------------------------------------
 
 
-OLD_COMMANDS = frozenset(entry.old for entry in of_kind(Kind.COMMAND))
-
-
 def command_line() -> str:
     group = LazyGroup(name="sluice")
     lines = [
@@ -128,8 +124,6 @@ def command_line() -> str:
         if subcommands:
             lines += [*_paragraphs(command.help)]
             for of, sub in subcommands.items():
-                if f"sluice {name} {of}" in OLD_COMMANDS:
-                    continue
                 lines += ["", f"### sluice {name} {of}", "", *_command(f"sluice {name} {of}", sub), *_printed(sub, printed)]
             lines += _printed(command, printed)
         else:
@@ -347,12 +341,9 @@ def _container_metrics() -> Sequence[Any]:
 def _metric_rows(found: Iterable[Any]) -> Iterator[str]:
     traffic = Traffic(SystemClock())
     labelled = {each._name: each._labelnames for each in (traffic.requests, traffic.durations)}
-    old = {entry.old for entry in of_kind(Kind.METRIC)}
     yield "| metric | type | labels | |"
     yield "| --- | --- | --- | --- |"
     for each in found:
-        if each.name in old:
-            continue
         labels = labelled.get(each.name) or getattr(each, "_labelnames", ())
         shown = ", ".join(f"`{label}`" for label in labels)
         yield f"| `{each.name}` | {each.type} | {shown} | {_cell(each.documentation)} |"
@@ -365,9 +356,8 @@ VERSIONING = """
 
 Within a release series (0.2.x) routes, fields and the names of errors keep their meaning, and nothing that a client sends is refused that
 was accepted before. A release may add routes, optional fields of requests, fields of answers, query parameters and names of errors: a
-client must ignore fields that it does not know, and treat an unknown error by its status. A minor release (0.3) may rename or remove what
-the one before has marked as deprecated: answers to deprecated routes have the header `Deprecation`, and
-[deprecated names](../deprecated-names.md) lists them. The coordinator accepts agents of the release before its own.
+client must ignore fields that it does not know, and treat an unknown error by its status. The coordinator accepts agents of the release
+before its own.
 
 ## Requests that are repeated
 
@@ -399,8 +389,7 @@ def api() -> str:
     ]
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            if not operation.get("deprecated"):
-                lines += ["", f"### {method.upper()} {path}", "", *_operation(operation)]
+            lines += ["", f"### {method.upper()} {path}", "", *_operation(operation)]
     lines += ["", "## Bodies"]
     for name, schema in sorted(document["components"]["schemas"].items()):
         lines += ["", f"### {name}", "", *_schema(schema)]
@@ -409,8 +398,7 @@ def api() -> str:
 
 def _operation(operation: Mapping[str, Any]) -> Iterator[str]:
     yield from _paragraphs(operation.get("description", operation.get("summary", "")))
-    old = {entry.old.lower() for entry in of_kind(Kind.HEADER)}
-    parameters = [each for each in operation.get("parameters", []) if each["name"].lower() not in old]
+    parameters = operation.get("parameters", [])
     if parameters:
         yield from ["| parameter | in | type | |", "| --- | --- | --- | --- |"]
         for each in parameters:
@@ -440,7 +428,7 @@ def _schema(schema: Mapping[str, Any], elsewhere: Callable[[str], bool] = lambda
     if "enum" in schema:
         yield ", ".join(f"`{value}`" for value in schema["enum"])
         return
-    properties = {name: each for name, each in schema.get("properties", {}).items() if not each.get("deprecated")}
+    properties = schema.get("properties", {})
     if not properties:
         return
     required = schema.get("required", ())

@@ -31,7 +31,7 @@ PORTION = 100
 """The number of tasks for which a step of an overview computes ages and rates. Simple searches look at all tasks in one step."""
 
 
-class StageOverview(wire_body.RenamedReply):
+class StageOverview(wire_body.Reply):
     """A stage over all its tasks: rates and lags are summed, times are the worst ones. `delivery`: how its tasks write; usually one value,
     none before the first report or if the stage writes by means of its own."""
 
@@ -81,7 +81,7 @@ class RecentExit(wire_body.Reply):
     replaced: bool
 
 
-class RunOverview(wire_body.RenamedReply):
+class RunOverview(wire_body.Reply):
     """`since`: when the run entered its state. `lease_seconds_left`: of the container whose lease ends first. `containers_silent`: live
     ones of which three heartbeats are missing; `heartbeat_age_seconds`: the longest time since a live container was last seen. `failing`:
     stages whose batches fail; `restarted`: those that failed within the last ten minutes and have made progress since. `exits`: newest

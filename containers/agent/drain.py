@@ -190,8 +190,6 @@ class DrainParticipant:
             drain.advance(notice.phase, notice.flushed, {})
             if drain.phase is Phase.CANCELLED and not self._participating:
                 self._leave(drain)
-            elif notice.phase is Phase.FLUSHING and notice.flushed is None:  # a coordinator of 0.1; goes in 0.3
-                self._lifecycle.in_background(self._read_flushed(drain), "drain")
         elif not notice.phase.over:
             self._lifecycle.in_background(self._join(notice.uuid, notice), "drain")
 
@@ -339,14 +337,6 @@ class DrainParticipant:
         drain.advance(reply.phase, reply.flushed, wire_body.offsets_of(reply.catch_up))
 
     # --- reading the drain -----------------------------------------------------------------------------------------
-
-    async def _read_flushed(self, drain: Drain) -> None:
-        """Read which stages are flushed. Newer coordinators send this in notices and answers."""
-        try:
-            detail = await repeated(drain, lambda: self._coordinator.drain(drain.uuid))
-        except (DrainEnded, Refused):
-            return
-        drain.advance(detail.phase, _flushed_in(detail), wire_body.offsets_of(detail.catch_up))
 
     async def _reread(self, drain: Drain) -> None:
         """Read the state of the drain. Its phase may have moved back, if the database was restored. A drain that the coordinator does not

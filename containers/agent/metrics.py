@@ -19,7 +19,7 @@ from sluice.core.ids import Ssp, StageName, TaskName
 from sluice.core.lag import records_in
 from sluice.disks import DiskSpace, Thresholds
 from sluice.job import Delivery
-from sluice.metrics import build_info, with_old_names
+from sluice.metrics import build_info
 from sluice.wire import agents as wire_agents
 
 RATE_OVER = timedelta(seconds=10)
@@ -165,7 +165,7 @@ class ContainerCollector(Collector):
         self._clock = clock
 
     def collect(self) -> Iterable[Metric]:
-        return with_old_names(self._collect())
+        return self._collect()
 
     def _collect(self) -> Iterable[Metric]:
         left = self._lease_left()

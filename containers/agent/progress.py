@@ -121,5 +121,5 @@ class ProgressReporter:
             await self._coordinator.stage_failed(
                 self._run_id, task, stage, failure.generation, failure.error, failure.failures, failure.retry_seconds, failure.log
             )
-        except ClientError as refused:  # such as a coordinator of 0.1, which does not have the route
+        except ClientError as refused:
             log.debug("the failure of %s/%s is not reported: %s", task, stage, refused)

@@ -12,14 +12,12 @@ import typer
 from containers.jars import broker_jars, connector_jars
 from containers.local.kafka import Broker, Process
 from sluice import logconfig
-from sluice.cli import streams
 from sluice.cli.documents import Document, Json, print_reply
 from sluice.core.errors import BadOption
 from sluice.streams.settings import read_stream_settings
 from sluice.wire.body import Reply
 
 app = typer.Typer(no_args_is_help=True, help="Start and stop a Kafka broker for development on this machine.")
-app.add_typer(streams.kafka_topics, name="topics", hidden=True)
 
 Home = Annotated[
     Path | None,

@@ -206,5 +206,5 @@ class StateContext:
 
 
 def commit_id(now: datetime, random: int) -> CommitId:
-    """A commit id in Samza's format. `random` has six digits: release 0.1 accepts only such ids, and Samza's have no leading zeros."""
+    """A commit id in Samza's format. `random` has six digits, without leading zeros."""
     return CommitId(f"{int(now.timestamp() * 1000)}-{random}")

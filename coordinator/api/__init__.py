@@ -14,13 +14,10 @@ from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
-from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from coordinator.api import agents, audit, docs, drains, events, jobmodels, ops, runs, samza, snapshots, tokens
-from coordinator.api.access import GuardedRoute
 from coordinator.api.text import check_body
-from sluice.core.deprecations import Kind, of_kind
 
 ROUTERS = (
     runs.router,
@@ -65,28 +62,4 @@ def _routes() -> Sequence[BaseRoute]:
 
 
 def all_routers() -> Sequence[APIRouter]:
-    return (*ROUTERS, docs.router, _old_routes())
-
-
-def _old_routes() -> APIRouter:
-    """The deprecated paths of renamed routes."""
-    routes = {
-        f"{method} {each.path}": each
-        for router in ROUTERS
-        for each in router.routes
-        if isinstance(each, APIRoute)
-        for method in each.methods or ()
-    }
-    old = APIRouter(route_class=GuardedRoute)
-    for entry in of_kind(Kind.ROUTE):
-        new, (method, path) = routes[str(entry.new)], entry.old.split(" ")
-        old.add_api_route(
-            path,
-            new.endpoint,
-            methods=[method],
-            response_model=new.response_model,
-            status_code=new.status_code,
-            responses=new.responses,
-            deprecated=True,
-        )
-    return old
+    return (*ROUTERS, docs.router)

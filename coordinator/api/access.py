@@ -31,7 +31,6 @@ from sluice.core.access.certificates import PEER_CERTIFICATE
 from sluice.core.access.networks import OpenNetworks
 from sluice.core.access.roles import Role
 from sluice.core.access.tokens import INCARNATION_PREFIX, Rights
-from sluice.core.deprecations import Kind, of_kind
 from sluice.core.drain import DrainId
 from sluice.core.errors import Forbidden, InvalidRequest, LeaseLost, NotAuthenticated, SluiceError, Unavailable
 from sluice.core.ids import ExecutionContainerId, JobName, RunId, TaskName
@@ -101,7 +100,7 @@ class Rule:
 
 OPEN = Rule(frozenset(), JobSource.ANY)
 
-CURRENT_RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, Rule] = {
     # runs and jobs
     "POST /runs": Rule(DEPLOY, JobSource.BODY),
     "POST /runs/plan": Rule(READ, JobSource.BODY),
@@ -201,9 +200,6 @@ CURRENT_RULES: Mapping[str, Rule] = {
     "GET /openapi.json": OPEN,
 }
 """Method and path of each route -> its rule."""
-
-RULES: Mapping[str, Rule] = {**CURRENT_RULES, **{each.old: CURRENT_RULES[str(each.new)] for each in of_kind(Kind.ROUTE)}}
-"""`CURRENT_RULES`, and the deprecated paths of renamed routes with the rules of the new ones."""
 
 
 class Access:

@@ -79,11 +79,10 @@ ACTOR_PATTERN = r"^[\x20-\x7e]*$"
 async def get_actor(
     request: Request,
     actor: Annotated[str, Header(alias=wire_body.ACTOR_HEADER, max_length=200, pattern=ACTOR_PATTERN)] = "",
-    old_actor: Annotated[str, Header(alias=wire_body.OLD_ACTOR_HEADER, max_length=200, pattern=ACTOR_PATTERN, deprecated=True)] = "",
 ) -> str:
     """The principal of the request; without authentication the user that it names, "" if it names none."""
     principal = getattr(request.state, "principal", None)
-    return principal.name if principal is not None else actor or old_actor
+    return principal.name if principal is not None else actor
 
 
 Actor = Annotated[str, Depends(get_actor)]

@@ -11,7 +11,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from coordinator.turns import free_in_turns
-from sluice.metrics import with_old_names
 
 Source = Callable[[], Iterable[Metric | None]]
 """Makes metrics, of which it keeps no reference. None: the end of a step."""
@@ -38,7 +37,7 @@ class Exposition:
         self._computing: asyncio.Task[bytes] | None = None
 
     def collect(self) -> Iterator[Metric | None]:
-        """The metrics by their present names. None: the end of a step."""
+        """The metrics. None: the end of a step."""
         for source in self._sources:
             yield from source()
 
@@ -58,15 +57,13 @@ class Exposition:
 
 
 async def _encoded(metric: Metric) -> Iterable[bytes]:
-    """The lines of the metric, then the same under its old name, if it has one. Removes its samples."""
-    present: list[bytes] = []
-    old: list[bytes] = []
+    """The lines of the metric. Removes its samples."""
+    lines: list[bytes] = []
     for start in range(0, max(1, len(metric.samples)), PER_STEP):
         part = copy(metric)
         part.samples = metric.samples[start : start + PER_STEP]
-        for named, pieces in zip(with_old_names([part]), (present, old), strict=False):
-            text = generate_latest(_One(named))
-            pieces.append(text.split(b"\n", 2)[2] if start else text)  # HELP and TYPE only once
+        text = generate_latest(_One(part))
+        lines.append(text.split(b"\n", 2)[2] if start else text)  # HELP and TYPE only once
         await asyncio.sleep(0)
     await free_in_turns(metric.samples)
-    return present + old
+    return lines

@@ -1,5 +1,4 @@
-"""ASGI middleware: counts requests by route, limits the size of bodies, adds the coordinator's term to answers, and marks the answers to
-requests that use deprecated names."""
+"""ASGI middleware: counts requests by route, limits the size of bodies, and adds the coordinator's term to answers."""
 
 from __future__ import annotations
 
@@ -13,8 +12,6 @@ from coordinator.api.errors import problem_of
 from coordinator.fleet.leases import Leases, term_headers
 from sluice import tracing
 from sluice.clock import Clock
-from sluice.core import deprecations
-from sluice.core.deprecations import Kind, of_kind
 from sluice.core.errors import BodyTooLarge
 
 Scope = MutableMapping[str, Any]
@@ -75,46 +72,6 @@ class Traffic:
 def _route(scope: Scope) -> str:
     """The path of the request's route; "" before it is looked up, and for unknown paths."""
     return getattr(scope.get("route"), "path", "")
-
-
-_OLD_HEADERS = {each.old.lower().encode(): (str(each.new).lower().encode(), each) for each in of_kind(Kind.HEADER)}
-_OLD_ROUTES = {each.old: each for each in of_kind(Kind.ROUTE)}
-_DEPRECATION_HEADERS = [
-    (b"deprecation", b"@%d" % deprecations.DEPRECATED_AT.timestamp()),
-    (b"link", b'</openapi.json>; rel="deprecation"; type="application/json"'),
-]
-
-
-def deprecation_marked(app: App) -> App:
-    """Add the headers `Deprecation` (RFC 9745) and `Link` to answers to requests that use deprecated names. Deprecated routes and headers
-    are detected here, deprecated fields by the bodies (`sluice.wire.body.RenamedBody`)."""
-
-    async def inner(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await app(scope, receive, send)
-            return
-        used: list[deprecations.Deprecation] = []
-        token = deprecations.in_request.set(used)
-        names = {name for name, _ in scope["headers"]}
-        for old, (new, entry) in _OLD_HEADERS.items():
-            if old in names and new not in names:
-                deprecations.use(entry)
-
-        async def marked(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                old_route = _OLD_ROUTES.get(f"{scope['method']} {_route(scope)}")
-                if old_route is not None:
-                    deprecations.use(old_route)
-                if used:
-                    message = {**message, "headers": [*message.get("headers", ()), *_DEPRECATION_HEADERS]}
-            await send(message)
-
-        try:
-            await app(scope, receive, marked)
-        finally:
-            deprecations.in_request.reset(token)
-
-    return inner
 
 
 def traced(app: App) -> App:

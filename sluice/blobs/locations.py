@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from sluice.blobs.counted import CountedBlobs, Requests
@@ -23,16 +22,11 @@ from sluice.blobs.retrying import RetryingBlobs
 from sluice.blobs.s3config import S3Location
 from sluice.blobs.timeouts import TimeoutBlobs
 from sluice.clock import Clock, SystemClock
-from sluice.core import deprecations
-from sluice.core.deprecations import Kind
 from sluice.core.errors import BadSettings
 from sluice.core.waits import Backoff
 
 CONCURRENCY = 16
 TIMEOUT = timedelta(seconds=20)
-
-_temporary: dict[str, TemporaryDirectory[str]] = {}
-"""Name of a memory:// store -> the directory of its blobs, which is deleted when this process ends."""
 
 
 def open_blob_store(url: str, clock: Clock | None = None, handed: RenewedCredentials | None = None) -> BlobStore:
@@ -51,8 +45,6 @@ def open_blob_store(url: str, clock: Clock | None = None, handed: RenewedCredent
     match parts.scheme:
         case "file":
             return FilesystemBlobs(_directory(parts, url), clock)
-        case "memory":
-            return FilesystemBlobs(_temporary_directory(parts.netloc + parts.path), clock)
         case "s3":
             return _s3(parts, url, clock, handed)
         case _:
@@ -72,13 +64,6 @@ def _directory(parts: SplitResult, url: str) -> Path:
     if parts.netloc or parts.query or not path.is_absolute() or path == Path("/"):
         raise BadSettings(f"a directory of blobs is written file:///absolute/path, not {url!r}")
     return path
-
-
-def _temporary_directory(name: str) -> Path:
-    deprecations.use(deprecations.find(Kind.URL, "memory://"))
-    if name not in _temporary:
-        _temporary[name] = TemporaryDirectory(prefix="sluice-blobs-")
-    return Path(_temporary[name].name)
 
 
 def s3_location(url: str) -> S3Location:

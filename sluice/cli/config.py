@@ -23,7 +23,6 @@ from sluice.cli.documents import Document, Json, print_reply
 from sluice.client import CA_FILE, CLIENT_CERTIFICATE, CLIENT_KEY, TOKEN, TOKEN_FILE
 from sluice.core.access.credentials import HIDDEN, without_credentials
 from sluice.core.access.secrets import looks_secret
-from sluice.core.deprecations import Kind, of_kind
 from sluice.core.errors import BadSettings
 from sluice.wire.body import Reply
 
@@ -110,7 +109,6 @@ _OF_KUBERNETES = re.compile(r"SLUICE(_\w+)?_(SERVICE_(HOST|PORT)|PORT_\d+_)")
 def unknown_variables(environment: Mapping[str, str]) -> Sequence[str]:
     """A sentence for each variable SLUICE_… that no program reads, by name."""
     known = {each.variable for program in Program for each in settings_of(program, {})} | {*CLIENT, *OTHERS}
-    known |= {f"SLUICE_{each.old}".upper() for each in of_kind(Kind.SETTING)}
     names = (name for name in sorted(environment) if name.upper().startswith("SLUICE_") and not _OF_KUBERNETES.match(name))
     found = []
     for name in names:
@@ -136,17 +134,13 @@ def settings_of(program: Program, environment: Mapping[str, str]) -> Iterator[Se
 
 def _of_class(program: Program, settings: type[BaseSettings], environment: Mapping[str, str], file: Mapping[str, Any]) -> Iterator[Setting]:
     prefix = str(settings.model_config.get("env_prefix", ""))
-    old_names = {str(each.new): each.old for each in of_kind(Kind.SETTING)}
     for name, field in settings.model_fields.items():
         variable = str(field.validation_alias or prefix + name).upper()
-        old = old_names.get(name, "")
         value, source = None, "default"
         if variable in environment:
             value, source = environment[variable], variable
-        elif old and (old_variable := f"{prefix}{old}".upper()) in environment:
-            value, source = environment[old_variable], f"{old_variable}, a deprecated name"
-        elif name in file or (old and old in file):
-            value, source = _text(file.get(name, file.get(old))), environment[CONFIG_FILE]
+        elif name in file:
+            value, source = _text(file[name]), environment[CONFIG_FILE]
         elif field.default_factory is not None:
             value = None
         elif field.default is not PydanticUndefined:

@@ -20,8 +20,6 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from sluice import logconfig
-from sluice.core import deprecations
-from sluice.core.deprecations import Deprecation, Kind
 from sluice.core.errors import ClientError, SluiceError
 from sluice.core.remedies import plain, remedy_of_error
 
@@ -102,7 +100,6 @@ COMMANDS = {
     "class-archive": Command(
         "containers.cli.class_archive:class_archive", "Create an archive of Spark's classes, so that containers start faster.", PROCESSES
     ),
-    "log": Command("sluice.cli.streams:log"),
 }
 
 
@@ -110,25 +107,6 @@ def load(where: str) -> Any:
     """The object at "module:name"."""
     module, _, name = where.partition(":")
     return getattr(import_module(module), name)
-
-
-def warn_deprecated(entry: Deprecation) -> None:
-    """Print the message on standard error, once."""
-    if deprecations.first_use(entry):
-        typer.echo(f"sluice: {entry.message}", err=True)
-
-
-class RenamedOptions(TyperCommand):
-    """A command that accepts the deprecated names of its options, with a warning."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        for n, argument in enumerate(args):
-            name, equals, value = argument.partition("=")
-            for entry in deprecations.of_kind(Kind.OPTION, f"sluice {self.name}"):
-                if name == entry.old:
-                    warn_deprecated(entry)
-                    args[n] = f"{entry.new or name}{equals}{value}"
-        return super().parse_args(ctx, args)
 
 
 class LazyGroup(TyperGroup):
@@ -148,7 +126,7 @@ class LazyGroup(TyperGroup):
             command.name = cmd_name
         else:
             alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-            alone.command(cmd_name, cls=RenamedOptions)(found)
+            alone.command(cmd_name)(found)
             command = get_command(alone)
         _reflow_help(command)
         return command

@@ -15,9 +15,6 @@ from typing import Annotated, TypeVar
 import typer
 
 from sluice.cli.documents import Document, Json, print_reply
-from sluice.cli.main import warn_deprecated
-from sluice.core import deprecations
-from sluice.core.deprecations import Kind
 from sluice.core.errors import UnknownStream
 from sluice.streams.kafka import KafkaSystem
 from sluice.streams.kafka_properties import KafkaProperties
@@ -272,18 +269,4 @@ def _group(help_text: str) -> typer.Typer:
     return group
 
 
-def _deprecated_group(name: str, system: System) -> typer.Typer:
-    """The commands under their former name, for one system."""
-    group = _group(f"Deprecated: use `sluice streams --system {system}`.")
-
-    @group.callback()
-    def warn(context: typer.Context) -> None:
-        warn_deprecated(deprecations.find(Kind.COMMAND, name))
-        context.obj = system
-
-    return group
-
-
 app = _group("Create, grow, list, fill and print streams of the embedded log or of Kafka.")
-log = _deprecated_group("sluice log", System.LOG)
-kafka_topics = _deprecated_group("sluice kafka topics", System.KAFKA)

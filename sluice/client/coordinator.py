@@ -4,18 +4,7 @@
 `sluice.client.operators` have the others. `until_answered` repeats a call until the coordinator can be reached.
 
 **Several URLs** of one coordinator may be given. A request that cannot connect to one is sent to the next, and the client remembers which
-one answers. Requests are sent to no other URL: redirects are not followed.
-
-**Coordinators of the previous release** support only the old names of renamed routes, headers and fields (`sluice.core.deprecations`).
-Three rules make the client work with them:
-
-* A request uses the new names. If it is refused because of them (404 without a route, 422 `invalid-request`), it is sent again with the old
-  names. If that succeeds, the client continues to use the old names.
-* A coordinator that supports the new names answers the old ones with a `Deprecation` header. The client then uses the new names again.
-* The header with the user's name is sent under both names, because an unknown header is ignored and not refused.
-
-Answers are read with either name (`sluice.wire.body.RenamedReply`).
-"""
+one answers. Requests are sent to no other URL: redirects are not followed."""
 
 from __future__ import annotations
 
@@ -56,9 +45,6 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=BaseModel)
 
-DEPRECATION_HEADER = "Deprecation"
-"""RFC 9745."""
-
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 IDLE_CONNECTION = timedelta(seconds=5)
@@ -98,8 +84,8 @@ class EnvironmentToken:
 
 
 def actor_headers() -> dict[str, str]:
-    """The headers with the user of this process, under the new and the old name."""
-    return dict.fromkeys((wire_body.ACTOR_HEADER, wire_body.OLD_ACTOR_HEADER), user_name())
+    """The header with the user of this process."""
+    return {wire_body.ACTOR_HEADER: user_name()}
 
 
 def user_name() -> str:
@@ -157,8 +143,6 @@ class CoordinatorClient:
         self._https = [httpx.AsyncClient(base_url=each, verify=self._tls.verified(each), **options) for each in urls]
         self._term = KnownTerm()
         self._beats_every = timedelta(0)
-        self._old_names = False
-        """Whether requests are sent with the names of the previous release."""
 
     def act_as(self, incarnation_token: str) -> None:
         """Send the token of a container's registration with all requests from now on."""
@@ -168,22 +152,8 @@ class CoordinatorClient:
         for each in self._https:
             await each.aclose()
 
-    async def _request(
-        self, method: str, path: str, body: BaseModel | None = None, *, old_path: str | None = None, **kwargs: Any
-    ) -> httpx.Response:
-        """`old_path`: the deprecated name of the route, if it has one."""
-        renamed = old_path is not None or isinstance(body, wire_body.RenamedBody)
-        if not renamed:
-            answer = await self._send(method, path, body, None, **kwargs)
-        elif self._old_names:
-            answer = await self._send(method, old_path or path, body, wire_body.OLD_NAMES, **kwargs)
-            self._old_names = DEPRECATION_HEADER not in answer.headers
-        else:
-            answer = await self._send(method, path, body, None, **kwargs)
-            if _may_be_refused_for_names(answer):
-                with_old_names = await self._send(method, old_path or path, body, wire_body.OLD_NAMES, **kwargs)
-                if not _may_be_refused_for_names(with_old_names):
-                    answer, self._old_names = with_old_names, DEPRECATION_HEADER not in with_old_names.headers
+    async def _request(self, method: str, path: str, body: BaseModel | None = None, **kwargs: Any) -> httpx.Response:
+        answer = await self._send(method, path, body, **kwargs)
         if answer.status_code >= 400:
             raise _error(answer)
         return answer
@@ -193,13 +163,12 @@ class CoordinatorClient:
         method: str,
         path: str,
         body: BaseModel | None,
-        names: Mapping[str, str] | None,
         headers: Mapping[str, str] = NO_HEADERS,
         repeatable: bool | None = None,
         **kwargs: Any,
     ) -> httpx.Response:
         """`repeatable`: whether the request may arrive twice. Default: those of GET and PUT."""
-        content = body.model_dump_json(by_alias=True, context=names) if body is not None else None
+        content = body.model_dump_json(by_alias=True) if body is not None else None
         own = {"Content-Type": "application/json", **tracing.headers()} if body is not None else {}
         may_repeat = method in ("GET", "PUT") if repeatable is None else repeatable
         loop = asyncio.get_running_loop()
@@ -307,7 +276,7 @@ class CoordinatorClient:
         return await self._read(wire_runs.RunDetail, "GET", f"/runs/{path_segment(run_id)}")
 
     async def basic_run(self, run_id: RunId) -> wire_runs.BasicRun:
-        """The details of a run that a container needs. A coordinator of release 0.1 answers with the whole run."""
+        """The details of a run that a container needs."""
         query = {"view": wire_runs.RunView.BASIC.value}
         return await self._read(wire_runs.BasicRun, "GET", f"/runs/{path_segment(run_id)}", params=query)
 
@@ -317,21 +286,16 @@ class CoordinatorClient:
         return await self._read(wire_runs.BasicRun, "GET", f"/runs/{path_segment(run_id)}", params=query)
 
     async def containers(self, run: wire_runs.RunDetail) -> Sequence[wire_runs.ContainerReply]:
-        """All recorded containers of the run. A coordinator of release 0.1 has them in the details of the run."""
+        """All recorded containers of the run."""
         found: list[wire_runs.ContainerReply] = []
         after: str | None = None
-        try:
-            while True:
-                query = {"limit": 200} | ({"after": after} if after else {})
-                page = await self._read(wire_runs.ContainersReply, "GET", f"/runs/{path_segment(run.run_id)}/containers", params=query)
-                found += page.containers
-                after = page.next
-                if after is None:
-                    return found
-        except Refused as refused:
-            if refused.refused_as not in ("http-404", "http-405"):
-                raise
-            return run.incarnations
+        while True:
+            query = {"limit": 200} | ({"after": after} if after else {})
+            page = await self._read(wire_runs.ContainersReply, "GET", f"/runs/{path_segment(run.run_id)}/containers", params=query)
+            found += page.containers
+            after = page.next
+            if after is None:
+                return found
 
     async def stop_run(self, run_id: str, reason: str, *, failed: bool = False) -> wire_runs.RunReply:
         """Stop all containers of the run between batches. `failed`: the run then ends as failed."""
@@ -352,7 +316,7 @@ class CoordinatorClient:
         ).notices
 
     async def job_model(self, job: str, processor_id: str | None = None) -> Served:
-        """The job's model, or the part of it that a slot needs; a coordinator of release 0.1 answers with the whole model."""
+        """The job's model, or the part of it that a slot needs."""
         query = {"job": job} | ({} if processor_id is None else {"processorId": processor_id})
         answer = await self._request("GET", "/jobModel", params=query)
         try:
@@ -385,11 +349,6 @@ def _term_of(answer: httpx.Response) -> int:
     """The term in the answer; 0 if there is none."""
     found = answer.headers.get(wire_body.TERM_HEADER, "")
     return int(found) if found.isascii() and found.isdigit() and len(found) < 20 else 0
-
-
-def _may_be_refused_for_names(answer: httpx.Response) -> bool:
-    """Whether the answer is that to an unknown path or an unknown field."""
-    return answer.status_code in (404, 422) and _problem(answer)[0] in ("http-404", "invalid-request")
 
 
 def _error(answer: httpx.Response) -> SluiceError:

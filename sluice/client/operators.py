@@ -202,7 +202,6 @@ class OperatorClient(CoordinatorClient):
             wire_snapshots.OperationReply,
             "GET",
             f"/operations/{path_segment(name)}",
-            old_path=f"/errands/{path_segment(name)}",
             params={"wait": wait.total_seconds()},
             timeout=(wait + TIMEOUT).total_seconds(),
         )

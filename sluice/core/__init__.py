@@ -8,5 +8,5 @@ coordinator, the agent and the command line share these rules.
 * `snapshots`: how a checkpoint is stored in blob stores, and which snapshots are retained
 * `access`: which requests are accepted
 * `lifecycle`, `drain`, `watermarks`, `pruning`: the states of a run, its drain, the watermarks of its streams, and its history
-* shared vocabulary: `ids`, `errors`, `waits`, `deprecations`
+* shared vocabulary: `ids`, `errors`, `waits`
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal, Self, assert_never
+from typing import Annotated, Any, Literal, Self, assert_never
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -20,7 +20,6 @@ from sluice.wire.body import (
     Number,
     Offset,
     OperatorText,
-    RenamedBody,
     Reply,
     SspOffset,
     StepName,
@@ -36,15 +35,13 @@ BatchPart = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z
 """What an operator computes, as text that another version of the job is compared with."""
 
 
-class RegisterRequest(RenamedBody):
+class RegisterRequest(Body):
     """One incarnation of a slot. `bare`: a foreign client, whose heartbeats have no epoch; refused as `slot-in-use` while another container
     may run tasks of the slot. `metricsAddress`: host and port of the container's metrics. `drainModes`: the modes of drains that it knows;
     under another one it is refused. `onlyIfFree`: refused as `slot-in-use` while another incarnation has the slot, instead of replacing it.
     `token`: the token that the container will send, `sluice-i.SECRET.ID`: 256 random bits and `executionContainerId`, both as base64url
     without padding. A repeated request must have the same one. Without it the coordinator makes one, and a repeated request gets another,
     after which the former is not valid."""
-
-    added_fields: ClassVar[frozenset[str]] = frozenset({"drainModes", "token"})
 
     processor_id: Annotated[str, Field(min_length=1, max_length=100)]
     execution_container_id: Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+$")]
@@ -160,7 +157,7 @@ TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-
 """The job's name of a stream, or the name of a topic in Kafka."""
 
 
-class StageMetricsBody(RenamedBody):
+class StageMetricsBody(Body):
     """Metrics of a stage of a task, measured `at` that time.
 
     `rows`: rows in the last batch, 0 when there is nothing to read. `rowsPerSecond`: over the last ten seconds, or over the last batch if
@@ -174,10 +171,6 @@ class StageMetricsBody(RenamedBody):
     it has read none. In Kafka the end of a transaction takes an offset, and so do aborted records. `backupProblem`: why the newest state
     is not backed up although that is overdue, one line; null if it is not overdue.
     """
-
-    added_fields: ClassVar[frozenset[str]] = frozenset(
-        {"operators", "lateRows", "lateRowsAt", "delivery", "recordsPerOffset", "backupProblem"}
-    )
 
     rows: Offset
     rows_per_second: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
@@ -202,7 +195,7 @@ class StageMetricsBody(RenamedBody):
     at: Utc
 
 
-class ProgressRequest(RenamedBody):
+class ProgressRequest(Body):
     """The last committed batch of a stage, under the task's generation. Reporting the same batch again updates its `metrics`."""
 
     generation: Annotated[int, Field(ge=1, lt=2**31)]

@@ -1,43 +1,22 @@
-"""What all HTTP bodies share, and the names of headers. Names on the wire are camelCase; unknown fields of requests are refused.
-
-**Renamed fields.** For one release both names of a renamed field work, as `sluice.core.deprecations` lists them:
-
-* An answer carries both (`RenamedReply`). Readers take the new one, or the old one from a coordinator of the release before.
-* A request may use either (`RenamedBody`). If it has both, the old one is ignored.
-* Requests are sent with the new names. A coordinator of the release before refuses those, so the client then repeats the request with the
-  old names: see `sluice.client.CoordinatorClient`.
-
-**Added fields.** That repeated request is also without the fields that this release has added to it (`RenamedBody.added_fields`): the
-coordinator then does not know their values.
-"""
+"""What all HTTP bodies share, and the names of headers. Names on the wire are camelCase; unknown fields of requests are refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    GetJsonSchemaHandler,
-    SerializationInfo,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
 )
 from pydantic import (
     FailFast as PydanticFailFast,
 )
 from pydantic.alias_generators import to_camel
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
-from sluice.core import deprecations
-from sluice.core.deprecations import Deprecation, Kind
 from sluice.core.ids import Ssp
 from sluice.core.text import HOST_AND_PORT as HOST_AND_PORT
 
@@ -54,7 +33,6 @@ RUN_STATE_HEADER = "Sluice-Run-State"
 REPLACES_HEADER = "Sluice-Replaces"
 ACTOR_HEADER = "Sluice-Actor"
 """The user who makes the request; stored with the job-model version that it creates."""
-OLD_ACTOR_HEADER = "Sluice-Who"
 
 RUN_RECORD_HEADER = "sluice-run"
 """On every record of an intermediate stream: the first run of the history that wrote it. Readers skip records of other histories."""
@@ -121,86 +99,6 @@ class Reply(BaseModel):
     """An answer. Readers ignore unknown fields, so that new releases can add some."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
-
-
-@cache
-def renamed_fields(model: type[BaseModel]) -> Mapping[str, Deprecation]:
-    """Old name -> entry, of a body and the bodies that it extends."""
-    return {each.old: each for parent in model.__mro__ for each in deprecations.of_kind(Kind.FIELD, parent.__name__)}
-
-
-def _schema_with_old_names(model: type[BaseModel], core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-    schema = handler({name: value for name, value in core_schema.items() if name != "serialization"})
-    properties = handler.resolve_ref_schema(schema)["properties"]
-    for old, entry in renamed_fields(model).items():
-        kept = {name: value for name, value in properties[entry.new].items() if name not in ("title", "description")}
-        properties[old] = kept | {"deprecated": True, "description": f"Deprecated: use `{entry.new}`."}
-    return schema
-
-
-OLD_NAMES: Final = {"names": "old"}
-"""Serialization context: a request is written with the old names only."""
-
-
-class RenamedBody(Body):
-    """A request with renamed or added fields."""
-
-    added_fields: ClassVar[frozenset[str]] = frozenset()
-    """Names on the wire of the fields that the release before does not know."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_old_names(cls, given: Any) -> Any:
-        return _with_new_names(cls, given, deprecations.use)
-
-    @model_serializer(mode="wrap")
-    def _write_names(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        written: dict[str, Any] = handler(self)
-        if info.context == OLD_NAMES:
-            for old, entry in renamed_fields(type(self)).items():
-                written[old] = written.pop(str(entry.new))
-            written = {name: value for name, value in written.items() if name not in self.added_fields}
-        return written
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return _schema_with_old_names(cls, core_schema, handler)
-
-
-class RenamedReply(Reply):
-    """An answer with renamed fields: written with both names, read with either."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_old_names(cls, given: Any) -> Any:
-        return _with_new_names(cls, given, lambda _: None)
-
-    @model_serializer(mode="wrap")
-    def _write_names(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        written: dict[str, Any] = handler(self)
-        if info.by_alias:
-            written |= {old: written[str(entry.new)] for old, entry in renamed_fields(type(self)).items() if entry.new in written}
-        return written
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return _schema_with_old_names(cls, core_schema, handler)
-
-
-def _with_new_names(model: type[BaseModel], given: Any, on_use: Callable[[Deprecation], None]) -> Any:
-    """The given fields under their new names. `on_use` is called for each old name that was used; one whose new name is given, too, is
-    ignored."""
-    if not isinstance(given, Mapping):
-        return given
-    found = {old: entry for old, entry in renamed_fields(model).items() if old in given}
-    if not found:
-        return given
-    renamed = {name: value for name, value in given.items() if name not in found}
-    for old, entry in found.items():
-        if entry.new not in renamed:
-            renamed[entry.new] = given[old]
-            on_use(entry)
-    return renamed
 
 
 class SspOffset(Body):

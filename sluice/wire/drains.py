@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, ClassVar
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
 
 from sluice.core.drain import Mode, Phase
-from sluice.wire.body import NO_NUL, Body, FailFast, IdentityText, OperatorText, RenamedBody, RenamedReply, Reply, SspOffset, StepName
+from sluice.wire.body import NO_NUL, Body, FailFast, IdentityText, OperatorText, Reply, SspOffset, StepName
 from sluice.wire.snapshots import CheckpointText, GenerationNumber, Reason
 
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
@@ -28,15 +28,13 @@ class DrainBudgets(Body):
     committing: Seconds | None = None
 
 
-class DrainRequest(RenamedBody):
+class DrainRequest(Body):
     """Drain a run: process what was read, close windows, fire timers, commit, end. With the `drainMode` KEEP_STATE no window is closed and
     no timer fires: the state stays for the job's next run, which must have the same stateful operators. Both deadlines count from the run's
     first container: after `softDeadlineSeconds` the drain is reported as late, after `hardDeadlineSeconds` it fails. Fields left out have
     the values of the coordinator's settings. `requireEmpty`: refuse if a flush would leave rows in the state of some stage; without meaning
     for KEEP_STATE. `uuid`: the id that the drain shall have if this request starts it; by default the coordinator chooses one. The first
     three fields are Apache Samza's DrainNotification."""
-
-    added_fields: ClassVar[frozenset[str]] = frozenset({"uuid"})
 
     uuid: UUID | None = None
     run_id: RunText
@@ -51,13 +49,11 @@ class DrainPlanRequest(Body):
     run_id: RunText
 
 
-class DrainStepRequest(RenamedBody):
+class DrainStepRequest(Body):
     """A stage of a task has taken a step of a drain. "stopped" and "committed" carry the checkpoint that they made durable; null only if
     the run is not backed up or no batch ever ran. `batchId` and `offsets`: the last batch, and the next offsets after it. `leftoverRows`,
     `leftoverOperators`: what the flush could not empty. `operators`: the stateful operators whose state the stage keeps, with "flushed" in
     a drain that keeps state."""
-
-    added_fields: ClassVar[frozenset[str]] = frozenset({"operators"})
 
     generation: GenerationNumber
     uuid: DrainText
@@ -130,7 +126,7 @@ class DrainPhaseReply(Reply):
     late: bool
 
 
-class DrainStageReply(RenamedReply):
+class DrainStageReply(Reply):
     """The progress of a stage. `waitsFor`: upstream stages that some task has not flushed. `keptOperators`: the stateful operators whose
     state the drain keeps. See `DrainStepRequest`."""
 
@@ -175,7 +171,7 @@ class DrainBlockerReply(Reply):
     why: str
 
 
-class DrainDetail(RenamedReply, DrainSummary):
+class DrainDetail(DrainSummary):
     """`serverTime`: the coordinator's time of this answer. `remaining` of `total` stages have not taken the step that the phase waits for.
     `late`: the soft deadline or the phase's budget has passed; `blockedBy` says what it waits for. `leftoverRows`: rows that flushes could
     not empty, over all tasks."""
@@ -201,7 +197,7 @@ class StatefulOperatorReply(Reply):
     does: str
 
 
-class StagePlanReply(RenamedReply):
+class StagePlanReply(Reply):
     """What a drain would do to the state of a stage. `operators`: those that a flush could not empty; `stateful`: all stateful operators,
     and what a flush does to each; null if unknown. `stateRows`: rows in its state now; `unknownTasks`: tasks that have not reported yet."""
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from sluice.core.jobmodels.expansion import Verdict
-from sluice.wire.body import NO_NUL, Body, Count, Name, RenamedReply, Reply
+from sluice.wire.body import NO_NUL, Body, Count, Name, Reply
 from sluice.wire.snapshots import StageSnapshot
 
 Why = Annotated[str, Field(max_length=1000, pattern=NO_NUL)]
@@ -137,7 +137,7 @@ class ChangeReply(PlanReply):
     former: int
 
 
-class VersionSummary(RenamedReply):
+class VersionSummary(Reply):
     """`actor`: the user that created the version, empty if unknown. `current`: whether it is in force."""
 
     version: int

@@ -15,7 +15,7 @@ from sluice.core.jobmodels.expansion import Verdict
 from sluice.core.jobmodels.placement import slots
 from sluice.core.jobmodels.spec import JobKind, broadcast_partitions, broadcast_text
 from sluice.core.lifecycle import RunState
-from sluice.wire.body import NO_NUL, Body, Count, FailFast, Name, RenamedReply, Reply, SspOffset, Utc
+from sluice.wire.body import NO_NUL, Body, Count, FailFast, Name, Reply, SspOffset, Utc
 
 # --- runs ------------------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class RunPlanReply(Reply):
     tasks: tuple[PlannedTask, ...]
 
 
-class StageMetricsReply(RenamedReply):
+class StageMetricsReply(Reply):
     """Metrics of a stage of a task, as its container measured them `at` that time. Kept in memory: after a restart of the coordinator there
     are none until the next report. See `StageMetricsBody`. If no container owns the task, `rows` and `rowsPerSecond` are 0 and `lag` is
     that of `StageProgress`, if known."""
@@ -171,7 +171,7 @@ class StageFailure(Reply):
     over: bool
 
 
-class StageProgress(RenamedReply):
+class StageProgress(Reply):
     """The last committed batch of a stage of a task, as its container reported it. `lag`: the records between it and the ends of the
     streams that the stage reads, as the coordinator saw them a few seconds ago, whether or not a container owns the task; null if a
     stream's system does not answer. `snapshotAt`: when the snapshot that the stage would be restored from was reported; null if there is
@@ -260,7 +260,7 @@ class ContainerReply(Reply):
     silent: bool = False
 
 
-class RunSummary(RenamedReply):
+class RunSummary(Reply):
     """`firstRun`: the run that began the history of checkpoints that this run continues. `kind`: see `RunRequest`."""
 
     run_id: str
@@ -304,7 +304,7 @@ class NotAdopted(Reply):
     since: datetime
 
 
-class Adoption(RenamedReply):
+class Adoption(Reply):
     """`version`: the job-model version in force `since` then. `allOn`: the version that all live containers run, null if they differ or
     none is alive. `outdated`: the live containers that run an older one."""
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from sluice.wire.body import NO_NUL, Body, Count, FailFast, Name, Number, Offset, RenamedReply, Reply, SspOffset, Utc, at_most
+from sluice.wire.body import NO_NUL, Body, Count, FailFast, Name, Number, Offset, Reply, SspOffset, Utc, at_most
 
 CheckpointText = Annotated[str, Field(min_length=3, max_length=40, pattern=r"^[0-9]{1,19}-[0-9]{1,6}$")]
 LineageText = Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]
@@ -278,7 +278,7 @@ class RestoreReply(Reply):
 # --- garbage, and what takes long ------------------------------------------------------------------------------------
 
 
-class OperationReply(RenamedReply):
+class OperationReply(Reply):
     """A long-running operation: `done` of `total` `unit`; the total is null if it is not known before the end. `result` once it is DONE,
     `error` once it has FAILED. Kept in memory: lost when the coordinator restarts."""
 

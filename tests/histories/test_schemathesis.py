@@ -100,7 +100,6 @@ def test_the_document_declares_every_route() -> None:
         ("GET", "/drain/{uuid}"),
         ("GET", "/audit-log"),
         ("GET", "/drains"),
-        ("GET", "/errands/{operation}"),
         ("GET", "/gc/explain"),
         ("GET", "/identity-providers"),
         ("GET", "/jobModel"),

@@ -1,5 +1,5 @@
-"""Release 0.1, and the commit f0c0f2cc, together with the present release, as during an upgrade: containers of either release with a
-coordinator of the other, with real processes and real Spark. Settings, routes and bodies have the names of release 0.1.
+"""The commit f0c0f2cc together with the present release, as during an upgrade: its containers with the present coordinator, with real
+processes and real Spark.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pytest
 
 from tests.processes.drains import WINDOWS, by_hour, counted
 from tests.processes.stage import Stage
-from tests.support.former_release import TODAY, Release, commit_f0c0f2cc, release_0_1
+from tests.support.former_release import TODAY, Release, commit_f0c0f2cc
 from tests.support.processes import await_answer, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
-JOB = WINDOWS.replace("from sluice import", "from containers import")
+JOB = WINDOWS
 """A window stays open until the drain: a total is exact only if its state survived everything before."""
 
 COORDINATOR = {"SLUICE_PARTITION_MONITOR_SECONDS": "1", "SLUICE_LEASE_SECONDS": "120"}
@@ -74,16 +74,6 @@ class MixedReleases(Stage):
         fed = sum(self.log.latest("numbers").values())
         wait_for(f"{fed} records in the middle", lambda: sum(self.log.latest("middle").values()) == fed, 600)
 
-    def grow(self, partitions: int) -> None:
-        """Grow the input, and wait until the partition monitor has found it and the container has adopted it."""
-        self.log.grow("numbers", partitions)
-
-        def adopted() -> bool:
-            run = self.get(f"/runs/{self.run_id}")
-            return run["adoption"]["version"] == 2 and run["adoption"]["allOn"] == 2 and all(task["holder"] for task in run["tasks"])
-
-        wait_for("the adoption of the grown model", adopted, 600)
-
     def kill_and_lose_disk(self, container: subprocess.Popen[bytes]) -> None:
         """Wait until the windows of all numbers are backed up; then kill the container and delete its disk."""
 
@@ -116,53 +106,6 @@ def mixed(root: Path) -> Iterator[MixedReleases]:
         raise
     finally:
         scene.close()
-
-
-@pytest.fixture(scope="module")
-def former(tmp_path_factory: pytest.TempPathFactory) -> Release:
-    return release_0_1(tmp_path_factory.mktemp("release-0.1"))
-
-
-def test_a_job_of_the_former_release_continues_when_its_coordinator_is_upgraded_and_containers_of_both_releases_alternate(
-    tmp_path_factory: pytest.TempPathFactory, former: Release
-) -> None:
-    with mixed(tmp_path_factory.mktemp("upgraded")) as scene:
-        scene.start_coordinator_of(former)
-        scene.deploy_with(former)
-        container = scene.start_container_of(former)
-        scene.feed_and_await(200)
-        scene.upgrade_coordinator(TODAY)
-        refused = scene.http.post("/drain", json={"runId": scene.run_id, "drainMode": "KEEP_STATE"})
-        assert (refused.status_code, refused.json()["type"]) == (409, "urn:sluice:outdated-containers")
-        scene.grow(4)
-        scene.feed_and_await(200)
-        scene.kill_and_lose_disk(container)
-        container = scene.start_container_of(TODAY)  # restores the backup of a container of the former release
-        scene.feed_and_await(100)
-        scene.kill_and_lose_disk(container)
-        container = scene.start_container_of(former)  # and the reverse
-        scene.feed_and_await(100)
-        scene.drain(container)
-        assert counted(scene) == by_hour(600)
-        scene.deploy_with(former)
-        assert scene.get(f"/runs/{scene.run_id}")["state"] == "CREATED"
-
-
-def test_containers_of_this_release_work_for_a_coordinator_of_the_former_one(
-    tmp_path_factory: pytest.TempPathFactory, former: Release
-) -> None:
-    with mixed(tmp_path_factory.mktemp("behind")) as scene:
-        scene.start_coordinator_of(former)
-        scene.deploy_with(TODAY)
-        container = scene.start_container_of(TODAY)
-        scene.feed_and_await(200)
-        scene.grow(4)
-        scene.feed_and_await(200)
-        scene.kill_and_lose_disk(container)
-        container = scene.start_container_of(TODAY)
-        scene.feed_and_await(100)
-        scene.drain(container)
-        assert counted(scene) == by_hour(500)
 
 
 def test_a_container_of_f0c0f2cc_runs_is_restored_and_drained_by_the_present_coordinator(

@@ -35,21 +35,18 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield made
 
 
-def run(scene: Stage) -> subprocess.Popen[bytes]:
-    """`sluice run` of the old version, which writes `first.log`."""
-    words = [str(scene.job_file), "--home", str(scene.root / "home"), "--port", str(scene.port)]
-    started = scene.launch("first", [sys.executable, "-m", "sluice", "run", *words], PYTHONUNBUFFERED="1")
-    scene.run_id = said(scene, "first", r"^run (toy-\S+)$")
-    return started
-
-
-def upgrade(scene: Stage, name: str, text: str, old: Path, *options: str, **environment: str) -> tuple[Path, subprocess.Popen[bytes]]:
-    """The new version's file, and the command, which starts the containers and writes `name`.log."""
+def upgrade(scene: Stage, name: str, text: str, *options: str) -> tuple[Path, subprocess.Popen[bytes]]:
+    """The new version's file, and the command, which writes `name`.log."""
     file = scene.root / f"{name}.py"
     file.write_text(text)
-    words = [str(file), "--local", "--old", str(old), "--home", str(scene.root / "home"), *options]
-    command = [sys.executable, "-m", "sluice", "upgrade", *words, "--coordinator", f"http://127.0.0.1:{scene.port}"]
-    return file, scene.launch(name, command, PYTHONUNBUFFERED="1", **environment)
+    command = [sys.executable, "-m", "sluice", "upgrade", str(file), *options, "--coordinator", scene.url]
+    return file, scene.launch(name, command, PYTHONUNBUFFERED="1")
+
+
+def start(scene: Stage, file: Path, run_id: str, **settings: str) -> subprocess.Popen[bytes]:
+    """The container of a run, as a deployment platform starts it."""
+    scene.job_file, scene.run_id = file, run_id
+    return scene.start_container(**settings).process
 
 
 def said(scene: Stage, name: str, pattern: str) -> str:
@@ -79,32 +76,35 @@ def numbers(scene: Stage) -> list[int]:
 def test_each_record_counts_once_after_an_upgrade_to_another_pipeline_and_a_roll_back_from_one_that_fails_to_the_kept_state(
     scene: Stage,
 ) -> None:
-    first = run(scene)
+    scene.start_coordinator()
+    former = start(scene, scene.job_file, scene.deploy())
     scene.feed(300)
     wait_for("all of them in the middle", lambda: sum(scene.log.latest("middle").values()) == 300, GENEROUS)
     wait_for("what a flush empties", lambda: can_be_emptied(scene), GENEROUS)
 
-    second, upgrading = upgrade(scene, "second", ONCE, scene.job_file)
-    scene.run_id = said(scene, "second", r"^run (toy-\S+)$")
+    second, upgrading = upgrade(scene, "second", ONCE)
+    run_id = said(scene, "second", r"^run (toy-\S+)$")
+    assert former.wait(GENEROUS) == 0
     assert hours(scene) == by_hour(300)
-    said(scene, "first", f"^(the coordinator keeps running for run {scene.run_id})$")
+    former = start(scene, second, run_id)
     scene.feed(200)
-    said(scene, "second", f"^(run {scene.run_id} of the new version is healthy)$")
+    said(scene, "second", f"^(run {run_id} of the new version is healthy)$")
+    assert upgrading.wait(GENEROUS) == 0
     wait_for("all of them written", lambda: numbers(scene) == list(range(300, 500)), GENEROUS)
 
-    _, failing = upgrade(scene, "third", FAILING, second, "--keep-state", SLUICE_MAX_RESTARTS="0")
+    third, failing = upgrade(scene, "third", FAILING, "--keep-state")
     given_up = said(scene, "third", r"^run (toy-\S+)$")
-    assert upgrading.wait(GENEROUS) == 0
+    assert former.wait(GENEROUS) == 0
+    start(scene, third, given_up, SLUICE_MAX_RESTARTS="0")
     scene.feed(100)
     back = said(scene, "third", r"the old version was deployed again as run (toy-\S+) at the drained offsets")
-    scene.run_id = given_up
+    assert failing.wait(GENEROUS) == 4
     assert (scene.detail().state, "a bad version" in scene.detail().reason) == ("FAILED", True)
-    scene.run_id = back
+    last = start(scene, second, back)
     scene.feed_again(300, 300 + RESENT)
     scene.feed(50)
     wait_for("the others written", lambda: len(numbers(scene)) >= 350, GENEROUS)
     drain(scene, "KEEP_STATE")
-    assert failing.wait(GENEROUS) == 4
-    assert first.wait(GENEROUS) == 0
+    assert last.wait(GENEROUS) == 0
     assert numbers(scene) == list(range(300, 650))
     assert hours(scene) == by_hour(300)

@@ -1,5 +1,4 @@
-"""Release 0.1.0 and the commit f0c0f2cc as processes: their packages, unpacked from tests/data, with the Python and the dependencies of the
-present release. At f0c0f2cc the agent of a job file was in its driver.
+"""The commit f0c0f2cc as processes: its packages, unpacked from tests/data, with the Python and the dependencies of the present release. At f0c0f2cc the agent of a job file was in its driver.
 """
 
 from __future__ import annotations
@@ -14,20 +13,7 @@ from pathlib import Path
 
 from tests.support.processes import ROOT, SLUICE
 
-DATA = ROOT / "tests" / "data" / "release_0_1"
-
-_COMMANDS = """
-from containers import cli
-from coordinator.cli import app
-
-app.command("container")(cli.container)
-app.command("deploy")(cli.deploy)
-app()
-"""
-"""The command line of release 0.1. Its own `main` would load the commands that the installed distribution declares, which is the present
-release.
-"""
-
+DATA = ROOT / "tests" / "data"
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -56,14 +42,9 @@ class Release:
 TODAY = Release(SLUICE, ROOT)
 
 
-def release_0_1(directory: Path) -> Release:
-    """Unpack release 0.1 into an empty directory."""
-    return _unpacked(DATA / "packages.tar.xz", directory, (sys.executable, "-c", _COMMANDS))
-
-
 def commit_f0c0f2cc(directory: Path) -> Release:
     """Unpack the commit into an empty directory."""
-    return _unpacked(DATA.with_name("f0c0f2cc.tar.xz"), directory, (sys.executable, "-P", "-m", "sluice"))
+    return _unpacked(DATA / "f0c0f2cc.tar.xz", directory, (sys.executable, "-P", "-m", "sluice"))
 
 
 def _unpacked(file: Path, directory: Path, command: tuple[str, ...]) -> Release:

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from sluice.core.deprecations import DEPRECATIONS, Kind
-
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     page.relative_to(ROOT)
@@ -72,17 +70,6 @@ def test_every_guarantee_and_limit_names_tests_that_exist(page: str, table: str,
         assert re.fullmatch(r"`tests/[\w/]+\.py::test_\w+`(, `tests/[\w/]+\.py::test_\w+`)*", cell), row
         for file, name in re.findall(r"`(\S+)::(\w+)`", cell):
             assert name in names_of_tests(ROOT / file), row
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ("CHANGELOG.md", "deprecated-names.md")], ids=str)
-def test_a_page_uses_no_deprecated_name(page: Path) -> None:
-    named = {
-        each.old.rpartition(" ")[2] if each.kind is Kind.ROUTE else each.old
-        for each in DEPRECATIONS
-        if each.kind in (Kind.ROUTE, Kind.HEADER, Kind.SETTING, Kind.METRIC, Kind.COMMAND, Kind.URL)
-    }
-    text = text_of(page)
-    assert [name for name in sorted(named) if re.search(rf"(?<![\w/]){re.escape(name)}(?!\w)", text)] == []
 
 
 def test_the_pages_that_the_source_names_exist() -> None:

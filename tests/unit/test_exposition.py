@@ -10,13 +10,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from coordinator.api.exposition import PER_STEP, Exposition
-from sluice.metrics import with_old_names
 
 MANY = 2 * PER_STEP + 1
 
 
 def of_every_type() -> Iterator[Metric]:
-    ages = GaugeMetricFamily("sluice_snapshot_age_seconds", "It has an old name;\nits text has two lines, and a \\.", labels=["task"])
+    ages = GaugeMetricFamily("sluice_snapshot_age_seconds", "Its\ntext has two lines, and a \\.", labels=["task"])
     counter = CounterMetricFamily("sluice_many", "Many.", labels=["task"])
     summary = SummaryMetricFamily("sluice_took_seconds", "Each has two samples.", labels=["task"])
     for number in range(MANY):
@@ -37,7 +36,7 @@ def of_every_type() -> Iterator[Metric]:
 
 class Whole(Collector):
     def collect(self) -> Iterable[Metric]:
-        return with_old_names(of_every_type())
+        return of_every_type()
 
 
 async def test_the_page_is_the_same_text_as_if_it_were_computed_at_once() -> None:
@@ -45,7 +44,6 @@ async def test_the_page_is_the_same_text_as_if_it_were_computed_at_once() -> Non
     expected = generate_latest(Whole())
     assert page.startswith(expected)
     assert page[len(expected) :].startswith(b"# HELP process_virtual_memory_bytes")
-    assert page.count(b"# HELP sluice_checkpoint_age_seconds ") == 1
 
 
 async def test_other_tasks_get_their_turn_while_the_page_is_computed() -> None:

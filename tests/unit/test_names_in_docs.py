@@ -1,4 +1,4 @@
-"""The commands, options, settings and metrics that the documentation names exist, and the repository uses no deprecated name of its own."""
+"""The commands, options, settings and metrics that the documentation names exist."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from containers.settings import ContainerSettings
 from coordinator.settings import Settings
 from sluice.blobs.counted import Requests
 from sluice.cli.main import COMMANDS, LazyGroup, app
-from sluice.core.deprecations import DEPRECATIONS, Kind
 from sluice.logconfig import LogSettings
 from sluice.tracing import TraceSettings
 
 ROOT = Path(__file__).parents[2]
-NOT_CURRENT = ("CHANGELOG.md", "deprecated-names.md")
+NOT_CURRENT = ("CHANGELOG.md",)
 """Pages that name what no longer exists."""
 
 NOT_BUILT = "split"
@@ -31,14 +30,6 @@ NOT_BUILT = "split"
 PAGES = [
     page for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md") for page in sorted(ROOT.glob(pattern)) if page.name not in NOT_CURRENT
 ]
-USERS = [
-    file
-    for folder in ("bench", "examples", "deploy")
-    for file in sorted((ROOT / folder).rglob("*"))
-    if file.is_file() and file.suffix != ".pyc"
-]
-"""Files that use Sluice as a user does."""
-
 COMMAND = re.compile(r"`sluice ([^`]+)`|^[ (]*(?:run=\$\(|docker run .* sluice )?sluice ((?!/)[a-z][^#\n]*)", re.M)
 VARIABLE = re.compile(r"\bSLUICE_[A-Z_]*[A-Z]\b(?!…)")
 METRIC = re.compile(r"(?<![\w/])sluice_[a-z_]+[a-z](_…)?(?![\w(.])")
@@ -145,41 +136,3 @@ def is_metric(name: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_metrics_that_a_page_names_exist(page: Path) -> None:
     assert [found[0] for found in METRIC.finditer(page.read_text()) if not is_metric(found[0])] == []
-
-
-# --- deprecated names --------------------------------------------------------------------------------------------------
-
-
-def deprecated_in(text: str) -> list[str]:
-    """The deprecated names that a file uses: of fields those in camel case (others are ordinary words), of options those in lines that name
-    their command."""
-    used = set()
-    for each in DEPRECATIONS:
-        match each.kind:
-            case Kind.ROUTE:
-                pattern = re.escape(each.old.rpartition(" ")[2]).replace(r"\{", r"[{]?").replace(r"\}", r"[}]?")
-            case Kind.SETTING:
-                pattern = rf"(?<![\w])({each.old}|SLUICE_{each.old.upper()})\b"
-            case Kind.METRIC:
-                pattern = rf"\b{each.old}(_total|_bucket|_sum|_count)?\b"
-            case Kind.OPTION:
-                name = each.where.removeprefix("sluice ")
-                pattern = rf"\b{re.escape(name)}\b.*(?<![\w-]){re.escape(each.old)}(?![\w-])"
-            case Kind.FIELD:
-                pattern = rf"[\"']{each.old}[\"']" if each.old != each.old.lower() else "(?!)"
-            case Kind.HEADER | Kind.COMMAND | Kind.URL:
-                pattern = rf"(?<![\w/]){re.escape(each.old)}(?!\w)"
-        if re.search(pattern, text):
-            used.add(f"{each.kind} {each.old}")
-    return sorted(used)
-
-
-@pytest.mark.parametrize("file", USERS, ids=name_of)
-def test_benchmarks_examples_and_deployments_use_no_deprecated_name(file: Path) -> None:
-    assert deprecated_in(file.read_text(errors="replace")) == []
-
-
-def test_deprecated_names_are_found() -> None:
-    assert deprecated_in("SLUICE_HOLD_BACK_SECONDS=7") == ["setting hold_back_seconds"]
-    assert deprecated_in('reply["offsetsBehind"]') == ["field offsetsBehind"]
-    assert deprecated_in("rate(sluice_chore_turns_total[5m])") == ["metric sluice_chore_turns"]

@@ -17,11 +17,10 @@ from sluice.cli.deploy import Bind
 from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.main import load
 from sluice.cli.runner import LOCAL, Url
-from sluice.cli.upgrade.decide import EXIT_CODES, LocalOptions, Settings, UpgradeOptions, UpgradeReply, say
+from sluice.cli.upgrade.decide import EXIT_CODES, Settings, UpgradeOptions, UpgradeReply, say
 from sluice.cli.upgrade.run import Upgrade
 from sluice.client import OperatorClient
 from sluice.core.errors import BadOption, SluiceError
-from sluice.streams.settings import read_stream_settings
 
 
 def upgrade(
@@ -57,11 +56,6 @@ def upgrade(
     no_rollback: Annotated[bool, typer.Option("--no-rollback", help="Do not roll back if the new version fails.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Upgrade even if the job file has not changed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Run all checks, and print the steps. Changes nothing.")] = False,
-    local: Annotated[bool, typer.Option("--local", hidden=True)] = False,
-    old: Annotated[Path | None, typer.Option(hidden=True)] = None,
-    home: Annotated[Path | None, typer.Option(envvar="SLUICE_HOME", hidden=True)] = None,
-    master: Annotated[str | None, typer.Option(envvar="SLUICE_SPARK_MASTER", hidden=True)] = None,
-    restarts: Annotated[int, typer.Option(min=0, hidden=True)] = 5,
     as_json: Annotated[Json, Document(UpgradeReply)] = False,
     coordinator: Url = LOCAL,
 ) -> None:
@@ -77,14 +71,10 @@ def upgrade(
     Exit codes: 0 upgraded. 1 refused, or the coordinator cannot be reached. 2 not drained, or rows are left in state (or would be, for
     --dry-run). 3 the new version is not healthy and was left running. 4 rolled back.
     """
-    if old is not None and not local:
-        raise BadOption("--old needs --local: otherwise the deployment platform starts the old version's containers")
-    if local and as_json:
-        raise BadOption("--local stays in the foreground and shows the run: leave out --json")
     if keep_state and allow_leftover_state:
         raise BadOption("--keep-state leaves nothing behind: leave out --allow-leftover-state")
     if command:
-        _check_for_script(containers, system, bind, config, keep_state=keep_state, force=force, local=local, as_json=as_json)
+        _check_for_script(containers, system, bind, config, keep_state=keep_state, force=force, as_json=as_json)
         logconfig.configure(logconfig.read_log_settings()).fields["job"] = str(job_file)
         script = load("containers.attached.upgrade:ScriptUpgrade")(
             job=str(job_file),
@@ -109,7 +99,6 @@ def upgrade(
         rollback=not no_rollback,
         force=force,
         dry_run=dry_run,
-        local=LocalOptions(read_stream_settings(home=home).home, master, restarts, old) if local else None,
     )
     raise typer.Exit(upgrade_job(coordinator, options, as_json=as_json))
 
@@ -135,10 +124,8 @@ def upgrade_job(url: str, options: UpgradeOptions, *, as_json: bool) -> int:
             made.append(Upgrade(client, options, quiet=as_json))
             reply = await made[0].run()
             print_reply(reply, lambda _: _page(reply), as_json=as_json)
-            return await made[0].stay(EXIT_CODES[reply.outcome])
+            return EXIT_CODES[reply.outcome]
         finally:
-            if made:
-                await made[0].close()
             await client.close()
 
     try:

@@ -57,14 +57,13 @@ class UpgradeOptions:
     rollback: bool = True
     force: bool = False
     dry_run: bool = False
-    local: LocalOptions | None = None
 
     @property
     def mode(self) -> Mode:
         return Mode.KEEP_STATE if self.keep_state else Mode.DEFAULT
 
 
-class UpgradeReply(wire_body.RenamedReply):
+class UpgradeReply(wire_body.Reply):
     """The body of `sluice upgrade --json`. `run`: the run of the new version. `rollbackRun`: the run of the old version after a rollback.
     `steps`: only for a dry run."""
 
@@ -240,22 +239,19 @@ def _why_ended(seen: UpgradeStatus) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """The options that affect the plan. `local`: the new version's containers are started on this machine. `old_here`: after a rollback
-    also those of the old version. `mode`: of the drain."""
+    """The options that affect the plan. `mode`: of the drain."""
 
     allow_leftover_state: bool
     rollback: bool
     batches: int
     watch: timedelta
-    local: bool
-    old_here: bool
     mode: Mode = Mode.DEFAULT
 
 
 def plan_lines(step: Step, options: PlanOptions, plan: wire_runs.RunPlanReply, containers: int) -> Sequence[str]:
     """This step and those after it, one per line."""
     if isinstance(step, RollBack):
-        return [f"wait until run {step.failed} has ended", _rollback(step.former, options)]
+        return [f"wait until run {step.failed} has ended", _rollback(step.former)]
     lines = []
     if isinstance(step, AwaitEnd):
         lines.append(f"wait until run {step.run_id} has ended")
@@ -275,20 +271,19 @@ def plan_lines(step: Step, options: PlanOptions, plan: wire_runs.RunPlanReply, c
         lines.append(f"deploy the new version at the drained offsets: {len(plan.tasks)} tasks in {containers} containers{made}")
         if options.mode is Mode.KEEP_STATE:
             lines.append("before its first batch, compare its stateful operators with those whose state was kept: if they differ, it fails")
-    lines.append("start its containers here" if options.local else "wait for its containers, which the deployment platform starts")
+    lines.append("wait for its containers, which the deployment platform starts")
     lines.append(
         f"watch until each stage has committed {options.batches} batches or has nothing to read, at most "
         f"{options.watch.total_seconds():g} s"
     )
     former = step.run_id if isinstance(step, Drain) else None if isinstance(step, AwaitEnd | Refuse) else step.former
-    lines.append(f"if it fails: {_rollback(former, options)}" if options.rollback else "if it fails: leave it running")
+    lines.append(f"if it fails: {_rollback(former)}" if options.rollback else "if it fails: leave it running")
     return lines
 
 
-def _rollback(former: RunId | None, options: PlanOptions) -> str:
+def _rollback(former: RunId | None) -> str:
     of = "" if former is None else f" (the request of run {former})"
-    here = ", and start its containers here" if options.local and options.old_here else ""
-    return f"stop it, and deploy the old version{of} at the same offsets{here}; output of the new version is kept"
+    return f"stop it, and deploy the old version{of} at the same offsets; output of the new version is kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,13 +329,3 @@ def _only_system(job: Job, present: wire_runs.RunRequest, bindings: dict[str, di
             f"the present run uses several systems ({', '.join(systems)}): give the system of {', '.join(new)} with --bind NAME=SYSTEM"
         )
     return systems[0]
-
-
-@dataclass(frozen=True, slots=True)
-class LocalOptions:
-    """`old`: the job file of the old version, for a rollback. `restarts`: maximum number of restarts of a container within ten minutes."""
-
-    home: Path
-    master: str | None
-    restarts: int
-    old: Path | None

@@ -6,20 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
-from typing import Protocol, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 from sluice.cli.console.bars import Bars
 from sluice.cli.console.tables import count
 from sluice.cli.drain import follow
-from sluice.cli.main import load
 from sluice.cli.runner import find_job
 from sluice.cli.upgrade.decide import (
     GIVEN_UP,
     AwaitEnd,
     Deploy,
     Drain,
-    LocalOptions,
     Outcome,
     PlanOptions,
     Refuse,
@@ -43,7 +40,7 @@ from sluice.clock import SystemClock
 from sluice.core.drain import Mode, Phase
 from sluice.core.errors import ClientError, CoordinatorUnreachable, NotEmptied, NotTheCurrentRun, RunIsDraining
 from sluice.core.ids import RunId
-from sluice.deploy import check_job, missing_event_times
+from sluice.deploy import missing_event_times
 from sluice.job import load_job
 from sluice.wire import drains as wire_drains
 from sluice.wire import runs as wire_runs
@@ -69,27 +66,6 @@ async def retrying(request: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(RETRY.total_seconds())
 
 
-class LocalContainers(Protocol):
-    """The containers of an upgrade with `--local`, which `containers.local.upgrade` provides."""
-
-    def has(self, run_id: RunId) -> bool: ...
-
-    def take(self, job_file: Path, run_id: RunId, containers: int) -> None: ...
-
-    async def keep_up(self) -> str: ...
-
-    async def await_exit(self) -> None: ...
-
-    async def stop_containers(self) -> None: ...
-
-    async def run_until_stopped(self) -> str: ...
-
-
-def _local_containers(options: LocalOptions, client: OperatorClient) -> LocalContainers:
-    made: LocalContainers = load("containers.local.upgrade:LocalUpgrade")(options, client.url, client, SystemClock())
-    return made
-
-
 class Upgrade:
     """`standing`: the state of the upgrade and what to do next, printed after Ctrl-C."""
 
@@ -99,14 +75,8 @@ class Upgrade:
         self._quiet = quiet
         self._checks = Checks(client, options)
         self._job = self._checks.job
-        self._local = _local_containers(options.local, client) if options.local is not None else None
         self._acted = False
-        self._stays = False
         self.standing = "nothing was changed"
-
-    async def close(self) -> None:
-        if self._local is not None:
-            await self._local.stop_containers()
 
     async def run(self) -> UpgradeReply:
         """Take steps until the new version is healthy or the upgrade has ended otherwise. Raises the errors of `upgrade_job`."""
@@ -210,26 +180,18 @@ class Upgrade:
             print(f"run {run_id}", flush=True)
         slots = "0" if containers == 1 else f"0 to {containers - 1}"
         needs = f"SLUICE_COORDINATOR_URL={self._client.url} SLUICE_RUN_ID={run_id}, and SLUICE_PROCESSOR_ID {slots}"
-        say(f"{version} is deployed as run {run_id}" + ("" if self._local else f"; its containers need {needs}"))
+        say(f"{version} is deployed as run {run_id}; its containers need {needs}")
 
     async def _watch(self, seen: UpgradeStatus, step: Watch) -> UpgradeReply:
-        again = (
-            "its containers are stopping; run the same command again to start them and continue watching"
-            if self._local
-            else "run the same command again to continue watching"
-        )
         self.standing = (
-            f"run {step.run_id} of the new version is deployed, and its health is not yet known: {again}, "
-            "or `sluice deploy OLDFILE --start drained` to roll back"
+            f"run {step.run_id} of the new version is deployed, and its health is not yet known: run the same command again to continue "
+            "watching, or `sluice deploy OLDFILE --start drained` to roll back"
         )
         self._announce_run(step.run_id, seen.run.containers, "the new version")
-        if self._local is not None:
-            self._local.take(self._options.job_file, step.run_id, seen.run.containers)
         before = await retrying(lambda: self._checks.batches_before(seen, step.former))
         trial = HealthWatch(self._options.batches, self._options.watch, SystemClock(), before)
         verdict = await self._check_health(step.run_id, trial)
         if verdict is None:
-            self._stays = self._local is not None
             return self._reply(Outcome.UPGRADED, f"run {step.run_id} of the new version is healthy", step.former, step.run_id)
         how, why = verdict
         if how is HealthState.SUPERSEDED or not self._options.rollback or trial.too_late or seen.drained != step.former:
@@ -247,9 +209,8 @@ class Upgrade:
         """Watch the first batches. None if they are healthy, otherwise the state and the problem."""
         with Bars(run_id, quiet=self._quiet) as bars:
             while True:
-                crashed = await self._local.keep_up() if self._local is not None else ""
                 try:
-                    found = trial.seen(await self._client.run(run_id), crashed)
+                    found = trial.seen(await self._client.run(run_id))
                     show_progress(bars, run_id, found)
                     if found.how is HealthState.HEALTHY:
                         return None
@@ -266,8 +227,6 @@ class Upgrade:
             f"the upgrade is being rolled back: run the same command again to wait for the end of run {failed} and deploy the old version"
         )
         await retrying(lambda: self._client.stop_run(failed, GIVEN_UP + why, failed=True))
-        if self._local is not None and self._local.has(failed):
-            await self._local.await_exit()
         await self._wait_for_end(failed)
         return await self._deploy_old(failed, former, failed, why)
 
@@ -285,9 +244,6 @@ class Upgrade:
         self._announce_run(run_id, request.containers, "the old version")
         kept = "" if failed is None else "; the output of the new version is kept, and the records it read are processed again"
         summary = f"the new version failed: {why}; the old version was deployed again as run {run_id} at the drained offsets{kept}"
-        if self._local is not None and self._options.local is not None and self._options.local.old is not None:
-            self._local.take(self._options.local.old, run_id, request.containers)
-            self._stays = True
         return self._reply(Outcome.ROLLED_BACK, summary, former, failed, run_id)
 
     async def _deploy_once(self, request: wire_runs.RunRequest, present: RunId) -> RunId:
@@ -305,17 +261,6 @@ class Upgrade:
                 if isinstance(error, Refused):
                     raise
 
-    # --- with --local ----------------------------------------------------------------------------------------------
-
-    async def stay(self, code: int) -> int:
-        """Stay in the foreground with the containers that were started here, if any. Returns the exit code."""
-        if not self._stays or self._local is None:
-            return code
-        failure = await self._local.run_until_stopped()
-        if failure:
-            say(failure)
-        return code or (1 if failure else 0)
-
 
 class Checks:
     """Raises BadJobFile."""
@@ -323,7 +268,6 @@ class Checks:
     def __init__(self, client: OperatorClient, options: UpgradeOptions) -> None:
         self._client = client
         self._options = options
-        self._old = load_job(options.local.old) if options.local is not None and options.local.old is not None else None
         self.job = load_job(options.job_file)
         for warning in missing_event_times(self.job):
             say(f"! {warning}")
@@ -356,16 +300,8 @@ class Checks:
                 await self._check_requests(step.former, request)
             case AwaitEnd():
                 await self._client.plan_run(request, self._options.mode)
-            case Watch():
-                live = [each.execution_container_id for each in seen.run.incarnations if each.state == "LIVE"]
-                if self._options.local is not None and live:
-                    raise ClientError(
-                        f"run {seen.run_id} is already of this version, and has containers ({', '.join(live)}): "
-                        "leave out --local to watch it"
-                    )
-                await self._check_old(step.former)
-            case RollBack():
-                await self._check_old(step.former)
+            case Watch() | RollBack():
+                pass
             case _:
                 assert_never(step)
 
@@ -392,7 +328,6 @@ class Checks:
 
     async def _check_requests(self, former: RunId, request: wire_runs.RunRequest) -> None:
         await self._client.plan_run(request, self._options.mode)
-        await self._check_old(former)
         if self._options.rollback:
             try:
                 await self._client.plan_run(rollback_request(await self._client.request_of(former), None), self._options.mode)
@@ -401,14 +336,9 @@ class Checks:
                     f"a rollback would be refused ({refused}): use --no-rollback to upgrade without the possibility to roll back"
                 ) from refused
 
-    async def _check_old(self, former: RunId) -> None:
-        if self._old is not None:
-            check_job(self._old.description(), await self._client.run(former))
-
     async def plan(self, seen: UpgradeStatus, request: wire_runs.RunRequest) -> UpgradeReply:
         options, step = self._options, self.next(seen, acted=False)
-        here, old_here = self._options.local is not None, self._old is not None
-        terms = PlanOptions(options.allow_leftover_state, options.rollback, options.batches, options.watch, here, old_here, options.mode)
+        terms = PlanOptions(options.allow_leftover_state, options.rollback, options.batches, options.watch, options.mode)
         steps = plan_lines(step, terms, await self._client.plan_run(request, options.mode), request.containers)
         summary = f"job {self.job.name}, run {seen.run_id} ({seen.run.state}): an upgrade to {options.job_file} would"
         outcome = Outcome.PLANNED

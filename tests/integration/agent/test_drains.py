@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from containers.supervision.exit_report import EXIT_FAILED, EXIT_OK
 from sluice import Job
 from sluice.core.ids import RunId
 from sluice.status import overview
-from tests.support.agents import Place, place, two_stages
+from tests.support.agents import Place, place
 from tests.support.backups import BACKED_UP, began, disk_of, one_stage, start
 from tests.support.engines import DiskEngine, soon
 from tests.support.fakes import FakeClock
@@ -276,46 +274,6 @@ async def test_a_stage_that_has_read_less_of_an_input_than_another_continues_up_
     assert (await container.ending()).exit_code == EXIT_OK
     detail = await request(there, "GET", f"/drain/{uuid}")
     assert {each["partition"]: each["offset"] for each in detail["drained"]} == {0: 9, 1: 4}
-
-
-@dataclass
-class Coordinator01(httpx.AsyncBaseTransport):
-    """Answers like a coordinator of release 0.1: neither notices nor answers to steps say which stages have flushed, so the agent must
-    read the drain instead.
-    """
-
-    to: httpx.AsyncBaseTransport
-    read: int = 0
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        answer = await self.to.handle_async_request(request)
-        self.read += request.method == "GET" and "/drain/" in request.url.path
-        if not request.url.path.endswith(("/notices", "/drain")) or answer.status_code != 200:
-            return answer
-        body = json.loads(await answer.aread())
-        for each in (body, *(notice["detail"] for notice in body.get("notices", ()))):
-            each.pop("flushed", None)
-            each.pop("catchUp", None)
-        return httpx.Response(200, json=body)
-
-
-@pytest.mark.parametrize("job", [two_readers, two_stages])
-async def test_with_a_coordinator_of_release_0_1_stages_flush_in_order_and_catch_up(there: Place, job: Callable[[], Job]) -> None:
-    run_id = await there.deploy(job=job())
-    root, wire = there.home.parent / "disk1", there.new_wire()
-    old = wire.to = Coordinator01(wire.to)
-    container = there.start(run_id, "c1", engine=DiskEngine(root=root), job=job(), state_dir=root, wire=wire, **NEVER)
-    disk, reads_in = disk_of(container), [each for each in job().chain() if each.stage.reads == ("in",)]
-    queries = await disk.all_started(2 if job is two_readers else 4)
-    for stage, offset in zip(reads_in, (9, 3), strict=False):
-        for query in queries.values():
-            if query.start.stage.name == stage.stage.name:
-                await disk.runs(query, 0, {ssp.partition: offset for ssp in query.start.starts})
-    uuid = (await drained(there, run_id))["uuid"]
-    assert (await container.ending()).exit_code == EXIT_OK
-    detail = await request(there, "GET", f"/drain/{uuid}")
-    assert {each["partition"]: each["offset"] for each in detail["drained"] if each["stream"] == "in"} == {0: 9, 1: 9}
-    assert old.read > 0
 
 
 async def test_batches_of_a_drain_wait_until_overdue_commits_are_made(there: Place) -> None:

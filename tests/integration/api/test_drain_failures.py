@@ -274,7 +274,7 @@ async def test_a_plan_names_state_that_a_flush_could_not_empty(caller: Caller) -
     reply = await plan(caller, run)
     assert reply["empties"] is False
     expected = {"stage": "hourly", "tasks": 2, "operators": ["Aggregate without a watermark"], "stateRows": 80, "unknownTasks": []}
-    assert reply["stages"] == [expected | {"untold": [], "stateful": None}], "with the deprecated name"
+    assert reply["stages"] == [expected | {"stateful": None}]
     assert await run.kinds() == []
 
 

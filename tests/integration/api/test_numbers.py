@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from coordinator.api import new_api
-from sluice.core.deprecations import Kind, of_kind
 from tests.support.api import INPUT, OUTPUT, Caller, Json, calling, chained_body
 from tests.support.fakes import FakeClock
 
@@ -138,7 +137,6 @@ BODIES: dict[str, Json] = {
 }
 BODIES["POST /runs/plan"] = BODIES["POST /runs"]
 DOCUMENT = new_api().openapi()
-OLD_ROUTES = {each.old for each in of_kind(Kind.ROUTE)}
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
@@ -156,7 +154,7 @@ def test_every_request_with_a_body_is_tested() -> None:
         for method, each in methods.items()
         if "requestBody" in each
     }
-    assert with_body - OLD_ROUTES == BODIES.keys()
+    assert with_body == BODIES.keys()
 
 
 def with_mark(body: Any, *, everywhere: bool = False) -> Iterator[Any]:

@@ -37,8 +37,6 @@ MEASURES: Json = {
     "delivery": {"delays": "exactly-once"},
     "at": NOON,
 }
-SHOWN: Json = MEASURES | {"offsetsBehind": 0}
-"""With the deprecated name of the lag."""
 
 
 @pytest.fixture
@@ -93,7 +91,7 @@ async def test_measures_are_shown_with_their_stage(caller: Caller, run_id: str) 
     assert (await tell(caller, run_id, 3, MEASURES)).status_code == 204
     stage = await stage_of(caller, run_id)
     assert stage["batchId"] == 3
-    assert stage["metrics"] == SHOWN
+    assert stage["metrics"] == MEASURES
     assert (await stage_of(caller, run_id, "Partition 1"))["metrics"] is None
 
 
@@ -150,14 +148,14 @@ async def test_the_same_batch_again_updates_the_metrics_and_writes_nothing(calle
     after = await stage_of(caller, run_id)
     assert (after["metrics"]["rows"], after["metrics"]["rowsPerSecond"]) == (0, 0)
     assert after["metrics"]["at"] == "2026-03-01T12:00:10Z"
-    assert {**after, "metrics": None, "measures": None} == {**before, "metrics": None, "measures": None}
+    assert {**after, "metrics": None} == {**before, "metrics": None}
 
 
 async def test_measures_of_an_older_batch_or_another_history_are_not_kept(caller: Caller, run_id: str) -> None:
     await tell(caller, run_id, 3, MEASURES)
     await tell(caller, run_id, 2, MEASURES | {"rows": 1})
     await tell(caller, run_id, 4, MEASURES | {"rows": 2}, lineage="given up")
-    assert (await stage_of(caller, run_id))["metrics"] == SHOWN
+    assert (await stage_of(caller, run_id))["metrics"] == MEASURES
 
 
 async def test_a_former_owner_is_refused_with_a_batch_that_it_has_reported_before(caller: Caller, run_id: str) -> None:
@@ -194,7 +192,7 @@ async def test_measures_are_lost_in_a_restart_of_the_coordinator_and_return_with
         stage = await stage_of(second, run_id)
         assert (stage["batchId"], stage["metrics"]) == (3, None)
         await tell(second, run_id, 3, MEASURES)
-        assert (await stage_of(second, run_id))["metrics"] == SHOWN
+        assert (await stage_of(second, run_id))["metrics"] == MEASURES
 
 
 async def test_measures_of_a_run_that_has_ended_are_forgotten(caller: Caller, run_id: str) -> None:

@@ -90,20 +90,6 @@ def test_the_completion_of_a_command_imports_no_command() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize(("old", "new"), [("--anew", "--force"), ("--within=5", "--timeout"), ("--no-back", "--no-rollback")])
-def test_the_former_name_of_an_option_works_with_a_warning(old: str, new: str) -> None:
-    command = [sys.executable, "-P", "-m", "sluice", "upgrade", "lost.py", old, "--coordinator", "http://127.0.0.1:1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    warning, error, _ = done.stderr.splitlines()
-    assert warning == f"sluice: option sluice upgrade {old.partition('=')[0]} is deprecated and will be removed in 0.3.0: use {new}"
-    assert "there is no file lost.py" in error
-
-
-@pytest.mark.parametrize(("command", "old"), [("upgrade", "--anew"), ("upgrade", "--local"), ("rebuild", "--anew")])
-def test_deprecated_options_are_not_in_the_help(command: str, old: str) -> None:
-    assert old not in RUNNER.invoke(app, [command, "--help"], env={"TERMINAL_WIDTH": "200"}).stdout
-
-
 @pytest.mark.parametrize("module", ["sluice.cli.main", "pydantic", "coordinator.server", "uvicorn"])
 def test_an_interruption_while_modules_are_imported_prints_nothing(module: str) -> None:
     code = (

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -117,10 +115,3 @@ def test_the_settings_are_defined_as_the_coordinator_defines_them(name: str) -> 
     assert (ours.annotation, ours.default) == (theirs.annotation, theirs.default)
 
 
-def test_the_former_command_works_with_a_warning(home: Path) -> None:
-    where = ["--home", str(home)]
-    command = [sys.executable, "-P", "-m", "sluice", "log"]
-    done = subprocess.run([*command, "create", "words", *where], capture_output=True, text=True, check=True)
-    assert done.stdout == "words: 1 partitions\n"
-    assert done.stderr == "sluice: command sluice log is deprecated and will be removed in 0.3.0: use sluice streams\n"
-    assert streams(home, "ls") == "words\t1 partitions\t0 records\n"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from uuid import uuid4
 
@@ -140,9 +138,3 @@ def test_credentials_are_read_from_a_properties_file(topics: Topics, tmp_path_fa
         topics("ls", "--properties", str(file))
 
 
-def test_the_former_command_works_with_a_warning(topics: Topics, words: str, kafka_server: str) -> None:
-    command = [sys.executable, "-P", "-m", "sluice", "kafka", "topics", "create", words, "--bootstrap", kafka_server]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{words}: 1 partitions\n"
-    assert done.stderr == "sluice: command sluice kafka topics is deprecated and will be removed in 0.3.0: use sluice streams\n"
-    assert f"{words}\t1 partitions" in topics("ls")

@@ -143,9 +143,6 @@ def test_an_impossible_upgrade_is_refused_before_anything_is_changed(there: Worl
         (["--containers", "0"], "at least one container"),
         (["--config", "novalue"], "--config takes key=value"),
         (["--bind", "lost=log"], "--bind takes NAME=SYSTEM"),
-        (["--old", "old.py"], "--old needs --local"),
-        (["--local", "--json"], "leave out --json"),
-        (["--local", "--old", "lost.py"], "there is no file lost.py"),
     ],
 )
 def test_an_invalid_command_line_is_refused(there: World, new: Path, words: list[str], expected: str) -> None:

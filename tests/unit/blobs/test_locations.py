@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from sluice.blobs.filesystem import FilesystemBlobs
 from sluice.blobs.locations import open_blob_store
-from sluice.blobs.port import BlobStore
-from sluice.core.deprecations import Kind, find
 from sluice.core.errors import BadSettings
-from tests.contracts.blobs import bytes_of, ids, put
+from tests.contracts.blobs import put
 
 
 async def test_a_directory_is_named_by_a_file_url(tmp_path: Path) -> None:
@@ -23,31 +19,6 @@ async def test_a_directory_is_named_by_a_file_url(tmp_path: Path) -> None:
     await put(store, "x")
     assert (tmp_path / "a b" / "blobs" / "x").read_bytes() == b"body"
     await store.close()
-
-
-async def opened(url: str) -> BlobStore:
-    store = open_blob_store(url)
-    await store.open(create=True)
-    return store
-
-
-async def test_a_memory_url_still_works_within_a_process_and_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    one, again, two = await opened("memory://one"), await opened("memory://one"), await opened("memory://two")
-    await put(one, "a", b"x")
-    assert await bytes_of(again, "a") == b"x"
-    assert await ids(two) == []
-    for store in (one, again, two):
-        await store.close()
-    warning = "blob store URL memory:// is deprecated and will be removed in 0.3.0: use file:///directory"
-    assert caplog.messages.count(warning) <= 1  # another test in this process may have triggered the warning already
-    assert find(Kind.URL, "memory://").message == warning
-
-
-def test_the_blobs_of_a_memory_url_end_with_the_process() -> None:
-    code = "from sluice.blobs.locations import open_blob_store\nprint(open_blob_store('memory://x')._files._root)"
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert not Path(done.stdout.strip()).exists()
-    assert "blob store URL memory:// is deprecated" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -230,8 +230,6 @@ def lines(of: Step, **changes: Any) -> list[str]:
         "rollback": True,
         "batches": 2,
         "watch": timedelta(seconds=180),
-        "local": False,
-        "old_here": False,
     }
     return list(plan_lines(of, PlanOptions(**(terms | changes)), PLAN, 2))
 
@@ -253,8 +251,7 @@ def test_a_plan_has_the_steps_from_the_next_one_on() -> None:
 
 
 def test_a_plan_says_what_was_chosen() -> None:
-    chosen = lines(Drain(OLD), allow_leftover_state=True, rollback=False, local=True)
+    chosen = lines(Drain(OLD), allow_leftover_state=True, rollback=False)
     assert "rows that a flush cannot empty are left in state" in chosen[0]
-    assert chosen[3] == "start its containers here"
+    assert chosen[3] == "wait for its containers, which the deployment platform starts"
     assert chosen[-1] == "if it fails: leave it running"
-    assert "start its containers here" in lines(Drain(OLD), local=True, old_here=True)[-1]
