@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from coordinator.api.access import CURRENT_RULES, ContainerAccess
+from coordinator.api.access import RULES, ContainerAccess
 from sluice.core.access.roles import Role
 
 PAGE = Path(__file__).parents[1] / "docs/roles.md"
@@ -23,7 +23,7 @@ def page() -> str:
         f"| request | {' | '.join(Role)} | job | containers |",
         f"| --- |{' --- |' * (len(Role) + 2)}",
     ]
-    for request, rule in CURRENT_RULES.items():
+    for request, rule in RULES.items():
         cells = ["yes" if rule.is_open or role in rule.roles else "" for role in Role]
         job = "needs no token" if rule.is_open else rule.job.value if rule.roles else ""
         if rule.unless_query:

@@ -98,7 +98,6 @@ class WatermarkReporter:
         self._last: tuple[object, object] = ((), None)
         self._changed_at: Instant = clock.elapsed()
         self._held_by: dict[tuple[str, StreamId], tuple[str, ...]] = {}
-        self._unknown = False
 
     def changed(self) -> None:
         """Report soon, because a batch was committed or a stage was added."""
@@ -129,24 +128,12 @@ class WatermarkReporter:
             return
         if (bodies, reply) != self._last:
             self._last, self._changed_at = (bodies, reply), self._clock.elapsed()
-        if reply is None:
-            self._limit_nothing(stages.values())
-            return
-        self._unknown = False
         for stage in reply.stages:
             query = f"{stage.task}/{stage.stage}"
             if query in stages:
                 self._limit(query, {StreamId(each.system, each.stream): _steps(each) for each in stage.streams})
                 for each in stage.streams:
                     self._log_held(query, StreamId(each.system, each.stream), each.held_by)
-
-    def _limit_nothing(self, stages: Iterable[StageWatermarks]) -> None:
-        if not self._unknown:
-            log.warning("the coordinator is from a release that does not limit watermarks: rows of slow tasks may be dropped as late")
-        self._unknown = True
-        for stage in stages:
-            if stage.reads:
-                self._limit(stage.query, None)
 
     def _log_held(self, query: str, stream: StreamId, held_by: tuple[str, ...]) -> None:
         if self._held_by.get((query, stream), ()) != held_by:

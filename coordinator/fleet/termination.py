@@ -28,5 +28,5 @@ class ContainerReports(Protocol):
 
 def is_confirmed(*, by_principal: bool, terminated: bool) -> bool:
     """Whether a report of an exit confirms the termination. A container confirms its own, and so does every client where authentication is
-    off, as in release 0.1. `by_principal`: an authenticated principal reports it. `terminated`: it says that the process has ended."""
+    off. `by_principal`: an authenticated principal reports it. `terminated`: it says that the process has ended."""
     return terminated or not by_principal

@@ -54,9 +54,6 @@ ROUND_SHARE = 20
 WAIT_FOR_ROUND = timedelta(milliseconds=500)
 """Maximum time that the answer to a report waits for the round."""
 
-FORMER_AGENT_AFTER = timedelta(seconds=15)
-"""A feeder that has reported batches but no watermark for this long belongs to the previous release, which reports no watermarks."""
-
 READ_EVERY = timedelta(seconds=0.5)
 """Minimum interval between two reads of the owners of a run's tasks, when containers report newer generations. A large run has thousands
 of containers, which start at the same time."""
@@ -168,8 +165,6 @@ class _Run:
     streams: defaultdict[StreamId, _Stream] = field(default_factory=lambda: defaultdict(_Stream))
     ends: defaultdict[StreamId, deque[tuple[Instant, Offsets]]] = field(default_factory=lambda: defaultdict(deque))
     """The ends of the feeders' inputs in the last rounds."""
-    unreported: dict[tuple[Key, Generation], Instant] = field(default_factory=dict)
-    """Feeders that report batches and no watermarks, with the time of the first such report."""
     view: _View | None = None
     round: asyncio.Task[None] | None = None
     next_round_at: Instant | None = None
@@ -328,7 +323,6 @@ class WatermarkCoordinator:
         try:
             run.view = view = await self._look(run_id)
             reports = {key: stage.report for key, stage in run.stages.items()}
-            run.unreported = {(key, owner): at for (key, owner), at in run.unreported.items() if view.owners.get(key[0]) == owner}
             intermediates = {stream for key in view.positions for stream in self._read_by(view, key)}
             feeders = {stream: view.feeders(stream) for stream in sorted(intermediates)}
             inputs = {ssp.stream_id for keys in feeders.values() for key in keys for ssp in view.positions[key]}
@@ -421,8 +415,6 @@ class WatermarkCoordinator:
         if owner is not None and report is not None and report.generation == owner:
             reported, progress = True, report.progress
             grown = report.partitions is not None and report.partitions < len(positions)
-        elif owner is not None and self._is_former_agent(run, view, key, owner):
-            reported, progress = True, FeederProgress(None, timedelta(0), ProgressSource.NONE)
         if reported and progress is None and not unread and stage is not None:
             progress = stage.progress  # that of the former owner, which has appended nothing since
         if grown and unread:
@@ -437,12 +429,6 @@ class WatermarkCoordinator:
             upstream=tuple(self._passed(run, stream, positions) for stream in upstream),
             given_up=reported and (bool(unread) or pending) and stage is not None and self._is_given_up(stage),
         )
-
-    def _is_former_agent(self, run: _Run, view: _View, key: Key, owner: Generation) -> bool:
-        if view.started.get(key) != owner:
-            return False
-        since = run.unreported.setdefault((key, owner), self._clock.elapsed())
-        return self._clock.elapsed() - since >= FORMER_AGENT_AFTER.total_seconds()
 
     def _is_given_up(self, stage: _Stage) -> bool:
         if self._give_up_after is None:

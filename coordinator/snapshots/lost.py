@@ -1,8 +1,7 @@
 """Chore: find lost blobs, by comparing the listing of each blob store with the blobs that retained snapshots need.
 
 The containers of the job's run are notified of the stages that have lost blobs. With its next commit, the owner of the task uploads again
-the contents that its disk has (`containers.state.commits.repair`). The notice is of the kind BACKUP; containers of former releases react to
-it only by reading the run again.
+the contents that its disk has (`containers.state.commits.repair`). The notice is of the kind BACKUP.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A `RunSpec` as the JSON of two columns of a run: `spec`, the deploy request, and `streams`, the resolved streams.
 
-The keys are those of the HTTP API, because release 0.1 stored the body of the request; `slots` is not part of a
-request.
+The keys are those of the HTTP API; `slots` is not part of a request.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ def spec_json(spec: RunSpec) -> dict[str, Any]:
 
 
 def _declared(stage: Stage) -> dict[str, Any]:
-    """A stage as JSON. `stateful` is only written if it is false, so that a coordinator of release 0.1 can read the database of a job that
-    does not use it."""
+    """A stage as JSON. `stateful` is only written if it is false."""
     found: dict[str, Any] = {"name": stage.name, "reads": list(stage.reads), "writes": list(stage.writes)}
     return found if stage.stateful else found | {"stateful": False}
 

@@ -216,7 +216,7 @@ _PLAN_COLUMNS = (
 
 
 def _flushed(stage: wire_drains.StagePlanReply) -> str:
-    """The effect of a flush on each stateful operator. Containers of the previous release report only operators that cannot be emptied."""
+    """The effect of a flush on each stateful operator."""
     if stage.stateful is None:
         does: Sequence[str] = [f"{each}: {EFFECTS[Effect.LEAVES]}" for each in stage.operators]
     else:

@@ -163,14 +163,8 @@ class AgentClient(CoordinatorClient):
         )
         await self._request("POST", f"{_stage(run_id, task, stage)}/failure", body)
 
-    async def report_watermarks(self, run_id: RunId, body: wire_agents.WatermarksRequest) -> wire_agents.WatermarksReply | None:
-        """Report watermarks. Returns None for a coordinator of the previous release, which does not support them."""
-        try:
-            return await self._read(wire_agents.WatermarksReply, "POST", f"/runs/{path_segment(run_id)}/watermarks", body)
-        except Refused as refused:
-            if refused.refused_as == "http-404":
-                return None
-            raise
+    async def report_watermarks(self, run_id: RunId, body: wire_agents.WatermarksRequest) -> wire_agents.WatermarksReply:
+        return await self._read(wire_agents.WatermarksReply, "POST", f"/runs/{path_segment(run_id)}/watermarks", body)
 
     async def open_checkpoint(
         self, run_id: RunId, task: TaskName, stage: StageName, body: wire_snapshots.CheckpointOpening

@@ -60,7 +60,7 @@ class OutputBody(StreamBody):
 
 
 class StageBody(Body):
-    """`stateful`: false if the stage keeps no state; left out otherwise, because release 0.1 does not know it."""
+    """`stateful`: false if the stage keeps no state; left out otherwise."""
 
     name: Name
     reads: Annotated[tuple[Name, ...], FailFast()]
@@ -75,7 +75,7 @@ class RunRequest(Body):
     time begin a history with empty state.
 
     `kind`: attached for a command that `sluice exec` runs: one container, no streams, no stages. While such a job has a run that has not
-    been stopped, the request answers with that run. Left out otherwise, because release 0.1 does not know it."""
+    been stopped, the request answers with that run. Left out otherwise."""
 
     job: Name
     kind: Annotated[JobKind, Field(exclude_if=lambda kind: kind is JobKind.STAGES)] = JobKind.STAGES
@@ -93,7 +93,7 @@ class RunRequest(Body):
     @model_validator(mode="before")
     @classmethod
     def _without_event_skew(cls, data: Any) -> Any:
-        """Release 0.1 sends `maxEventSkewSeconds`: null for a job whose tasks are not aligned. A number is refused as an unknown field."""
+        """Earlier commands send `maxEventSkewSeconds`: null. A number is refused as an unknown field."""
         if isinstance(data, dict) and data.get("maxEventSkewSeconds", 0) is None:
             return {name: value for name, value in data.items() if name != "maxEventSkewSeconds"}
         return data
@@ -222,7 +222,7 @@ class StreamWatermark(Reply):
 
 class TaskReply(Reply):
     """`assignedStages`: the stages of which the task reads partitions. A task that reads none of a stage's streams never runs that stage,
-    and never reports it; null from a coordinator of 0.1."""
+    and never reports it."""
 
     task: str
     processor_id: str
@@ -363,7 +363,7 @@ class BasicRun(RunReply):
 
     @property
     def processors(self) -> list[ProcessorId]:
-        """The processor ids of the run's slots; a coordinator of release 0.1 does not send them."""
+        """The processor ids of the run's slots."""
         return slots(self.containers) if self.slots is None else list(map(ProcessorId, self.slots))
 
 

@@ -46,7 +46,7 @@ def upgrade(scene: Stage, name: str, text: str, *options: str) -> tuple[Path, su
 def start(scene: Stage, file: Path, run_id: str, **settings: str) -> subprocess.Popen[bytes]:
     """The container of a run, as a deployment platform starts it."""
     scene.job_file, scene.run_id = file, run_id
-    return scene.start_container(**settings).process
+    return scene.start_container(0, **settings).process
 
 
 def said(scene: Stage, name: str, pattern: str) -> str:

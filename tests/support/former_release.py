@@ -1,4 +1,5 @@
-"""The commit f0c0f2cc as processes: its packages, unpacked from tests/data, with the Python and the dependencies of the present release. At f0c0f2cc the agent of a job file was in its driver.
+"""The commit f0c0f2cc as processes: its packages, unpacked from tests/data, with the Python and the dependencies of the present
+release. At f0c0f2cc the agent of a job file was in its driver.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from tests.support.processes import ROOT, SLUICE
 
 DATA = ROOT / "tests" / "data"
+
 
 @dataclass(frozen=True, slots=True)
 class Release:

@@ -223,7 +223,7 @@ class ContainerLease:
 @dataclass(slots=True)
 class KnownTerm:
     """The highest term that a client knows; 0: none. Coordinators without a term have term 0: those on SQLite, where no other one can take
-    the claim, and those of former releases."""
+    the claim."""
 
     highest: int = 0
 

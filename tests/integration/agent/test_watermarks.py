@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import httpx
 import pytest
 
 from containers.engine import Batch, StateSize
@@ -134,32 +133,3 @@ async def late_rows(there: Place, run_id: RunId, at_least: int) -> int:
             break
         await asyncio.sleep(0.01)
     return found
-
-
-async def test_a_coordinator_of_the_previous_release_sets_no_cap(there: Place) -> None:
-    run_id = await there.deploy(start="earliest")
-    wire = there.new_wire()
-    wire.foreign["/watermarks"] = [httpx.Response(404, json={"detail": "Not Found"}) for _ in range(10_000)]
-    container = there.start(run_id, "c0", wire=wire)
-    await container.engine.all_started(4)
-    for _ in range(VIRTUAL_SECONDS * 100):
-        if container.engine.limits.get("Partition 0/second", {}) is None:
-            break
-        await asyncio.sleep(0.01)
-    assert container.engine.limits == {"Partition 0/second": None, "Partition 1/second": None}
-
-
-async def test_a_reader_waits_for_the_backlog_of_a_feeder_of_the_previous_release(there: Place) -> None:
-    """An agent of release 0.1 reports batches and no watermarks."""
-    run_id = await there.deploy(containers=2, start="earliest")
-    former_wire = there.new_wire()
-    former_wire.foreign["/watermarks"] = [httpx.Response(404, json={"detail": "Not Found"}) for _ in range(10_000)]
-    former, present = there.start(run_id, "c0", "0", wire=former_wire), there.start(run_id, "c1", "1")
-    queries, others = await former.engine.all_started(2), await present.engine.all_started(2)
-    await commits(others["Partition 1/first"], 0, 40, read=9)
-    await held_by(there, run_id, ["Partition 0"])
-    await commits(queries["Partition 0/first"], 0, 3, read=5)
-    assert await steps_of(there, present, "Partition 1", None) == []
-    await held_by(there, run_id, ["Partition 0"])
-    await commits(queries["Partition 0/first"], 1, 30, read=10)
-    await steps_of(there, present, "Partition 1", at(40))

@@ -103,7 +103,7 @@ async def test_a_request_for_the_other_mode_is_refused_during_and_after_a_drain(
     assert (await run.request(drainMode=first)).json()["phase"] == "DRAINED"
 
 
-# --- containers of the previous release --------------------------------------------------------------------------------
+# --- containers that cannot keep state ---------------------------------------------------------------------------------
 
 
 async def test_a_drain_that_keeps_the_state_is_refused_for_a_run_with_a_container_of_the_previous_release(caller: Caller) -> None:

@@ -243,17 +243,6 @@ async def test_after_a_stage_without_event_time_the_watermark_waits_for_old_unre
     assert (steps, held_by) == ([(None, {0: 0})], [])
 
 
-async def test_batches_of_an_agent_of_the_previous_release_count_as_reports(fleet: Fleet) -> None:
-    await fleet.start(1)
-    await fleet.batch(1, 5)
-    assert (await fleet.at(0, 30))[1] == ["Partition 1/route"]
-    await fleet.let_pass(20)
-    assert (await fleet.at(0, 30))[1] == ["Partition 1/route"], "it has old records to read"
-    await fleet.batch(1, 10, number=1)
-    await fleet.let_pass(20)
-    assert (await fleet.at(0, 30))[0] == [("30", {0: 0})]
-
-
 async def test_after_a_restart_of_the_coordinator_there_is_no_step_until_all_tasks_have_reported(tmp_path: Path, clock: FakeClock) -> None:
     async with calling(tmp_path, clock) as caller:
         fleet = await new_fleet(caller, clock)

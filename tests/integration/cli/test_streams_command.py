@@ -113,5 +113,3 @@ def test_the_directory_of_the_log_is_taken_from_the_settings_of_the_coordinator(
 def test_the_settings_are_defined_as_the_coordinator_defines_them(name: str) -> None:
     ours, theirs = StreamSettings.model_fields[name], Settings.model_fields[name]
     assert (ours.annotation, ours.default) == (theirs.annotation, theirs.default)
-
-

@@ -136,5 +136,3 @@ def test_credentials_are_read_from_a_properties_file(topics: Topics, tmp_path_fa
     file.write_text("security.protocol=CARRIER_PIGEON\n")
     with pytest.raises(BadSettings, match=r"client\.properties"):
         topics("ls", "--properties", str(file))
-
-
