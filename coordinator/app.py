@@ -521,7 +521,7 @@ async def take(settings: Settings, store: Store) -> None:
 
 
 async def prepare(settings: Settings, store: Store) -> None:
-    """Create the directories and migrate the database to the newest schema. Raises BadSettings or StoreUnavailable with the path."""
+    """Create the directories and migrate the database to the newest schema. Raises BadSettings, UnknownSchema, StoreUnavailable."""
     make_directories(settings)
     await upgrade(store)
 

@@ -47,7 +47,7 @@ class Server(uvicorn.Server):
         self.failure: SluiceError | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Raises BadSettings, StoreUnavailable, DatabaseInUse, HomeInUse or CannotListen."""
+        """Raises BadSettings, StoreUnavailable, UnknownSchema, DatabaseInUse, HomeInUse or CannotListen."""
         await self._coordinator.prepare()
         self._lock = only_one(self._settings.home)
         await self._show_first_token()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from pathlib import Path
 from sqlalchemy.engine import make_url
 
 from coordinator.store.claim import lock_file
-from coordinator.store.migrate import known_revisions
+from coordinator.store.migrate import check_revision
 from sluice.blobs import durable_fs
 from sluice.core.errors import BadOption, DatabaseInUse, FileExists, NotASqliteDatabase, StoreUnavailable, UnusableCopy
 from sluice.randomness import token_hex
@@ -58,8 +58,8 @@ def database_file(url: str) -> Path:
 def backup(database: Path, target: Path, *, force: bool) -> DatabaseCopy:
     """Copy a consistent state of the database. A coordinator may be running. `force`: replace the target if it exists.
 
-    Raises BadOption if there is no database, or no directory of the target; FileExists; UnusableCopy for a database that is damaged; and
-    StoreUnavailable."""
+    Raises BadOption if there is no database, or no directory of the target; FileExists; UnusableCopy for a database that is damaged;
+    UnknownSchema and StoreUnavailable."""
     if not database.is_file():
         raise BadOption(f"there is no database {database}: give the coordinator's --home or --database-url")
     if not target.parent.is_dir():
@@ -78,7 +78,7 @@ def backup(database: Path, target: Path, *, force: bool) -> DatabaseCopy:
 def restore(file: Path, database: Path, *, force: bool) -> DatabaseCopy:
     """Replace the database with a copy that has the mark RESTORED. No coordinator may be running. `force`: replace an existing database.
 
-    Raises FileExists, UnusableCopy, DatabaseInUse and StoreUnavailable."""
+    Raises FileExists, UnusableCopy, UnknownSchema, DatabaseInUse and StoreUnavailable."""
     revision = ""
     for step in restore_steps(file, database, force=force):
         revision = step or revision
@@ -137,20 +137,15 @@ def _copy(source: Path, draft: Path, *, mark: int | None) -> str:
 
 
 def _checked(copy: sqlite3.Connection, source: Path) -> str:
-    """Raises UnusableCopy and sqlite3.DatabaseError."""
+    """Raises UnusableCopy, UnknownSchema and sqlite3.DatabaseError."""
     found = [row[0] for row in copy.execute("PRAGMA integrity_check(3)")]
     if found != ["ok"]:
         raise UnusableCopy(f"{source} is damaged: {'; '.join(found)}")
-    revisions = [row[0] for row in copy.execute("SELECT version_num FROM alembic_version")]
-    _check_revisions(revisions, known_revisions(), source)
-    return str(revisions[0])
-
-
-def _check_revisions(found: Collection[str], known: Collection[str], source: Path) -> None:
-    if len(found) != 1:
+    revisions = [str(row[0]) for row in copy.execute("SELECT version_num FROM alembic_version")]
+    if len(revisions) != 1:
         raise UnusableCopy(f"{source} does not have a schema of Sluice")
-    if not set(found) <= set(known):
-        raise UnusableCopy(f"{source} has the schema {', '.join(found)}, which is unknown to this version: use a newer version of Sluice")
+    check_revision(revisions[0], source)
+    return revisions[0]
 
 
 def _without_wal(database: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from coordinator.store.sql import Store
-from sluice.core.errors import StoreUnavailable
+from sluice.core.errors import StoreUnavailable, UnknownSchema
 
 _PLACES = (Path(__file__).parents[1] / "migrations", Path(__file__).parents[2] / "migrations")
 """The migrations are inside the package if it was installed from a wheel, and next to it in a checkout."""
@@ -33,25 +32,34 @@ def alembic_config(connection: Connection) -> Config:
     return config
 
 
-def known_revisions() -> Collection[str]:
-    """The schemas that this version can migrate from."""
-    return {each.revision for each in ScriptDirectory.from_config(_config()).walk_revisions()}
-
-
 @cache
-def _head() -> str:
-    """The newest revision. To find it, Alembic executes all migrations' files."""
-    return ScriptDirectory.from_config(_config()).get_current_head() or "none"
+def _revisions() -> list[str]:
+    """The schemas that this version can migrate from, the newest one first. To find them, Alembic executes all migrations' files."""
+    return [each.revision for each in ScriptDirectory.from_config(_config()).walk_revisions()]
+
+
+def check_revision(revision: str, database: object) -> None:
+    """Raises UnknownSchema unless this version can migrate from the schema."""
+    known = _revisions()
+    if revision in known:
+        return
+    if revision < known[-1]:
+        first = "run `sluice db upgrade` of Sluice's commit f0c0f2cc on it first"
+        raise UnknownSchema(f"{database} has the schema {revision}, and this version migrates from {known[-1]} on: {first}")
+    raise UnknownSchema(f"{database} has the schema {revision}, and the newest that this version knows is {known[0]}: use a newer version")
 
 
 def _upgrade(connection: Connection) -> str:
-    if MigrationContext.configure(connection).get_current_revision() != _head():
+    found = MigrationContext.configure(connection).get_current_revision()
+    if found is not None:
+        check_revision(found, connection.engine.url.render_as_string(hide_password=True))
+    if found != _revisions()[0]:
         command.upgrade(alembic_config(connection), "head")
-    return _head()
+    return _revisions()[0]
 
 
 async def upgrade(store: Store) -> str:
-    """Migrate to the newest revision and return its id. Raises StoreUnavailable, also for a database of a newer version of Sluice."""
+    """Migrate to the newest revision and return its id. Raises UnknownSchema and StoreUnavailable; the database is then unchanged."""
     try:
         async with store.engine.begin() as connection:
             if connection.dialect.name == "sqlite":

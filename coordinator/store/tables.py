@@ -402,7 +402,7 @@ audit_events = Table(
     Column("request_id", String(64), nullable=False),
     Column("status", Integer),
     Column("reason", Text, nullable=False),
-    Column("job", String(300), nullable=False),
+    Column("job", String(300), nullable=False, server_default=""),
     Column("before", JSON(none_as_null=True)),
     Column("after", JSON(none_as_null=True)),
     Index("ix_audit_events_age", "at"),

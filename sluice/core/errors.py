@@ -362,6 +362,10 @@ class UnusableCopy(ClientError):
     """The file is not a copy of a coordinator's database that this version can use."""
 
 
+class UnknownSchema(ClientError):
+    """This version cannot use the schema of the database."""
+
+
 class BlobStoreUnusable(ClientError):
     """The blob store is not there, is not ours, or may not be written."""
 

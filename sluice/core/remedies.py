@@ -84,6 +84,7 @@ REMEDIES: Mapping[str, str] = {
     "NotASqliteDatabase": "Use the tools of PostgreSQL: see [operating](../operating.md#lost-databases).",
     "FileExists": "Give another file, or `--force`.",
     "UnusableCopy": "Use a copy that this version or an older one has made.",
+    "UnknownSchema": "See [upgrade to a new release](../howto/coordinator.md#upgrade-to-a-new-release).",
     "BlobStoreUnusable": "Correct the URL, the rights, or the marker that the message names.",
     "NoStoreRole": "Set a role for the store in `blob_store_roles`, or give the containers credentials of their own: see "
     "[security](../security.md#rights-in-blob-stores).",

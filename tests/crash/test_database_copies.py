@@ -17,7 +17,7 @@ from coordinator.store.claim import lock_file
 from coordinator.store.copies import RESTORED, backup, database_file, restore
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import open_store
-from sluice.core.errors import DatabaseInUse, FileExists, NotASqliteDatabase, UnusableCopy
+from sluice.core.errors import DatabaseInUse, FileExists, NotASqliteDatabase, UnknownSchema, UnusableCopy
 from tests.contracts.rows import run_row
 from tests.support.processes import SLUICE, completed
 
@@ -122,14 +122,16 @@ async def test_a_file_that_is_not_a_complete_copy_of_this_schema_is_refused_and_
     good = backup(database, tmp_path / "good", force=False).file.read_bytes()
     (tmp_path / "text").write_text("not a database" * 1000)
     (tmp_path / "half").write_bytes(good[: len(good) // 2])
-    (tmp_path / "newer").write_bytes(good)
-    with closing(sqlite3.connect(tmp_path / "newer")) as newer:
-        newer.execute("UPDATE alembic_version SET version_num = '9999'")
-        newer.commit()
+    for name, revision in (("newer", "9999"), ("older", "0021")):
+        (tmp_path / name).write_bytes(good)
+        with closing(sqlite3.connect(tmp_path / name)) as changed:
+            changed.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+            changed.commit()
     with closing(sqlite3.connect(tmp_path / "other")) as other:
         other.execute("CREATE TABLE photos (name TEXT)")
-    for name in ("text", "half", "newer", "other", "nothing"):
-        with pytest.raises(UnusableCopy):
+    unknown = {"newer": "use a newer version", "older": "run `sluice db upgrade` of Sluice's commit f0c0f2cc"}
+    for name in ("text", "half", "newer", "older", "other", "nothing"):
+        with pytest.raises(UnknownSchema if name in unknown else UnusableCopy, match=unknown.get(name)):
             restore(tmp_path / name, database, force=True)
         assert (runs_of(database), user_version(database)) == (["r1"], 0)
     assert not [name for name in left_in(tmp_path) if name.endswith(".tmp")]

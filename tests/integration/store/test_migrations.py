@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from sqlalchemy import Connection, inspect, text
 from coordinator.store import tables
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import Store, open_store
-from sluice.core.errors import StoreUnavailable
+from sluice.core.errors import StoreUnavailable, UnknownSchema
 from tests.support.processes import SLUICE, completed
 
 
@@ -27,13 +28,16 @@ def differences(connection: Connection) -> Any:
     return compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), tables.metadata)
 
 
-def indexes(connection: Connection) -> dict[str, set[tuple[str, bool]]]:
+def schema(connection: Connection) -> dict[str, Any]:
+    """Columns, keys and indexes with their names and conditions; without Alembic's table."""
     found = inspect(connection)
-    return {
-        name: {(str(each["name"]), bool(each["unique"])) for each in found.get_indexes(name)}
+    indexes = connection.execute(text("SELECT sql FROM sqlite_master WHERE type = 'index' AND sql NOTNULL ORDER BY name")).all()
+    columns = {
+        name: sorted(map(str, [*found.get_columns(name), found.get_pk_constraint(name)]))
         for name in found.get_table_names()
         if name != "alembic_version"
     }
+    return {"indexes": indexes, **columns}
 
 
 async def test_the_migrations_build_the_tables_that_the_code_declares(store: Store) -> None:
@@ -49,15 +53,15 @@ async def test_the_comparison_finds_a_missing_column(store: Store) -> None:
         assert [each[0] for each in await connection.run_sync(differences)] == ["add_column"]
 
 
-async def test_the_migrations_build_the_same_indexes_as_a_fresh_schema(store: Store, tmp_path: Path) -> None:
+async def test_the_migrations_build_the_same_schema_as_a_fresh_one(store: Store, tmp_path: Path) -> None:
     await upgrade(store)
     fresh = open_store(f"sqlite+aiosqlite:///{tmp_path / 'fresh.db'}")
     async with fresh.engine.begin() as connection:
         await connection.run_sync(tables.metadata.create_all)
-        expected = await connection.run_sync(indexes)
+        expected = await connection.run_sync(schema)
     await fresh.close()
     async with store.engine.connect() as connection:
-        assert await connection.run_sync(indexes) == expected
+        assert await connection.run_sync(schema) == expected
 
 
 async def test_a_second_upgrade_changes_nothing(store: Store) -> None:
@@ -67,15 +71,39 @@ async def test_a_second_upgrade_changes_nothing(store: Store) -> None:
         assert (await connection.execute(text("SELECT version_num FROM alembic_version"))).all() == [(first,)]
 
 
-async def test_a_database_of_a_newer_release_is_refused_and_not_changed(store: Store) -> None:
-    await upgrade(store)
+async def test_two_upgrades_at_once_both_succeed(store: Store) -> None:
+    other = open_store(store.engine.url.render_as_string(hide_password=False))
+    first, second = await asyncio.gather(upgrade(store), upgrade(other))
+    await other.close()
+    assert first == second
+
+
+async def test_an_upgrade_that_fails_in_between_changes_nothing(store: Store) -> None:
     async with store.engine.begin() as connection:
-        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(StoreUnavailable, match="9999"):
+        await connection.execute(text("CREATE TABLE tokens (mine TEXT)"))
+    with pytest.raises(StoreUnavailable, match="tokens"):
         await upgrade(store)
     async with store.engine.connect() as connection:
-        assert await connection.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
+        assert await connection.run_sync(lambda each: inspect(each).get_table_names()) == ["tokens"]
+
+
+@pytest.mark.parametrize(("revision", "action"), [("0001", "commit f0c0f2cc"), ("0021", "commit f0c0f2cc"), ("9999", "a newer version")])
+async def test_a_database_with_an_unknown_schema_is_not_changed_and_the_error_says_what_to_do(
+    store: Store, revision: str, action: str, tmp_path: Path
+) -> None:
+    await upgrade(store)
+    async with store.engine.begin() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = :found"), {"found": revision})
+    with pytest.raises(UnknownSchema, match=f"schema {revision}.*{action}"):
+        await upgrade(store)
+    async with store.engine.connect() as connection:
+        assert await connection.scalar(text("SELECT version_num FROM alembic_version")) == revision
         assert await connection.run_sync(differences) == []
+    done = completed([*SLUICE, "coordinator", "--home", str(tmp_path), "--port", "0"])
+    assert done.returncode == 1
+    error, remedy = done.stderr.strip().splitlines()[-2:]
+    assert action in error
+    assert remedy.startswith("remedy: See upgrade to a new release (docs/howto/coordinator.md")
 
 
 def test_the_command_upgrades_the_database_under_home_and_may_run_twice(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ WIRE = {
     ("file-exists", 422, "The file already exists."),
     ("not-a-sqlite-database", 422, "The command supports only SQLite databases in files."),
     ("unusable-copy", 422, "The file is not a copy of a coordinator's database that this version can use."),
+    ("unknown-schema", 422, "This version cannot use the schema of the database."),
     ("database-in-use", 422, "Another coordinator uses this database."),
     ("blob-store-unusable", 422, "The blob store is not there, is not ours, or may not be written."),
     ("no-store-role", 409, "The coordinator hands out no credentials for the blob store."),
