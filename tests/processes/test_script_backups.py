@@ -24,8 +24,8 @@ import pytest
 
 from tests.processes.test_attach import BUSY_SECONDS, OPTIONS, descendants
 from tests.support.coordinators import Running, running
-from tests.support.deployed import ROOT
-from tests.support.processes import SLUICE, WAIT_SECONDS, kill_whole, must_run, start, tail, wait_for
+from tests.support.former_release import TODAY, Release, commit_f0c0f2cc
+from tests.support.processes import WAIT_SECONDS, kill_whole, must_run, start, tail, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 # as test_script_life.py for a lost disk, and tests/integration/agent/test_script_backups.py for each decision about a checkpoint
@@ -96,6 +96,7 @@ class Script:
     options: Sequence[str] = ()
     interval: str = "0.5"
     executors_python: str = sys.executable
+    release: Release = TODAY
     job: str = field(default_factory=lambda: f"orders-{uuid4().hex[:8]}")
     fed: Counter[str] = field(default_factory=Counter)
     files: int = 0
@@ -116,13 +117,13 @@ class Script:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": self.executors_python,
             "PYSPARK_SUBMIT_ARGS": " ".join([*OPTIONS, *self.options, "pyspark-shell"]),
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(self.release.directory), os.environ.get("PYTHONPATH")))),
         }
 
     def start(self, disk: int, *arguments: str, under_exec: bool = True) -> tuple[subprocess.Popen[bytes], Path]:
         command = [sys.executable, "counts.py", str(self.root), self.job, *(arguments or ("app",))]
         if under_exec:
-            command = [*SLUICE, "exec", "--job", self.job, "--", *command]
+            command = [*self.release.command, "exec", "--job", self.job, "--", *command]
         log = self.root / f"start-{len(self.started)}.log"
         self.started.append((start(command, log, cwd=self.root, environment=self.environment(disk), new_session=True), log))
         return self.started[-1]
@@ -275,6 +276,23 @@ def test_a_checkpoint_that_was_used_without_sluice_is_adopted_once_with_its_plan
     moved.feed("ink")
     assert moved.await_counts()["batch"] > last["batch"]
     assert contents(former) == before
+
+
+def test_a_script_of_f0c0f2cc_is_restored_and_drained_by_the_present_coordinator(
+    moved: Script, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    former = commit_f0c0f2cc(tmp_path_factory.mktemp("f0c0f2cc"))
+    for disk, moved.release in enumerate((former, former, TODAY, former)):
+        process, log = moved.start(disk)
+        moved.feed("book", f"of disk {disk}")
+        moved.await_snapshot(moved.await_counts()["batch"])
+        if disk < 3:
+            moved.lose(disk)
+    (run,) = moved.coordinator.http.get("/runs", params={"job": moved.job}).json()["runs"]
+    uuid = moved.coordinator.http.post("/drain", json={"runId": run["runId"]}).json()["uuid"]
+    assert process.wait(BUSY_SECONDS) == 0, tail(log)
+    assert moved.coordinator.http.get(f"/drain/{uuid}").json()["phase"] == "DRAINED"
+    assert len({each["lineage"] for each in moved.written()}) == 1
 
 
 FILE_SINK = """
