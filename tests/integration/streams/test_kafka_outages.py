@@ -116,7 +116,6 @@ def cluster(running: Cluster) -> Iterator[Cluster]:
 class TestBrokersThatAreKilled:
     """The tests share their brokers, so they run in order."""
 
-    @pytest.mark.long
     def test_the_transaction_coordinator_is_killed_in_a_transaction_and_another_broker_continues(self, cluster: Cluster) -> None:
         with second_broker(cluster.broker.directory) as kill_second:
             cluster.create("__transaction_state", [[2, 1]], cleanup_policy="compact", min_insync_replicas="1")
@@ -137,7 +136,6 @@ class TestBrokersThatAreKilled:
         cluster.write_as_a_query(writer, topic, cluster.restart)
         assert cluster.numbers(topic) == [*FIRST]
 
-    @pytest.mark.long  # the next one also kills the writer
     def test_a_broker_is_killed_in_a_commit_and_its_answer_is_lost_and_the_batch_is_written_once(self, cluster: Cluster) -> None:
         topic = cluster.new_topic()
         with kafka_proxy(cluster.bootstrap) as proxy, ThreadPoolExecutor(1) as pool:
