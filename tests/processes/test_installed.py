@@ -91,14 +91,14 @@ def test_a_job_runs_from_the_installation_and_stops_cleanly(installed: Installed
     with installed.started("coordinator") as coordinator:
         wait_for("a healthy coordinator", installed.is_healthy, GENEROUS)
         installed.environment["SLUICE_COORDINATOR_URL"] = f"http://127.0.0.1:{installed.environment['SLUICE_PORT']}"
-        installed.run("log", "create", "numbers", "--partitions", "2")
-        installed.run("log", "append", "numbers", typed="one\ntwo\nthree\n")
+        installed.run("streams", "create", "numbers", "--partitions", "2")
+        installed.run("streams", "append", "numbers", typed="one\ntwo\nthree\n")
         run = installed.run("deploy", str(job)).strip()
         with installed.started("container", str(job), SLUICE_RUN_ID=run, SLUICE_SPARK_MASTER="local[1]") as container:
             wait_for("the job's output", lambda: sum(Log(installed.home / "log").latest("out").values()) == 3, GENEROUS)
             container.send_signal(signal.SIGTERM)
             assert container.wait(GENEROUS) == 0
-        assert sorted(installed.run("log", "cat", "out").split()) == ["one", "three", "two"]
+        assert sorted(installed.run("streams", "cat", "out").split()) == ["one", "three", "two"]
         coordinator.send_signal(signal.SIGTERM)
         assert coordinator.wait(GENEROUS) == 0
 

@@ -337,7 +337,7 @@ async def test_new_partitions_of_a_stateless_job_get_new_tasks(caller: Caller) -
 
 async def test_an_operator_can_request_growth_before_the_monitor_finds_it(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 4)
-    reply = await patched(caller, run_id, {"grow": True, "why": "now"}, Sluice_Who="ops")
+    reply = await patched(caller, run_id, {"grow": True, "why": "now"}, Sluice_Actor="ops")
     assert (reply["former"], reply["version"], reply["tasksAffected"]) == (1, 2, ["Partition 0", "Partition 1"])
     newest = (await history(caller))[0]
     assert (newest["actor"], newest["why"]) == ("ops", "log.flights grew from 2 to 4 partitions; now")

@@ -150,7 +150,7 @@ async def test_a_roll_back_that_would_leave_the_state_of_a_task_behind_is_refuse
 
 
 async def test_an_additional_container_gets_its_share_of_tasks_when_the_former_owner_has_released_them(caller: Caller, run_id: str) -> None:
-    reply = await patched(caller, run_id, {"containers": 3, "why": "more to do"}, Sluice_Who="ops")
+    reply = await patched(caller, run_id, {"containers": 3, "why": "more to do"}, Sluice_Actor="ops")
     (move,) = reply["moves"]
     assert (reply["former"], reply["version"], reply["containers"], move["to"]) == (1, 2, 3, "2")
     assert (await caller.run(run_id))["containers"] == 3
@@ -304,7 +304,7 @@ async def test_the_history_shows_who_made_each_version_when_and_why(caller: Call
     caller.log.grow("flights", 4)
     await check_partitions(caller)
     clock.advance(60)
-    await patched(caller, run_id, {"containers": 2}, Sluice_Who="bob")
+    await patched(caller, run_id, {"containers": 2}, Sluice_Actor="bob")
     found = await history(caller)
     assert [(each["version"], each["actor"], each["why"], each["at"], each["current"]) for each in found] == [
         (3, "bob", "scaled from 1 to 2 containers", "2026-03-01T12:02:00Z", True),
@@ -341,7 +341,7 @@ async def test_growth_that_no_container_has_adopted_can_be_rolled_back_and_is_no
 ) -> None:
     caller.log.grow("flights", 8)
     await check_partitions(caller)
-    answer = await roll_back(caller, 1, If_Match='"2"', Sluice_Who="ops")
+    answer = await roll_back(caller, 1, If_Match='"2"', Sluice_Actor="ops")
     assert answer.status_code == 200, answer.text
     assert (answer.json()["former"], answer.json()["version"]) == (2, 3)
     assert await partitions_of(caller) == {f"Partition {p}": [p] for p in range(4)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import socket
 import threading
@@ -125,8 +126,11 @@ def waiting() -> tuple[App, socket.socket, AgentPeer]:
 
 
 def test_ctrl_c_while_a_script_waits_for_its_lease_ends_its_connection() -> None:
-    """Otherwise the process at the other end would take the lease later, and the next call would wait for it."""
+    """Otherwise the process at the other end would take the lease later, and the next call would wait for it. The garbage of other tests is
+    collected before: in a finalizer the interruption would be lost."""
     app, ours, agent = waiting()
+    gc.collect()
+    gc.disable()
 
     def interrupt() -> None:
         agent.next("attach")
@@ -134,8 +138,11 @@ def test_ctrl_c_while_a_script_waits_for_its_lease_ends_its_connection() -> None
 
     interrupting = Thread(target=interrupt)
     interrupting.start()
-    with pytest.raises(KeyboardInterrupt):
-        app.start(ours, ends_script=True)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            app.start(ours, ends_script=True)
+    finally:
+        gc.enable()
     interrupting.join()
     assert agent.ended.wait(LONG)
     agent.close()
