@@ -1,29 +1,30 @@
-"""A script under `sluice exec` in virtual time: `python -m tests.simulation.scripts --seeds 100 [--from N]`, `make simulate SCRIPTS=1`.
+"""Scripts in virtual time: `python -m tests.simulation.scripts --seeds 100 [--from N]`, `make simulate SCRIPTS=1`.
 
-The agent is the product's (`containers.attached.agent_process`), and so is the coordinator. The driver is modelled: one query reads a topic
-of one partition on a checkpoint of `app.checkpoint`, as Spark does, with files that a batch writes before and after it; its sink calls
-`app.batch_context()`, and keeps lineage, number and generation. Agent, driver and guardian are processes that are killed and frozen,
-messages are late, requests are lost, disks too, and operators drain, stop and start the job.
+The agent is the product's (`containers.attached.agent_process`), and so is the coordinator. The driver is a model (`script.py`) with one to
+three queries. It is a command that the agent starts, or a script that has started the agent, which may only observe it. Agent, driver and
+guardian are processes that are killed and frozen, messages are late, requests are lost, disks too, and operators drain, stop and start the
+job. One seed in five has no blob store, and keeps its disks.
 
-Checked are: no other start writes while one has its lease; a batch that runs again has the same records; the state of a query is what its
-batches have read; each record is written once, unless a lineage began again without a snapshot; after the faults everything is read and
-drained.
+Checked are: no other start writes while one has its lease; a batch that runs again has the same records; each record is written once by
+each query, unless a lineage began again without a snapshot; a drain has written everything before its offsets, and a new checkpoint begins
+there; after the faults everything is read and drained.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,307 +33,51 @@ from containers.attached.agent_process import ScriptAgent
 from containers.attached.claim import Request, attached_request
 from containers.attached.driver_link import DriverLink
 from containers.attached.drivers import Outcome
-from containers.attached.port import (
-    DrainInterrupted,
-    DrainOfScript,
-    Flushed,
-    Grant,
-    Made,
-    Wanted,
-    agent_methods,
-    driver_methods,
-)
-from containers.engine import Position
-from containers.rpc.connection import Connection
-from containers.state.checkpoint import DRAIN_MARKER, inspect
+from containers.attached.port import Beginning, Made
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
-from sluice.core.errors import LeaseLost, SluiceError
-from sluice.core.ids import ExecutionContainerId, Instant, JobName, RunId, Ssp, StageName
+from sluice.core.errors import SluiceError
+from sluice.core.ids import ExecutionContainerId, Instant, RunId
 from sluice.randomness import drawn_from
+from sluice.streams.log import Record
 from sluice.wire import drains as wire_drains
-from tests.simulation.link import SimulatedLink, simulated_link
-from tests.simulation.loop import Killed, Process, SimulatedLoop, collect_quietly, main_process, silent, simulated
+from tests.simulation.kafka import Brokers
+from tests.simulation.link import simulated_link
+from tests.simulation.loop import Process, SimulatedLoop, collect_quietly, main_process, silent, simulated
 from tests.simulation.network import Way
 from tests.simulation.pool import outcomes
 from tests.simulation.runs import unexpected_errors
+from tests.simulation.script import HELD, JOB, SHAPES, Script, Shape, Sink
 from tests.simulation.world import Client, World
-from tests.support.counting_engine import write_whole
 from tests.support.databases import create_migrated
 from tests.support.faults import Fault, FaultyBlobs
 
-JOB, COUNTS = JobName("orders"), StageName("counts")
+SCRIPTS = (("counts",), ("feed", "alerts"), ("counts", "feed"), ("counts", "feed", "alerts"))
+"""The queries of a script."""
+
 STOP_TIMEOUT = timedelta(seconds=30)
-LOCK = 1_000_000
 LEASE_MARGIN = 5
 DRAINED_WITHIN, SETTLES_WITHIN = 1500, 900
 FAULTS_OF_A_SEED = 12
 
 
-@dataclass
-class Sink:
-    """What the script has written. It keeps the number of each batch, and the newest generation."""
-
-    generation: int = 0
-    batches: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    broken: list[str] = field(default_factory=list)
-
-    def write(self, lineage: str, batch: int, generation: int, begin: int, end: int) -> None:
-        """Raises LeaseLost for a former start."""
-        if generation < self.generation:
-            raise LeaseLost(f"generation {self.generation} has written")
-        self.generation = generation
-        known = self.batches.setdefault((lineage, batch), (begin, end))
-        if known != (begin, end):
-            self.broken.append(f"batch {batch} of {lineage} was written with {known}, and runs again with {(begin, end)}")
-
-    def times(self, records: int) -> Sequence[int]:
-        """How often each record was written."""
-        found = [0] * records
-        for begin, end in self.batches.values():
-            for each in range(begin, end):
-                found[each] += 1
-        return found
-
-
-class Script:
-    """The driver of one start: a query on a checkpoint, in a greenlet for each of its threads."""
-
-    def __init__(self, world: ScriptWorld, start: Start, link: SimulatedLink, disk: Path) -> None:
-        self.world = world
-        self.start = start
-        self.disk = disk
-        self.directory = disk
-        self.lineage = ""
-        self.base = 0
-        self.replay: Mapping[int, str] = {}
-        self.drain = ""
-        self.over = self.stopped = self.interrupted = False
-        self.at_gate = False
-        self.error: str | None = None
-        methods: dict[str, Callable[..., Any]] = {
-            "refused": self._refused,
-            "renewed": lambda ends_at: None,
-            "stop": self._on_stop,
-            "drain": self._on_drain,
-            "pause_queries": self._pause,
-            "feeders": lambda: {COUNTS: ()},
-            "flush": self._flush,
-            "leave": self._leave,
-            "refuse": lambda stage, why: world.broken.append(f"{stage} is refused: {why}"),
-            "lost": lambda why: None,
-        }
-        self.agent = Connection(link, agent_methods(), driver_methods(), methods, self._dies)
-
-    # --- the script ------------------------------------------------------------------------------------------------
-
-    def run(self) -> None:
-        """The main thread."""
-        try:
-            grant: Grant = self.agent.call("attach", JOB)
-            self.start.generation = grant.generation
-            self._prepare()
-            self._query(grant)
-            self.error = ""
-        except Killed:
-            raise
-        except Exception as error:
-            self.error = f"{type(error).__name__}: {error}"
-        self.agent.tell("ending", self.error)
-        self.world.say(f"the script of {self.start.name} ends: {self.error or 'in order'}")
-        self.sleep(0.5)
-        self._dies()
-
-    def _prepare(self) -> None:
-        begins = self.agent.call("beginning", COUNTS)
-        if begins.failed:
-            raise RuntimeError(f"the drain was not finished: {begins.failed}")
-        made: Made = self.agent.call("prepare", Wanted(COUNTS, self.disk, begins.folder, "code", 1000))
-        self.directory = self.disk / JOB / begins.folder / COUNTS
-        self.base = begins.offsets.get("in", {}).get("0", 0)
-        self.lineage, self.replay = str(made.lineage), made.replay
-        self.world.bases.setdefault(str(self.directory.relative_to(self.disk)), self.base)
-        if made.new_lineage:
-            self.world.new_lineages.append(self.lineage)
-            if made.restored is not None and not self.world.failed_drains:
-                self.world.broken.append(f"{self.start.name} restores a snapshot under a new lineage, although each batch has a plan")
-            self.world.say(f"{self.start.name} begins lineage {self.lineage}")
-        self.world.say(f"{self.start.name} has {begins.folder} at {self._position()}, replay {sorted(self.replay)}")
-
-    def _query(self, grant: Grant) -> None:
-        """Batch after batch, until the query is stopped."""
-        for batch, text in sorted(self.replay.items()):
-            if batch > self._committed() + 1:
-                self._planned_batch(grant)
-            if batch > self._committed():
-                self._write(f"offsets/{batch}", text)
-        while not self.stopped:
-            self._planned_batch(grant)
-            self.agent.tell("queries", [self._report()])
-            while self.drain and not self.stopped:
-                self.at_gate = True
-                self.sleep(0.1)
-            self.at_gate = False
-            if not self.stopped:
-                self.sleep(self.world.chance.uniform(0.5, 4))
-                if self.drain or self.stopped:
-                    continue
-                end = self._end(self._committed())
-                ahead = min(self.world.produced_records, end + self.world.chance.choice((3, 10, 30)))
-                if ahead > end:
-                    self._write(f"offsets/{self._committed() + 1}", plan(self._committed() + 1, ahead))
-
-    def _planned_batch(self, grant: Grant) -> None:
-        """Run the batch that is planned and not committed, if there is one."""
-        batch = self._committed() + 1
-        if not (self.directory / f"offsets/{batch}").exists() or self._marked():
-            return
-        begin, end = self._end(batch - 1), self._end(batch)
-        self._step()
-        if batch > max(self.replay, default=-1):
-            failed = self.agent.call("keep_plan", COUNTS, batch)
-            if failed:
-                raise RuntimeError(f"PlanNotKept: {failed}")
-        if self.interrupted:
-            raise RuntimeError("the batch is interrupted")
-        self._step()
-        self.world.check_only_holder(self.start)
-        self.world.sink.write(self.lineage, batch, grant.generation, begin, end)
-        self._step()
-        self._commit(batch, end)
-
-    def _commit(self, batch: int, end: int, *, empty: bool = False) -> None:
-        state = 0 if empty else end - self.base
-        former = self._state(batch - 1)
-        if not empty and former != self._end(batch - 1) - self.base:
-            self.world.broken.append(
-                f"the state before batch {batch} of {self.lineage} has {former}, not {self._end(batch - 1) - self.base}"
-            )
-        self._write(f"state/0/0/{batch + 1}.delta", str(state))
-        stores = [{"storeName": "default", "stateSchemaFilePaths": [f"file:{self.directory}/state/0/_stateSchema/default/0_1"]}]
-        metadata = json.dumps({"operatorInfo": {}, "stateStoreInfo": stores})
-        self._write("state/0/_metadata/v2/0", f"v2\n{metadata}")
-        self._step()
-        self._write(f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
-
-    def _state(self, batch: int) -> int:
-        return 0 if batch < 0 else int((self.directory / f"state/0/0/{batch + 1}.delta").read_text())
-
-    def _committed(self) -> int:
-        found = inspect(self.directory)
-        return -1 if found is None else found.committed
-
-    def _end(self, batch: int) -> int:
-        if batch < 0:
-            return self.base
-        return int(json.loads((self.directory / f"offsets/{batch}").read_text().splitlines()[2])["in"]["0"])
-
-    def _position(self) -> Position:
-        batch = self._committed()
-        return Position(None if batch < 0 else batch, {Ssp("kafka", "in", 0): self._end(batch)})
-
-    def _report(self) -> Mapping[str, object]:
-        batch = self._committed()
-        return {
-            "stage": COUNTS,
-            "checkpoint": f"file://machine/{self.directory.relative_to(self.disk)}",
-            "queryId": self.lineage,
-            "batchId": None if batch < 0 else batch,
-        }
-
-    def _write(self, name: str, text: str) -> None:
-        file = self.directory / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, text)
-
-    def _marked(self) -> str:
-        """The drain that has flushed the checkpoint, or begun to; "" for none."""
-        marker = self.directory / DRAIN_MARKER
-        return str(json.loads(marker.read_text())["uuid"]) if marker.exists() else ""
-
-    def _step(self) -> None:
-        """Others may act between two steps, and the driver may be killed."""
-        if self.world.chance.random() < 0.05:
-            self.sleep(self.world.chance.choice((0.01, 1.0, 8.0)))
-        self.start.steps_left -= 1
-        if self.start.steps_left == 0:
-            self.world.say(f"the driver of {self.start.name} is killed in a step")
-            self.world.loop.kill(self.start.driver)
-            raise Killed
-
-    def sleep(self, seconds: float) -> None:
-        def until(wake: Callable[[], None]) -> None:
-            self.world.loop.call_later(seconds, wake)
-
-        self.world.loop.wait_in_thread(until)
-
-    def _refused(self, why: str) -> None:
-        self.error = why
-
-    def _dies(self) -> None:
-        self.world.loop.kill(self.start.driver)
-
-    # --- what the agent calls --------------------------------------------------------------------------------------
-
-    def _on_stop(self, within: timedelta, sigterm: bool) -> None:
-        self.stopped = self.over = True
-        self.world.loop.run_in_executor(None, self._stop, within.total_seconds())
-
-    def _stop(self, within: float) -> None:
-        self.sleep(min(within, 5))
-        self.agent.tell("stopped", [])
-
-    def _on_drain(self, drain: DrainOfScript) -> None:
-        if not self.stopped:
-            self.drain, self.over = drain.uuid, False
-
-    def _pause(self, drain: str, needed: Sequence[str]) -> Mapping[StageName, Position]:
-        while not self.at_gate:
-            self._check_drain(drain)
-            self.sleep(0.1)
-        self._check_drain(drain)
-        return {COUNTS: self._position()}
-
-    def _check_drain(self, drain: str) -> None:
-        if self.over or self.stopped or self.drain != drain:
-            raise DrainInterrupted("the queries are being stopped")
-
-    def _flush(self, drain: str, stage: str, feeders: Sequence[str]) -> Flushed:
-        """One batch, which reads nothing and empties the state. May be repeated."""
-        self._check_drain(drain)
-        if self._marked() != drain:
-            batch = self._committed()
-            self._write(DRAIN_MARKER, json.dumps({"uuid": drain, "batch": batch}))
-        batch = json.loads((self.directory / DRAIN_MARKER).read_text())["batch"] + 1
-        self._step()
-        if not (self.directory / f"offsets/{batch}").exists():
-            self._write(f"offsets/{batch}", plan(batch, self._end(batch - 1)))
-        self._step()
-        if self._committed() < batch:
-            self._commit(batch, self._end(batch), empty=True)
-        self._write(f"offsets/{batch + LOCK}", "the lock\n")
-        return Flushed(Position(batch, {Ssp("kafka", "in", 0): self._end(batch)}))
-
-    def _leave(self, drain: str, end: bool) -> None:
-        if self.drain == drain:
-            self.over = True
-            self.stopped |= end or bool(self._marked())
-            self.drain = ""
-
-
 @dataclass(eq=False)
 class Start:
-    """One start of `sluice exec`. `steps_left`: the driver is killed in this step."""
+    """One start of `sluice exec`, or of a script that is `attached` alone. `steps_left`: the driver is killed in this step."""
 
     world: ScriptWorld
     name: str
     machine: str
     process: Process
-    driver: Process
+    attached: bool = False
+    observed: bool = False
     generation: int = 0
     lease_ends: float = float("inf")
     steps_left: int = -1
+    ends: bool = False
+    """Whether its command has got a SIGTERM."""
+    driver: Process = field(default_factory=lambda: Process("no driver", dead=True))
     script: Script | None = None
     life: asyncio.Task[int] | None = None
 
@@ -343,7 +88,22 @@ class Start:
     @property
     def acts(self) -> bool:
         """Whether its driver may act."""
-        return self.script is not None and not self.driver.dead
+        return not self.driver.dead
+
+    @property
+    def holds_lease(self) -> bool:
+        """A driver that is only observed is told that it has lost the lease, and not ended."""
+        return self.acts and self.generation > 0 and self.world.now < self.lease_ends and not (self.observed and not self.running)
+
+    def start_driver(self, link: DriverLink) -> None:
+        """Start a driver, which attaches at once."""
+        world = self.world
+        self.driver = Process(f"driver of {self.name}")
+        near, far = simulated_link(world.loop, world.chance, self.process, self.driver)
+        self.script = Script(world, self, self.driver, far, world.disk(self.machine))
+        self.driver.context().run(self.script.agent.start)
+        link.connect(near)
+        self.driver.context().run(world.loop.run_in_executor, None, self.script.run)
 
 
 class SimulatedProcesses:
@@ -374,14 +134,15 @@ class SimulatedProcesses:
         return "its driver is stopped" if self._start.driver.frozen else None
 
 
-class SimulatedCommand:
-    """As `Command`, which attaches at once."""
+class SimulatedDriver:
+    """As `Command`, whose driver may be started again, or as `AttachedScript`."""
 
-    what, observed, leftovers = "command", False, timedelta(seconds=10)
+    leftovers = timedelta(seconds=10)
 
     def __init__(self, start: Start) -> None:
         self._start = start
-        self._link: DriverLink | None = None
+        self._link: Any = None
+        self.what, self.observed = "script" if start.attached else "command", start.observed
 
     @property
     def runs(self) -> bool:
@@ -389,51 +150,132 @@ class SimulatedCommand:
 
     def open(self, link: DriverLink, found: object, on_sigterm: object) -> None:
         self._link = link
+        if self._start.attached:
+            self._start.start_driver(link)
 
     async def given_up(self) -> None:
-        await asyncio.Event().wait()
+        await (self._link.driver_ended() if self._start.attached else asyncio.Event().wait())
+
+    def not_granted(self) -> Outcome:
+        return Outcome(0, "the script ended before it had the lease")
 
     async def start(self, environment: Mapping[str, str]) -> None:
-        assert self._link is not None
-        start, world = self._start, self._start.world
-        near, far = simulated_link(world.loop, world.chance, start.process, start.driver)
-        start.script = Script(world, start, far, world.disk(start.machine))
-        start.driver.context().run(start.script.agent.start)
-        self._link.connect(near)
-        start.driver.context().run(world.loop.run_in_executor, None, start.script.run)
+        if not self._start.attached:
+            self._start.start_driver(self._link)
 
     async def ended(self) -> None:
-        while self._start.acts:
-            await asyncio.sleep(0.1)
+        start, again = self._start, True
+        while again:
+            while start.acts:
+                await asyncio.sleep(0.1)
+            again = not start.attached and not start.ends and start.world.chance.random() < 0.4
+            if again:
+                start.world.say(f"the command of {start.name} starts its driver again")
+                await self._link.driver_ended()
+                start.start_driver(self._link)
 
     async def outcome(self, error: str | None) -> Outcome:
         return Outcome(137, "killed") if error is None else Outcome(1 if error else 0, error or "the command ended")
 
     def send(self, number: object) -> None:
+        self._start.ends = True
         self._start.world.loop.kill(self._start.driver)
-
-
-def plan(batch: int, end: int) -> str:
-    return f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":{batch}}}\n{{"in":{{"0":{end}}}}}'
 
 
 class ScriptWorld(World):
     def __init__(self, loop: SimulatedLoop, chance: Random, directory: Path) -> None:
-        super().__init__(loop, chance, directory, {}, pace=1.0)
+        super().__init__(loop, chance, directory, {}, pace=1.0, kafka=True)
+        names = chance.choice(SCRIPTS)
+        self.shapes = [each for each in SHAPES if each.name in names]
+        self.stores = chance.random() < 0.8
         self.coordinator_settings["failover_after_seconds"] = 20
-        self.sink = Sink()
-        self.produced_records = 0
-        self.bases: dict[str, int] = {}
-        self.new_lineages: list[str] = []
+        if not self.stores:
+            self.coordinator_settings |= {"backup_stores": (), "restore_from": ()}
+        self.sinks = {each.name: Sink() for each in SHAPES}
+        for topic in ("in", "users", "mid"):
+            self.log.create(topic, 1)
+        self.suffixes: dict[str, str] = {}
+        """Shape -> what an operator has added to its name after an unfinished drain."""
+        self.known: set[str] = set()
+        """The shapes of which the coordinator knows a batch."""
+        self.forgiven: set[str] = set()
+        """The shapes that may have written a record twice."""
+        self.drained: dict[str, dict[str, Mapping[str, int]]] = {}
+        """Folder -> stage -> topic -> where the drain has ended."""
+        self.committed: set[str] = set()
+        """The stages that have committed a batch before they were flushed."""
+        self.new_lineages = 0
         self.starts: list[Start] = []
-        self.losing = True
+        self.losing = self.stores
         """Whether disks are lost."""
         self.drains_done = 0
 
+    # --- topics ----------------------------------------------------------------------------------------------------
+
+    @property
+    def kafka(self) -> Brokers:
+        assert self.brokers is not None
+        return self.brokers
+
+    def readable(self, topic: str) -> int:
+        return self.kafka.readable(topic)[0]
+
+    def read_records(self, topic: str, start: int, end: int) -> Sequence[str]:
+        return [(entry.value or b"").decode() for _, entry in self.kafka.rows(topic, 0, start, end)]
+
+    def append(self, topic: str, count: int) -> None:
+        first = self.readable(topic)
+        records = [Record(str(first + each).encode(), None, 0) for each in range(count)]
+        self.log.append(topic, records, writer=self.producer, batch=0, now_micros=0)
+
+    def written(self, shape: Shape) -> Counter[str]:
+        """How often the query has written each of its records."""
+        if shape.writes:
+            return Counter(f"0:in:{each}" for each in self.read_records(shape.writes, 0, self.readable(shape.writes)))
+        return Counter(each for batch in self.sinks[shape.name].batches.values() for each in batch)
+
+    def readable_by(self, shape: Shape, ends: Mapping[str, int]) -> Counter[str]:
+        """The records that it reads, up to these ends."""
+        topics = [(place, topic) for place, source in enumerate(shape.sources) for topic in source.topics]
+        return Counter(f"{place}:{topic}:{each}" for place, topic in topics for each in self.read_records(topic, 0, ends[topic]))
+
+    def missing(self, shape: Shape) -> int:
+        ends = {topic: self.readable(topic) for topic in self.kafka.topics}
+        return (self.readable_by(shape, ends) - self.written(shape)).total()
+
+    # --- what scripts tell -----------------------------------------------------------------------------------------
+
+    def prepared(self, start: Start, name: str, made: Made) -> None:
+        if not made.new_lineage:
+            return
+        self.say(f"{start.name}: {name} begins lineage {made.lineage}")
+        self.new_lineages += 1
+        self.forgiven.add(name)
+        if made.restored is not None and not self.failed_drains:
+            self.broken.append(f"{start.name} restores {name} under a new lineage, although each batch has a plan")
+        if not self.stores and name in self.known:
+            self.broken.append(f"{start.name} begins {name} again, although its batches are on another machine")
+
+    def reported(self, script: Script) -> None:
+        """The coordinator knows these batches soon, if the agent goes on."""
+        names = [name for name, each in script.queries.items() if each.last >= 0]
+        self.later(10, lambda: self.known.update(names) if script.start.running and not script.start.process.frozen else None)
+
+    def unfinished(self, name: str, begins: Beginning) -> None:
+        """A drain has failed, and no snapshot was made before: the query gets another name."""
+        self.say(f"{name} was not flushed: {begins.failed}")
+        if self.stores and name + self.suffixes.get(name, "") in self.committed:
+            self.broken.append(f"{name} was drained without a snapshot: {begins.failed}")
+        self.suffixes[name] = f"-{begins.seq}"
+        self.forgiven.add(name)
+
+    # --- starts ----------------------------------------------------------------------------------------------------
+
     def start_script(self, machine: str) -> Start:
-        name = f"exec {len(self.starts)}"
-        process, driver = Process(name), Process(f"driver of {name}")
-        start = Start(self, name, machine, process, driver)
+        kind = self.chance.choice(("exec", "exec", "attach", "observe"))
+        name = f"{kind} {len(self.starts)}"
+        process = Process(name)
+        start = Start(self, name, machine, process, kind != "exec", kind == "observe")
         self.starts.append(start)
 
         def open_blobs(url: str) -> BlobStore:
@@ -443,9 +285,9 @@ class ScriptWorld(World):
         async def live() -> int:
             client = Client("http://c", Way(self.network, machine))
             request = Request(JOB, ExecutionContainerId(name.replace(" ", "-")), machine)
-            command: Any = SimulatedCommand(start)
+            driver: Any = SimulatedDriver(start)
             found: Any = SimulatedProcesses(start)
-            return await ScriptAgent(request, command, client, found, self.clock, STOP_TIMEOUT, open_blobs).run()
+            return await ScriptAgent(request, driver, client, found, self.clock, STOP_TIMEOUT, open_blobs).run()
 
         start.life = process.context().run(lambda: self.loop.create_task(live(), name=name))
         self.loop.create_task(self._guard(start), name=f"guardian of {name}")
@@ -456,6 +298,8 @@ class ScriptWorld(World):
         """As `containers.supervision.guardian`: ends the driver when its agent was killed, and both at the end of the lease."""
         while start.running or start.acts:
             await asyncio.sleep(0.2)
+            if start.observed or start.lease_ends == inf:
+                continue  # it watches those that run under a lease
             if start.acts and (start.process.dead or self.now >= start.lease_ends):
                 self.say(f"the driver of {start.name} is killed by its guardian")
                 self.loop.kill(start.driver)
@@ -482,9 +326,20 @@ class ScriptWorld(World):
         return [each for each in self.starts if each.running]
 
     def check_only_holder(self, start: Start) -> None:
-        for other in self.starts:
-            if other is not start and other.acts and other.generation and self.now < other.lease_ends and not other.script.stopped:  # type: ignore[union-attr]
+        """Call it when this start writes."""
+        for other in self.starts if start.holds_lease else ():
+            if other is not start and other.holds_lease and other.script is not None and not other.script.stopped:
                 self.broken.append(f"{start.name} writes, and {other.name} has its lease for {other.lease_ends - self.now:.1f} s more")
+
+    def check_drained(self, detail: wire_drains.DrainDetail) -> None:
+        """Everything before the offsets of a drain was written."""
+        ends = self.drained.setdefault(f"drain-{detail.seq}", {})
+        for stage in (each for container in detail.containers for task in container.tasks for each in task.stages):
+            shape = next(each for each in SHAPES if each.name == stage.stage.partition("-")[0])
+            at = {topic: 0 for source in shape.sources for topic in source.topics} | {each.stream: each.offset for each in stage.offsets}
+            ends[stage.stage] = at
+            if left := self.readable_by(shape, at) - self.written(shape):
+                self.broken.append(f"{stage.stage} is drained at {at}, and has not written {sorted(left)[:10]}")
 
     async def end_run(self, how: str, hard_deadline: float = 600) -> str:
         """Stop or drain the job's run, wait until it has ended, and start the job again. Returns the phase of the drain."""
@@ -498,9 +353,12 @@ class ScriptWorld(World):
                 request = wire_drains.DrainRequest(run_id=run_id, hard_deadline_seconds=hard_deadline)
                 detail = await self._end_of_drain((await self.operator().request_drain(request)).uuid)
                 phase = detail.phase.value
-                self.drains_done += phase == "DRAINED"
+                if phase == "DRAINED":
+                    self.drains_done += 1
+                    self.check_drained(detail)
                 if phase == "FAILED" and any(each.phase.value == "FLUSHING" for each in detail.phases):
                     self.failed_drains.add(detail.uuid)
+                    self.forgiven |= self.sinks.keys()
                 self.say(f"drain {detail.uuid}: {phase} {detail.reason}")
             while not (await self.until_answered(lambda: self.operator().run(run_id))).state.ended:
                 if phase in ("CANCELLED", "FAILED") and detail.uuid not in self.failed_drains:
@@ -579,6 +437,18 @@ async def drain_job(world: ScriptWorld) -> None:
     await world.end_run("drain", world.dice.choice((3, 20, 600, 600)))
 
 
+async def trouble_brokers(world: ScriptWorld) -> None:
+    kafka = world.kafka
+    match world.dice.choice(("answer", "writer", "away")):
+        case "answer":
+            kafka.lose_commits = 1
+        case "writer":
+            kafka.kill_a_writer = True
+        case _:
+            kafka.away = True
+            world.later(world.dice.choice((2, 20)), lambda: setattr(kafka, "away", False))
+
+
 FAULTS: Mapping[str, Callable[[ScriptWorld], Any]] = {
     each.__name__: each
     for each in (
@@ -591,8 +461,12 @@ FAULTS: Mapping[str, Callable[[ScriptWorld], Any]] = {
         restart_coordinator,
         stop_job,
         drain_job,
+        trouble_brokers,
     )
 }
+
+NEED_STORES = frozenset({"cut_off", "lose_requests", "fail_blobs", "restart_coordinator", "drain_job"})
+"""Without a blob store, a flush that fails leaves nothing to go back to, and the coordinator must know where a checkpoint is."""
 
 
 # --- seeds -----------------------------------------------------------------------------------------------------------
@@ -636,11 +510,10 @@ def _run_seed(seed: int, directory: Path, faults: int) -> SeedOutcome:
         except Exception as error:
             world.broken.append(f"{type(error).__name__}: {error}")
         world.close()
-        broken = [*world.broken, *world.sink.broken, *world.network.broken, *unexpected]
+        broken = [*world.broken, *(each for sink in world.sinks.values() for each in sink.broken), *world.network.broken, *unexpected]
         broken += [each for each in loop.errors if each.startswith("Task exception")]
-        return SeedOutcome(
-            seed, broken, [*world.trace], world.drains_done, len(world.failed_drains), len(world.new_lineages), len(world.sink.batches)
-        )
+        batches = sum(len(each.batches) for each in world.sinks.values()) + world.kafka.happened["committed"]
+        return SeedOutcome(seed, broken, [*world.trace], world.drains_done, len(world.failed_drains), world.new_lineages, batches)
 
 
 async def _live(world: ScriptWorld, seed: int, faults: int) -> None:
@@ -650,13 +523,15 @@ async def _live(world: ScriptWorld, seed: int, faults: int) -> None:
     works.append(world.loop.create_task(_produce(world)))
     plan_of_seed = Random(f"faults of {seed}")
     pause = plan_of_seed.choice((5, 15, 30))
+    kinds = sorted(FAULTS if world.stores else FAULTS.keys() - NEED_STORES)
+    world.say(f"queries {', '.join(each.name for each in world.shapes)}{'' if world.stores else ', without blob store'}")
     for number in range(faults):
         await asyncio.sleep(plan_of_seed.expovariate(1 / pause))
-        name = plan_of_seed.choice(sorted(FAULTS))
+        name = plan_of_seed.choice(kinds)
         world.dice = Random(f"fault {number} of {seed}")
         world.say(f"fault {number}: {name}")
         await FAULTS[name](world)
-        if world.broken or world.sink.broken:
+        if world.broken or any(each.broken for each in world.sinks.values()):
             return
     works[-1].cancel()
     world.losing = False
@@ -666,20 +541,22 @@ async def _live(world: ScriptWorld, seed: int, faults: int) -> None:
 async def _produce(world: ScriptWorld) -> None:
     while True:
         await asyncio.sleep(world.chance.expovariate(1 / 6))
-        world.produced_records += world.chance.randrange(1, 30)
+        world.append("in", world.chance.randrange(1, 30))
+        world.append("users", world.chance.randrange(1, 5))
 
 
 async def _settle(world: ScriptWorld) -> None:
     """A drain after the last fault succeeds, and then everything was written."""
     world.say("faults are over")
     world.network.cut.clear()
-    world.network.lossy, world.blobs_fail = 0.0, None
+    world.network.lossy, world.blobs_fail, world.kafka.away = 0.0, None, False
     if world.coordinator is None or world.coordinator.dead:
         await world.start_coordinator()
     began = world.loop.time()
-    while min(world.sink.times(world.produced_records), default=1) == 0:
+    while any(world.missing(each) > 2 * HELD for each in world.shapes):
         if world.loop.time() - began > SETTLES_WITHIN:
-            world.broken.append(f"not everything is written {SETTLES_WITHIN} s after the last fault")
+            left = {each.name: world.missing(each) for each in world.shapes}
+            world.broken.append(f"not everything is written {SETTLES_WITHIN} s after the last fault: {left}")
             return
         await asyncio.sleep(5)
         (run,) = (await world.until_answered(lambda: world.operator().runs(JOB, 1))).runs
@@ -688,10 +565,11 @@ async def _settle(world: ScriptWorld) -> None:
     phase = await world.end_run("drain")
     if phase != "DRAINED":
         world.broken.append(f"the last drain is {phase or 'refused'}")
-    times = world.sink.times(world.produced_records)
-    if min(times, default=1) < 1 or (max(times, default=1) > 1 and not world.new_lineages):
-        wrong = {number: each for number, each in enumerate(times) if each != 1}
-        world.broken.append(f"records were not written once: {dict(list(wrong.items())[:10])}")
+    ends = {topic: world.readable(topic) for topic in world.kafka.topics}
+    for shape in world.shapes:
+        reads, written = world.readable_by(shape, ends), world.written(shape)
+        if wrong := (reads - written) | (Counter() if shape.name in world.forgiven else written - reads):
+            world.broken.append(f"{shape.name} has not written these records once: {sorted(wrong)[:10]}")
 
 
 def main() -> int:
