@@ -23,7 +23,7 @@ from containers.attached.checkpoints.plans import Plans
 from containers.attached.driver_drains import lock_emptied, prepare
 from containers.attached.port import DrainInterrupted, DrainOfScript, Flushed, Grant, Made, Wanted, agent_methods, driver_methods
 from containers.engine import Position
-from containers.rpc.connection import Connection
+from containers.rpc.connection import Connection, ConnectionLost
 from containers.spark.operators import Empties, Operator
 from containers.spark.scripts.active_queries import StreamSource
 from containers.spark.scripts.checkpoint import LOCK_AFTER, ScriptCheckpoint, url_of
@@ -123,6 +123,22 @@ class KafkaSource:
         return "kafka"
 
 
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """A query that is paused; what the product calls of a `PausedQuery`."""
+
+    query: Query
+
+    def sources(self) -> Sequence[KafkaSource]:
+        return [KafkaSource() for _ in self.query.shape.sources]
+
+    def run(self, batch: int, plan: OffsetSeq) -> tuple[()]:
+        """Run a batch of a drain."""
+        self.query.files.write_offset_log(batch, plan.text)
+        self.query.run_planned()
+        return ()
+
+
 class ModelledDrain(QueryDrain):
     """The product's drain of a query, with the offsets of the model."""
 
@@ -131,7 +147,7 @@ class ModelledDrain(QueryDrain):
         self._query: Any = query
         self._clock = query.script.world.clock
         self._checkpoint = query.files
-        self.paused: Any = query
+        self.paused: Any = Paused(query)
 
     def _lines(self, batch: int) -> Sequence[str]:
         return super()._lines(batch) if batch >= 0 else self._query.beginning()
@@ -175,25 +191,19 @@ class Query:
     def operators(self) -> Sequence[Operator]:
         return [Operator("window", Empties.EVENT_TIME)]
 
-    def run(self, batch: int, plan: OffsetSeq) -> tuple[()]:
-        """Run a batch of a drain, while the query is paused."""
-        self.files.write_offset_log(batch, plan.text)
-        self._run_planned()
-        return ()
-
     # --- the query -------------------------------------------------------------------------------------------------
 
     def live(self, batches: float) -> None:
         """Batch after batch on its own thread, until it is stopped, or has run so many. Raises what ends it."""
         try:
             self._start()
-            self._run_planned()
+            self.run_planned()
             for batch, text in sorted(self.replay.items()):
                 if self.ends:
                     return
                 if batch > self.files.committed:
                     self.files.write_offset_log(batch, text)
-                    self._run_planned()
+                    self.run_planned()
             while batches > 0:
                 while self.held and not self.ends:
                     self.at_gate = True
@@ -202,7 +212,7 @@ class Query:
                 if self.ends:
                     return
                 if self._plan():
-                    self._run_planned()
+                    self.run_planned()
                     batches -= 1
                 self.script.sleep(self.script.world.chance.uniform(1, 5))
         finally:
@@ -258,7 +268,7 @@ class Query:
         self.files.write_offset_log(self.files.committed + 1, entry.text)
         return True
 
-    def _run_planned(self) -> None:
+    def run_planned(self) -> None:
         """Run the batch that is planned and not committed, if there is one."""
         batch, world = self.files.committed + 1, self.script.world
         if self.files.read(f"offsets/{batch}") is None:
@@ -499,7 +509,16 @@ class Script:
     # --- threads and processes -------------------------------------------------------------------------------------
 
     def in_thread(self, work: Callable[..., None], *values: object) -> None:
-        self.world.loop.run_in_executor(None, work, *values)
+        def run() -> None:
+            try:
+                work(*values)
+            except (Killed, ConnectionLost):  # this driver, or its agent
+                raise
+            except Exception as error:
+                self.world.broken.append(f"a thread of {self.start.name} has failed: {error!r}")
+                raise
+
+        self.world.loop.run_in_executor(None, run)
 
     def step(self) -> None:
         """Others may act between two steps, and the driver may be killed."""

@@ -552,6 +552,8 @@ async def _settle(world: ScriptWorld) -> None:
     world.network.lossy, world.blobs_fail, world.kafka.away = 0.0, None, False
     if world.coordinator is None or world.coordinator.dead:
         await world.start_coordinator()
+    world.append("in", 20)
+    world.append("users", 20)
     began = world.loop.time()
     while any(world.missing(each) > 2 * HELD for each in world.shapes):
         if world.loop.time() - began > SETTLES_WITHIN:
