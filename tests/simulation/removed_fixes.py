@@ -27,6 +27,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DIFFS = Path(__file__).parent / "faults"
+SCRIPT = "script"
+"""In place of kinds of faults: the seeds are those of `tests.simulation.scripts`."""
+
 COPIED = ("sluice", "coordinator", "containers", "migrations", "tests")
 
 
@@ -75,21 +78,14 @@ def found_by(removed: RemovedFix, *, known: bool = False) -> str:
 
 
 def _first_broken(tree: Path, removed: RemovedFix, first: int, count: int) -> str:
-    seeds = [
-        "--seeds",
-        str(count),
-        "--from",
-        str(first),
-        "--kinds",
-        ",".join(removed.kinds),
-        "--faults",
-        str(removed.faults),
-        "--until-broken",
-        "--no-shrink",
-    ]
+    seeds = ["--seeds", str(count), "--from", str(first), "--faults", str(removed.faults), "--until-broken"]
     if count == 1:
         seeds += ["--workers", "1"]
-    ended = subprocess.run([sys.executable, "-m", "tests.simulation", *seeds], cwd=tree, capture_output=True, text=True, check=False)
+    if removed.kinds == [SCRIPT]:
+        command = ["tests.simulation.scripts", *seeds]
+    else:
+        command = ["tests.simulation", *seeds, "--kinds", ",".join(removed.kinds), "--no-shrink"]
+    ended = subprocess.run([sys.executable, "-m", *command], cwd=tree, capture_output=True, text=True, check=False)
     line = ended.stdout.partition("\n")[0]
     if ended.returncode and not line.startswith("seed "):
         raise RuntimeError(ended.stderr)

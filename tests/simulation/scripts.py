@@ -519,7 +519,7 @@ def _run_seed(seed: int, directory: Path, faults: int) -> SeedOutcome:
 async def _live(world: ScriptWorld, seed: int, faults: int) -> None:
     create_migrated(world.directory / "home")
     await world.start_coordinator()
-    works = [world.loop.create_task(world.restart(machine)) for machine in ("a", "b")]
+    works = [world.loop.create_task(world.restart(machine)) for machine in ("a", "b")[: 2 if seed % 2 else 1]]
     works.append(world.loop.create_task(_produce(world)))
     plan_of_seed = Random(f"faults of {seed}")
     pause = plan_of_seed.choice((5, 15, 30))
@@ -579,17 +579,22 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--faults", type=int, default=FAULTS_OF_A_SEED)
+    parser.add_argument("--until-broken", action="store_true", help="end after the first seed that breaks an invariant")
     parser.add_argument("--trace", action="store_true", help="print what happened in the first seed, and run no other")
     options = parser.parse_args()
     if options.trace:
-        print("\n".join(run_seed(options.first).trace))
+        print("\n".join(run_seed(options.first, options.faults).trace))
         return 0
     broken = drains = failed = lineages = 0
-    for outcome in outcomes(run_seed, range(options.first, options.first + options.seeds), options.workers):
+    seeds = range(options.first, options.first + options.seeds)
+    for outcome in outcomes(partial(run_seed, faults=options.faults), seeds, options.workers):
         drains, failed, lineages = drains + outcome.drains, failed + outcome.failed, lineages + outcome.new_lineages
         if outcome.broken:
             broken += 1
             print(f"seed {outcome.seed}: {outcome.broken[0]}", flush=True)
+            if options.until_broken:
+                break
     print(f"{options.seeds} seeds, {drains} drains, {failed} failed in their flush, {lineages} new lineages: {broken} broken")
     return 1 if broken else 0
 
