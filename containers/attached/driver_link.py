@@ -243,6 +243,8 @@ class DriverLink:
         claim = await asyncio.shield(self._claimed)
         if job != self._job:
             raise NotGranted(f"`sluice exec` runs this command as job {self._job}, and the script is attached as {job}")
+        if self.has_drained:  # its command has started it again: another container may run the job as soon as it is started
+            raise NotGranted(f"a drain has ended run {claim.run} of job {job}: `sluice start {job}` starts it")
         if self._drains is not None and self._driver is not None:
             self._drains.attached(self._driver)  # before the answer, so that no query starts in between
         return Grant(claim.run, claim.generation)

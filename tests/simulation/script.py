@@ -158,7 +158,8 @@ class ModelledDrain(QueryDrain):
         return {Ssp("kafka", each, 0): settled_ends(world.brokers, each, self._query.script.step)[0] for each in read}
 
     def _first_plan(self) -> OffsetSeq:
-        return self._query.first_plan()
+        found: OffsetSeq = self._query.first_plan()
+        return found
 
 
 class Query:
@@ -428,9 +429,9 @@ class Script:
         while self.drain is not None and not self.drain.left and self.world.loop.time() < until:
             self.sleep(0.1)
         self.ending = True
-        error = "; ".join(self.errors)
-        self.agent.tell("ending", error)
-        self.world.say(f"the script of {self.start.name} ends: {error or 'in order'}")
+        why = "; ".join(self.errors)
+        self.agent.tell("ending", why)
+        self.world.say(f"the script of {self.start.name} ends: {why or 'in order'}")
         self.sleep(0.5)
         self.dies()
 

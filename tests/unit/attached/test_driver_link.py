@@ -16,9 +16,11 @@ from containers.attached.driver_link import DriverLink
 from containers.attached.port import NotGranted, Wanted
 from containers.rpc.socket_link import SocketLink
 from sluice.client.agents import AgentClient
+from sluice.core.drain import Phase
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Epoch, Generation, Instant, JobName, RunId, StageName, TaskName
 from sluice.core.jobmodels.spec import ATTACHED_TASK
+from sluice.wire import drains as wire_drains
 from sluice.wire import runs as wire_runs
 from tests.support.script_peers import DriverPeer
 
@@ -61,6 +63,17 @@ async def linked(coordinator: AgentClient | None = None) -> AsyncIterator[tuple[
         driver.connection.close()
         claim.ends.cancel()
         await client.close()
+
+
+async def test_a_script_that_its_command_starts_again_after_a_drain_may_not_run() -> None:
+    """The run has ended: another container may have the job as soon as it is started."""
+    async with linked() as (link, driver):
+        drains = link._drains
+        assert drains is not None
+        drains.begin(wire_runs.DrainOfRun(uuid="d-1", phase=Phase.FLUSHING, mode="DEFAULT", pinned=()))
+        drains.advance(wire_drains.DrainNotice(uuid="d-1", phase=Phase.DRAINED))
+        with pytest.raises(NotGranted, match="a drain has ended run run-1 of job orders: `sluice start orders` starts it"):
+            await asyncio.to_thread(driver.connection.call, "attach", "orders")
 
 
 async def test_what_the_driver_told_is_taken_before_its_end() -> None:
