@@ -27,10 +27,10 @@ from containers.rpc.remote_engine import RemoteEngine
 from containers.rpc.socket_link import SocketLink
 from containers.settings import ContainerSettings, read_container_settings
 from containers.supervision import processes, scratch
-from containers.supervision.driver_processes import DriverProcesses, runs
+from containers.supervision.driver_processes import DriverProcesses
 from containers.supervision.exit_report import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, Ending, end_process, replace_process
 from containers.supervision.guardian import MARK
-from containers.supervision.processes import ProcessId
+from containers.supervision.processes import ProcessId, runs
 from containers.supervision.scratch import Scratch
 from sluice import logconfig, tracing
 from sluice.clock import Clock, SystemClock

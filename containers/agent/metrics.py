@@ -165,9 +165,6 @@ class ContainerCollector(Collector):
         self._clock = clock
 
     def collect(self) -> Iterable[Metric]:
-        return self._collect()
-
-    def _collect(self) -> Iterable[Metric]:
         left = self._lease_left()
         if left is not None:
             help_text = "How long this container may run without a further renewal of its lease."

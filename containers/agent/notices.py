@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -88,9 +88,18 @@ def events_of(notice: wire_body.Notice) -> list[Event]:
             case "MODEL":
                 return [NewModel(int(detail["version"]))]
             case "BACKUP" if "lost" in detail:
-                return [BlobsLost(TaskName(e["task"]), StageName(e["stage"]), BlobStoreName(e["blobStore"])) for e in detail["lost"]]
+                return list(_lost(detail["lost"]))
             case "BACKUP":
                 return [NewBlobStores()]
     except (ValidationError, ValueError, TypeError, KeyError):
         log.warning("ignoring an invalid notice, %s: %s", notice.kind, str(detail)[:200])
         return []
+
+
+def _lost(entries: Iterable[Mapping[str, str]]) -> Iterator[BlobsLost]:
+    """Each of the entries that can be read. Raises TypeError for what is no list."""
+    for each in entries:
+        try:
+            yield BlobsLost(TaskName(each["task"]), StageName(each["stage"]), BlobStoreName(each["blobStore"]))
+        except (TypeError, KeyError):
+            log.warning("ignoring an invalid notice of lost blobs: %s", str(each)[:200])

@@ -27,10 +27,10 @@ from containers.attached.driver_link import DriverLink
 from containers.errors import signal_name
 from containers.rpc.socket_link import SocketLink
 from containers.supervision import processes
-from containers.supervision.driver_processes import DriverProcesses, runs
+from containers.supervision.driver_processes import DriverProcesses
 from containers.supervision.exit_report import EXIT_FAILED, EXIT_OK
 from containers.supervision.guardian import MARK
-from containers.supervision.processes import ProcessId
+from containers.supervision.processes import ProcessId, runs
 from sluice.core.errors import ClientError
 from sluice.core.ids import ExecutionContainerId
 

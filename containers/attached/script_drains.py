@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from containers.agent.drain import Drain, DrainEnded, DrainParticipant, repeated
 from containers.agent.failures import StageFailure
@@ -33,6 +34,8 @@ from sluice.wire import drains as wire_drains
 from sluice.wire import runs as wire_runs
 
 log = logging.getLogger("sluice")
+
+T = TypeVar("T")
 
 CHECKPOINTS = "attached.checkpoints"
 """The name in the config of a run of a suffix of the checkpoints' directories."""
@@ -279,16 +282,21 @@ async def last_drain_of(coordinator: AgentClient, job: JobName, run: RunId, stag
 
 async def commit(coordinator: AgentClient, run: RunId, generation: Generation, uuid: str) -> None:
     """Report every stage of a drain in COMMITTING as committed. The last report ends the run."""
+    detail = await _answered(lambda: coordinator.drain(uuid))
+    for stage in () if detail is None or detail.phase is not Phase.COMMITTING else _stages(detail):
+        body = wire_drains.DrainStepRequest(
+            generation=generation, uuid=uuid, step="committed", batch_id=stage.batch_id, offsets=stage.offsets
+        )
+        await _answered(partial(coordinator.drain_step, run, ATTACHED_TASK, StageName(stage.stage), body))
+
+
+async def _answered(request: Callable[[], Awaitable[T]]) -> T | None:
+    """The answer; None if the coordinator refuses."""
     try:
-        detail = await until_available(lambda: coordinator.drain(uuid), what="the drain waits")
-        for stage in _stages(detail) if detail.phase is Phase.COMMITTING else ():
-            body = wire_drains.DrainStepRequest(
-                generation=generation, uuid=uuid, step="committed", batch_id=stage.batch_id, offsets=stage.offsets
-            )
-            step = partial(coordinator.drain_step, run, ATTACHED_TASK, StageName(stage.stage), body)
-            await until_available(step, what="the drain waits")
+        return await until_available(request, what="the drain waits")
     except (Refused, LeaseLost, ClientError) as refused:
         log.warning("the coordinator refuses a step of the drain: %s", refused)
+        return None
 
 
 def _stages(drain: wire_drains.DrainDetail) -> list[wire_drains.DrainStageReply]:

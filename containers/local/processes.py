@@ -266,14 +266,6 @@ class LocalContainers:
                     return f"{each.reason}\n{often}" + ("" if log in each.reason else f"\n{log}")
         return f"{often}: {LOG_ENDS}{self._processes.last_line(often.slot)}\n{log}"
 
-    def failed(self, orderly: Sequence[int]) -> str:
-        """How a container ended with an exit code other than these; "" if none did."""
-        for slot in self.slots:
-            code = next((code for code in slot.codes if code not in orderly), None)
-            if code is not None:
-                return f"{slot.name} ended with exit code {code}: {LOG_ENDS}{self._processes.last_line(slot)}"
-        return ""
-
     def signal(self, which: signal.Signals) -> None:
         for slot in self.slots:
             slot.signal(which)

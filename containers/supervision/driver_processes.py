@@ -17,7 +17,6 @@ from sluice.core.ids import ExecutionContainerId
 
 log = logging.getLogger("sluice")
 
-runs = processes.runs
 
 REMEMBER_SECONDS = 10
 """How often the processes are listed. The guardian does it more often."""

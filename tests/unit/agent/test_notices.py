@@ -63,6 +63,12 @@ def test_a_notice_says_what_has_changed() -> None:
     ]
 
 
+def test_the_entries_of_a_notice_that_can_be_read_count() -> None:
+    entry = {"task": "Partition 0", "stage": "counts", "blobStore": "local"}
+    lost = BlobsLost(TaskName("Partition 0"), StageName("counts"), BlobStoreName("local"))
+    assert events_of(notice("BACKUP", {"lost": [5, {"stage": "counts"}, entry]})) == [lost]
+
+
 @pytest.mark.parametrize(
     ("kind", "detail"),
     [

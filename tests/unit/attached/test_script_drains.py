@@ -14,10 +14,11 @@ import pytest
 
 from containers.agent.lifecycle import ContainerLifecycle
 from containers.attached.port import Flushed, agent_methods, driver_methods
-from containers.attached.script_drains import ScriptDrains, flush_order
+from containers.attached.script_drains import ScriptDrains, commit, flush_order
 from containers.engine import Position
 from containers.rpc.connection import Connection
 from containers.rpc.socket_link import SocketLink
+from sluice.client import Refused
 from sluice.core.drain import Mode, Phase
 from sluice.core.errors import BlobStoreUnusable, CoordinatorUnreachable
 from sluice.core.ids import Generation, RunId, Ssp, StageName
@@ -267,3 +268,18 @@ async def test_a_driver_that_ends_when_all_queries_are_flushed_leaves_nothing_to
         drains.advance(wire_drains.DrainNotice(uuid="d-1", phase=Phase.COMMITTING))
         await until(lambda: world.coordinator.phase is Phase.DRAINED)
     assert world.coordinator.taken["committed"] == ["tens"]
+
+
+class OnceCommitted(Coordinator):
+    """Has the step of one stage already; the answer to it was lost, and the step is refused now."""
+
+    async def drain_step(self, run: Any, task: Any, stage: StageName, body: wire_drains.DrainStepRequest) -> Any:
+        if stage == "minutes":
+            raise Refused("drain-step", "it is committed")
+        return await super().drain_step(run, task, stage, body)
+
+
+async def test_a_refused_step_of_one_stage_does_not_keep_the_others_from_being_committed() -> None:
+    coordinator: Any = OnceCommitted(["minutes", "tens"], Phase.COMMITTING, None)
+    await commit(coordinator, RunId("run-1"), Generation(1), "d-1")
+    assert coordinator.taken["committed"] == ["tens"]
