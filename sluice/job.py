@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from sluice.core.errors import BadGraph, BadJobFile, SluiceError
-from sluice.core.ids import JobName, StageName, checked_name
+from sluice.core.ids import JobName, StageName, checked_name, checked_stream
 from sluice.core.jobmodels.graph import Graph, Stage, chain
 from sluice.core.jobmodels.spec import broadcast_partitions, broadcast_text
 from sluice.installed_spark import find_pyspark, missing
@@ -225,19 +225,19 @@ class Job:
                 broadcast = broadcast_text(broadcast_partitions(str(broadcast)))
             except BadGraph as error:
                 raise BadJobFile(f"the input {name!r}: {error}") from error
-        self.inputs.append(Input(checked_name("stream", name), broadcast, event_time))
+        self.inputs.append(Input(checked_stream(name), broadcast, event_time))
         return self.inputs[-1]
 
     def intermediate(self, name: str, *, partitions: int) -> Intermediate:
         """Declare a stream between two stages, with that many partitions. Raises BadJobFile."""
         _check_partitions("intermediate stream", name, partitions)
-        self.intermediates.append(Intermediate(checked_name("stream", name), partitions))
+        self.intermediates.append(Intermediate(checked_stream(name), partitions))
         return self.intermediates[-1]
 
     def output(self, name: str, *, partitions: int = 1) -> Output:
         """Declare a stream to write. `partitions` is used if the stream does not exist yet. Raises BadJobFile."""
         _check_partitions("output", name, partitions)
-        self.outputs.append(Output(checked_name("stream", name), partitions))
+        self.outputs.append(Output(checked_stream(name), partitions))
         return self.outputs[-1]
 
     def stage(

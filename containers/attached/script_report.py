@@ -6,6 +6,7 @@ script starts it again. At most `MAX_QUERIES` are reported.
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,6 +15,8 @@ from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+
+from pydantic import ValidationError
 
 from containers.agent.failures import WINDOW, headline
 from containers.agent.metrics import Meter
@@ -25,6 +28,8 @@ from sluice.core.jobmodels.spec import ATTACHED_TASK
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire.agents import MAX_QUERIES
+
+log = logging.getLogger(__name__)
 
 AT_LEAST_EVERY = timedelta(seconds=10)
 AT_MOST_EVERY = timedelta(seconds=1)
@@ -67,13 +72,33 @@ class _Stage:
     error: str = ""
     why: str = ""
     undrainable: Sequence[str] = ()
+    unreported: str = ""
+    """Why the progress of the query was not reported last."""
 
     @property
     def temporary(self) -> bool:
         return TEMPORARY.search(self.checkpoint) is not None
 
     def body(self) -> dict[str, Any]:
-        found = wire_agents.QueryBody(
+        """The report of this query. If a value of it is not valid, the report says so instead: those of other queries go on."""
+        try:
+            found = self._body()
+        except ValidationError as error:
+            self.invalid(error)
+            why = (f"its progress cannot be reported: {self.unreported}"[:300],)
+            kept = {"stage": self.name, "checkpoint": self.checkpoint[:2_000], "query_id": self.query.id, "active": self.active}
+            found = wire_agents.QueryBody(**kept, error=why[0], failures=max(1, self.failures), undrainable=why)
+        return found.model_dump(mode="json", by_alias=True)
+
+    def invalid(self, error: ValidationError) -> None:
+        """Log, once for each reason, that a value of the query is not valid."""
+        why = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}, not {each['input']!r:.100}" for each in error.errors()[:3])
+        if why != self.unreported:
+            log.error("the progress of query %s cannot be reported: %s", self.name, why)
+        self.unreported = why
+
+    def _body(self) -> wire_agents.QueryBody:
+        return wire_agents.QueryBody(
             stage=self.name,
             checkpoint=self.checkpoint,
             name=self.query.name[:1_000],
@@ -87,7 +112,6 @@ class _Stage:
             undrainable=tuple(each[:300] for each in self.undrainable[:100]),
             writes=tuple(wire_agents.TopicWrites(topic=topic, **asdict(each)) for topic, each in sorted(self.writes.items())[:100]),
         )
-        return found.model_dump(mode="json", by_alias=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +211,15 @@ class ScriptReport:
         stage.writes = self._writes(stage.query) or stage.writes
         for batch in stage.query.new_progress():
             self._changed = True
-            if batch is not None:
-                stage.batch = replace(batch, writes=stage.writes)
-                stage.metrics = stage.meter.committed(stage.batch)
-            elif stage.batch is not None:
-                stage.metrics = stage.meter.idle()
+            try:
+                if batch is not None:
+                    stage.batch = replace(batch, writes=stage.writes)
+                    stage.metrics = stage.meter.committed(stage.batch)
+                elif stage.batch is not None:
+                    stage.metrics = stage.meter.idle()
+            except ValidationError as error:
+                stage.metrics = None
+                stage.invalid(error)
 
     def _ended(self, stage: _Stage) -> None:
         self._read(stage)

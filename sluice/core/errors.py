@@ -97,10 +97,8 @@ class MethodNotAllowed(ClientError):
 class BadName(ClientError):
     """A name has characters that Sluice does not accept."""
 
-    def __init__(self, kind: str, name: str) -> None:
-        super().__init__(
-            f"invalid {kind} name {name[:80]!r}: use 1 to 249 letters, digits, '.', '_' and '-', starting with a letter or digit"
-        )
+    def __init__(self, kind: str, name: str, rule: str = "starting with a letter or digit") -> None:
+        super().__init__(f"invalid {kind} name {name[:80]!r}: use 1 to 249 letters, digits, '.', '_' and '-', {rule}")
 
 
 class UnstorableText(ClientError):

@@ -33,8 +33,11 @@ Lineage = NewType("Lineage", str)
 Instant = NewType("Instant", float)
 """A reading of the monotonic clock, in seconds; see `sluice.clock.elapsed`."""
 
+_STREAM = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+"""Kafka's rule for names of topics."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,248}")
-"""Kafka's rule for topic names, without names that begin with a dot or a dash, so that names are safe in paths and on command lines."""
+"""The same, without names that begin with a dot, a dash or an underscore, so that names are safe in paths and on command lines."""
 
 
 _LONGEST_PLAIN = 200
@@ -42,9 +45,16 @@ _HASHED = re.compile(r".*-[0-9a-f]{16}")
 
 
 def checked_name(kind: str, name: str) -> str:
-    """Return `name` if it is a valid name of a job, a stage, a system or a stream. Raises BadName."""
+    """Return `name` if it is a valid name of a job, a stage or a system. Raises BadName."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadName(kind, str(name))
+    return name
+
+
+def checked_stream(name: str) -> str:
+    """Return `name` if it is a valid name of a stream. Raises BadName."""
+    if not isinstance(name, str) or not _STREAM.fullmatch(name):
+        raise BadName("stream", str(name), "other than '.' and '..'")
     return name
 
 

@@ -21,7 +21,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from sluice.core.errors import BadSettings, ClientError, StreamConflict, StreamUnavailable, UnknownStream
-from sluice.core.ids import checked_name
+from sluice.core.ids import checked_stream
 from sluice.streams.kafka_access import INSTEAD, OLDEST, denied, unsupported
 from sluice.streams.kafka_producers import DescribeProducers, ListTransactions
 from sluice.streams.kafka_properties import KafkaProperties
@@ -99,7 +99,7 @@ class KafkaSystem:
             raise errors.UnknownTopicOrPartitionError
 
     async def create(self, stream: str, partitions: int, *, kept: bool = False) -> None:
-        checked_name("stream", stream)
+        checked_stream(stream)
         if partitions < 1:
             raise StreamConflict(f"a stream needs at least one partition, not {partitions}")
         configuration = [*_KEPT.items()] if kept else []
@@ -310,7 +310,7 @@ class KafkaSystem:
     async def _cluster(self, stream: str = "") -> AsyncIterator[AIOKafkaClient]:
         """A connected client. After a temporary error, the next call connects again."""
         if stream:
-            checked_name("stream", stream)
+            checked_stream(stream)
         try:
             with self._translated_errors(stream):
                 async with asyncio.timeout((self._timeout + _APPEARS_WITHIN).total_seconds()):

@@ -4,8 +4,7 @@ The contract, tested by `tests/contracts/streams.py` on every implementation:
 
 * A stream has partitions 0 … n-1, n > 0. Offsets are integers that grow within a partition. `earliest` is the offset of the first record
   that still exists, `latest` the offset that the next record will have; in an empty partition both are equal.
-* Names follow `core.ids.checked_name`. A system accepts names of up to 240 characters, and either accepts longer ones or raises
-  ClientError.
+* A system accepts the names of up to 240 characters that `core.ids.checked_name` does. Others it accepts or refuses with ClientError.
 * Several processes may call any method at any time. A stream that does not exist raises UnknownStream. A system that cannot be reached
   raises StreamUnavailable; a later call may succeed.
 * `create` may run twice: it accepts an existing stream with the same number of partitions, and raises StreamConflict, changing nothing,

@@ -23,6 +23,7 @@ from sluice.wire.body import (
     Reply,
     SspOffset,
     StepName,
+    StreamName,
     Utc,
 )
 from sluice.wire.runs import DrainOfRun
@@ -153,9 +154,6 @@ class StatefulOperator(Body):
 DeliveryText = Annotated[str, Field(max_length=50, pattern=r"^[a-z-]+$")]
 """exactly-once, at-least-once."""
 
-TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._-]+$")]
-"""The job's name of a stream, or the name of a topic in Kafka."""
-
 
 class StageMetricsBody(Body):
     """Metrics of a stage of a task, measured `at` that time.
@@ -187,7 +185,7 @@ class StageMetricsBody(Body):
     operators: Annotated[tuple[StatefulOperator, ...], FailFast(), Field(max_length=100)] | None = None
     late_rows: Offset | None = None
     late_rows_at: Utc | None = None
-    delivery: Annotated[dict[TopicName, DeliveryText], Field(max_length=100, json_schema_extra={"additionalProperties": False})] = Field(
+    delivery: Annotated[dict[StreamName, DeliveryText], Field(max_length=100, json_schema_extra={"additionalProperties": False})] = Field(
         default_factory=dict
     )
     records_per_offset: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
@@ -212,7 +210,7 @@ class TopicWrites(Body):
     another producer began; `markers`: those that were written without a batch; `repeated`: batches that ran again and were in the topic
     already."""
 
-    topic: TopicName
+    topic: StreamName
     delivery: DeliveryText
     commits: Offset = 0
     commit_seconds: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)] = 0.0

@@ -53,6 +53,8 @@ def header_lines(headers: HeaderList) -> bytes:
 
 
 Name = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+StreamName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^(\.?[A-Za-z0-9_-]|\.\.[A-Za-z0-9._-])[A-Za-z0-9._-]*$")]
+"""Kafka's rule for names of topics: any of these characters, but not "." and ".."."""
 
 
 class FailFast(PydanticFailFast):
@@ -105,7 +107,7 @@ class SspOffset(Body):
     """The next offset of a partition: everything below it was read."""
 
     system: Name
-    stream: Name
+    stream: StreamName
     partition: Number
     offset: Offset
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from sluice.core.jobmodels.expansion import Verdict
-from sluice.wire.body import NO_NUL, Body, Count, Name, Reply
+from sluice.wire.body import NO_NUL, Body, Count, Name, Reply, StreamName
 from sluice.wire.snapshots import StageSnapshot
 
 Why = Annotated[str, Field(max_length=1000, pattern=NO_NUL)]
@@ -18,7 +18,7 @@ class PlanRequest(Body):
     """`streams`: hypothetical partition counts, by the job's names of its inputs. `containers`: hypothetical number of slots."""
 
     job: Name
-    streams: Annotated[dict[Name, Count], Field(max_length=1000)] = Field(default_factory=dict)
+    streams: Annotated[dict[StreamName, Count], Field(max_length=1000)] = Field(default_factory=dict)
     containers: Annotated[int, Field(le=100_000)] | None = None
 
 

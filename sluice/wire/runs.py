@@ -15,7 +15,7 @@ from sluice.core.jobmodels.expansion import Verdict
 from sluice.core.jobmodels.placement import slots
 from sluice.core.jobmodels.spec import JobKind, broadcast_partitions, broadcast_text
 from sluice.core.lifecycle import RunState
-from sluice.wire.body import NO_NUL, Body, Count, FailFast, Name, Reply, SspOffset, Utc
+from sluice.wire.body import NO_NUL, Body, Count, FailFast, Name, Reply, SspOffset, StreamName, Utc
 
 # --- runs ------------------------------------------------------------------------------------------------------------
 
@@ -23,9 +23,9 @@ from sluice.wire.body import NO_NUL, Body, Count, FailFast, Name, Reply, SspOffs
 class StreamBody(Body):
     """`name` is the job's name for a stream, `stream` the system's (default: the same)."""
 
-    name: Name
+    name: StreamName
     system: Name
-    stream: Name | None = None
+    stream: StreamName | None = None
 
 
 BroadcastText = Annotated[str, Field(max_length=1000, pattern=r"^#[0-9#,\[\] -]*$")]
@@ -63,8 +63,8 @@ class StageBody(Body):
     """`stateful`: false if the stage keeps no state; left out otherwise."""
 
     name: Name
-    reads: Annotated[tuple[Name, ...], FailFast()]
-    writes: Annotated[tuple[Name, ...], FailFast()] = ()
+    reads: Annotated[tuple[StreamName, ...], FailFast()]
+    writes: Annotated[tuple[StreamName, ...], FailFast()] = ()
     stateful: Annotated[bool, Field(exclude_if=bool)] = True
 
 

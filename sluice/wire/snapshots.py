@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from sluice.wire.body import NO_NUL, Body, Count, FailFast, Name, Number, Offset, Reply, SspOffset, Utc, at_most
+from sluice.wire.body import NO_NUL, Body, Count, FailFast, Name, Number, Offset, Reply, SspOffset, StreamName, Utc, at_most
 
 CheckpointText = Annotated[str, Field(min_length=3, max_length=40, pattern=r"^[0-9]{1,19}-[0-9]{1,6}$")]
 LineageText = Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]
@@ -131,7 +131,7 @@ class ContinuedStream(Reply):
     `baseline`: see `sluice.core.jobmodels.grouping`; null for a broadcast stream. `starts`: partition and offset."""
 
     system: Name
-    stream: Name
+    stream: StreamName
     role: Literal["input", "intermediate", "output"] | None = None
     identity: Annotated[str, Field(max_length=300, pattern=NO_NUL)] | None = None
     baseline: Annotated[int, Field(ge=1, lt=2**31)] | None = None

@@ -89,6 +89,49 @@ def test_what_a_query_writes_to_kafka_is_reported_also_when_it_has_ended(clock: 
     assert (ended["active"], ended["writes"]) == (False, written)
 
 
+def test_a_topic_has_any_name_that_kafka_accepts(report: ScriptReport, clock: FakeClock) -> None:
+    query = Query("a")
+    query.progress.append(Batch("", 4, 1, 100, {Ssp("kafka", "_orders", 0): 40, Ssp("kafka", ".orders", 0): 50}))
+    report.update([query])
+    (found,) = due(report, clock)
+    assert [each["stream"] for each in found["offsets"]] == [".orders", "_orders"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Batch("", 4, 1, 100, {Ssp("kafka", "orders", -1): 40}),
+        Batch("", 4, 1, 100, {Ssp("kafka", "or/ders", 0): 40}),
+        Batch("", 4, -1, 100, {Ssp("kafka", "orders", 0): 40}),
+        Batch("", 4, 1, 100, {Ssp("kafka", "orders", 0): 40}, parts_ms={"a part": 1}),
+    ],
+)
+def test_a_query_with_a_value_that_is_not_valid_silences_no_other(
+    report: ScriptReport, clock: FakeClock, caplog: pytest.LogCaptureFixture, wrong: Batch
+) -> None:
+    bad, good = Query("a", "s3a://states/bad"), Query("b")
+    bad.progress.append(wrong)
+    good.commit(4)
+    report.update([bad, good])
+    found = {each["stage"]: each for each in due(report, clock)}
+    assert (found["counts"]["batchId"], found["counts"]["metrics"]["rows"]) == (4, 10)
+    assert found["bad"]["active"]
+    assert "progress of query bad cannot be reported" in caplog.text
+    bad.commit(5)
+    report.update([bad, good])
+    assert {each["stage"]: each["batchId"] for each in due(report, clock)} == {"counts": 4, "bad": 5}
+
+
+def test_a_query_whose_offsets_cannot_be_reported_cannot_be_drained(report: ScriptReport, clock: FakeClock) -> None:
+    query = Query("a")
+    query.progress.append(Batch("", 4, 1, 100, {Ssp("kafka", "or/ders", 0): 40}))
+    report.update([query])
+    (found,) = due(report, clock)
+    assert (found["batchId"], found["failures"]) == (None, 1)
+    assert found["undrainable"] == [found["error"]]
+    assert found["error"].startswith("its progress cannot be reported: stream: ")
+
+
 def test_a_trigger_without_a_batch_keeps_the_last_batch(report: ScriptReport, clock: FakeClock) -> None:
     query = Query("a")
     query.commit(4)

@@ -1,14 +1,29 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from sluice.core.errors import BadName
-from sluice.core.ids import Ssp, StreamId, checked_name
+from sluice.core.ids import Ssp, StreamId, checked_name, checked_stream
+from sluice.wire.body import SspOffset
 
 
 @pytest.mark.parametrize("name", ["a", "0", "page-views", "ads.clicks", "a..b", "A_b-c.9", "x" * 249])
-def test_a_name_that_kafka_accepts_is_accepted(name: str) -> None:
-    assert checked_name("stream", name) == name
+def test_a_name_that_is_safe_everywhere_is_accepted(name: str) -> None:
+    assert checked_name("job", name) == checked_stream(name) == name
+
+
+@pytest.mark.parametrize("name", ["_x", "-rf", ".hidden", "...", "..x", "_", "-", "._", "__consumer_offsets"])
+def test_a_stream_has_any_name_that_kafka_accepts(name: str) -> None:
+    assert checked_stream(name) == SspOffset(system="kafka", stream=name, partition=0, offset=0).stream == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\\b", "a b", "a\n", "a\x00", "é", "a;b", "x" * 250, "\ud800"])
+def test_a_stream_has_no_other_name(name: str) -> None:
+    with pytest.raises(BadName, match="other than"):
+        checked_stream(name)
+    with pytest.raises(ValidationError):
+        SspOffset(system="kafka", stream=name, partition=0, offset=0)
 
 
 @pytest.mark.parametrize(
@@ -17,7 +32,7 @@ def test_a_name_that_kafka_accepts_is_accepted(name: str) -> None:
 )
 def test_a_name_that_is_unsafe_in_a_path_or_on_a_command_line_is_refused(name: str) -> None:
     with pytest.raises(BadName):
-        checked_name("stream", name)
+        checked_name("job", name)
 
 
 def test_the_refusal_says_what_is_named_and_which_characters_are_allowed() -> None:
