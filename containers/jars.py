@@ -159,11 +159,14 @@ def broker_jars() -> Sequence[Path]:
 
 
 def jars_directory(environment: Mapping[str, str]) -> Path:
-    """SLUICE_JARS_DIR, else sluice/jars in the user's cache."""
+    """SLUICE_JARS_DIR, else sluice/jars in the user's cache. Raises BadSettings if this user has no home."""
     if given := environment.get("SLUICE_JARS_DIR"):
         return Path(given).absolute()
     cache = environment.get("XDG_CACHE_HOME") or ""  # the XDG specification: ignore a relative path
-    return (Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache") / "sluice" / "jars"
+    try:
+        return (Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache") / "sluice" / "jars"
+    except RuntimeError as error:
+        raise BadSettings(f"there is no directory for jars, because user {os.getuid()} has no home: set SLUICE_JARS_DIR or HOME") from error
 
 
 def java(environment: Mapping[str, str], program: str = "java") -> str | None:

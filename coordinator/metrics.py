@@ -79,7 +79,11 @@ def of_jobs(lag: LagMonitor) -> Iterable[Metric]:
     state = GaugeMetricFamily(
         "sluice_job_state", "1 for the state of the job's current run, 0 for the others.", labels=["sluice_job", "state"]
     )
-    slots = GaugeMetricFamily("sluice_job_slots", "Slots of the job's run.", labels=["sluice_job"])
+    slots = GaugeMetricFamily(
+        "sluice_job_slots",
+        "Slots of the job's run; 0 while a script is idle, which is after its command has ended with exit code 0.",
+        labels=["sluice_job"],
+    )
     containers = GaugeMetricFamily(
         "sluice_job_containers", "Incarnations of the job's run, present and past, by state.", labels=["sluice_job", "state"]
     )

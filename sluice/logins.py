@@ -39,16 +39,25 @@ class Login:
 
 
 def file_of_logins() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sluice" / "logins.json"
+    """Raises BadSettings if this user has no home."""
+    try:
+        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sluice" / "logins.json"
+    except RuntimeError as error:
+        raise BadSettings(
+            f"there is no directory for logins, because user {os.getuid()} has no home: set HOME or XDG_CONFIG_HOME"
+        ) from error
 
 
-def _read() -> dict[str, Any]:
-    """Raises BadSettings."""
-    file = file_of_logins()
+def _read(file: Path) -> dict[str, Any]:
+    """Empty if there is no such file, or its directory may not be looked into, as the home of another user. Raises BadSettings."""
     try:
         found = json.loads(file.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
+    except PermissionError as error:
+        if not os.access(file.parent, os.X_OK):
+            return {}
+        raise BadSettings(f"{file} cannot be read: {error.strerror}; make it readable for user {os.getuid()}, or delete it") from error
     except (OSError, ValueError) as error:
         raise BadSettings(f"{file} cannot be read: {error}; delete it and log in again") from error
     return found if isinstance(found, dict) else {}
@@ -56,7 +65,8 @@ def _read() -> dict[str, Any]:
 
 def keep(coordinator: str, login: Login | None) -> None:
     """Store the login for a coordinator, or remove it (None). Raises BadSettings."""
-    file, logins = file_of_logins(), _read()
+    file = file_of_logins()
+    logins = _read(file)
     logins.pop(coordinator.rstrip("/"), None)
     if login is not None:
         logins[coordinator.rstrip("/")] = asdict(login)
@@ -73,7 +83,11 @@ def keep(coordinator: str, login: Login | None) -> None:
 
 def kept(coordinator: str) -> Login | None:
     """Raises BadSettings."""
-    found = _read().get(coordinator.rstrip("/"))
+    try:
+        file = file_of_logins()
+    except BadSettings:  # who has no home has not logged in
+        return None
+    found = _read(file).get(coordinator.rstrip("/"))
     try:
         return None if found is None else Login(**found)
     except TypeError:
@@ -128,6 +142,6 @@ def _answer(method: str, url: str, **more: Any) -> tuple[int, Mapping[str, Any]]
     try:
         answer = httpx.request(method, url, timeout=TIMEOUT.total_seconds(), **more)
         found = answer.json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, ImportError) as error:  # ImportError: HTTPS_PROXY names a SOCKS proxy
         raise CoordinatorUnreachable(f"the identity provider does not answer {url}: {type(error).__name__} {error}".rstrip()) from error
     return answer.status_code, found if isinstance(found, dict) else {}

@@ -83,9 +83,10 @@ class RecentExit(wire_body.Reply):
 
 class RunOverview(wire_body.Reply):
     """`since`: when the run entered its state. `lease_seconds_left`: of the container whose lease ends first. `containers_silent`: live
-    ones of which three heartbeats are missing; `heartbeat_age_seconds`: the longest time since a live container was last seen. `failing`:
-    stages whose batches fail; `restarted`: those that failed within the last ten minutes and have made progress since. `exits`: newest
-    first. `problems`: what is wrong, a sentence each; none means healthy. `remedies`: what to do about each of them."""
+    ones of which three heartbeats are missing; `idle_since`: when the command of a script ended with exit code 0, if it does not run;
+    `heartbeat_age_seconds`: the longest time since a live container was last seen. `failing`: stages whose batches fail; `restarted`: those
+    that failed within the last ten minutes and have made progress since. `exits`: newest first. `problems`: what is wrong, a sentence each;
+    none means healthy. `remedies`: what to do about each of them."""
 
     job: str
     run_id: str
@@ -96,6 +97,7 @@ class RunOverview(wire_body.Reply):
     containers: int
     containers_live: int
     containers_silent: int = 0
+    idle_since: datetime | None = None
     heartbeat_age_seconds: float | None = None
     lease_seconds_left: float | None
     tasks: int
@@ -185,6 +187,7 @@ def overview_steps(
         reason=run.reason,
         containers=run.containers,
         containers_live=len(live),
+        idle_since=idle_since(run),
         containers_silent=sum(1 for each in live if each.silent),
         heartbeat_age_seconds=_most(each.heartbeat_age_seconds for each in live),
         lease_seconds_left=_least(each.lease_seconds_left for each in live),
@@ -203,6 +206,13 @@ def overview_steps(
 
 def live_containers(run: wire_runs.RunDetail) -> Sequence[wire_runs.ContainerReply]:
     return [each for each in run.incarnations if each.state == "LIVE"]
+
+
+def idle_since(run: wire_runs.RunDetail) -> datetime | None:
+    """When the command of a script ended with exit code 0, as one does that is started from time to time; None if it runs or has failed."""
+    last = max(run.incarnations, key=lambda each: each.epoch, default=None)
+    clean = run.kind is JobKind.ATTACHED and last is not None and last.state == "EXITED" and last.exit_code == 0
+    return last.ended_at if clean and last is not None and not live_containers(run) else None
 
 
 def unowned_tasks(run: wire_runs.RunDetail) -> Sequence[wire_runs.TaskReply]:
@@ -402,8 +412,8 @@ def problems(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> I
         yield Problem(text, "Fix the cause, then deploy the job again.")
     if run.state.ended or run.stop_requested_at is not None:
         return
-    live, script = len(live_containers(run)), run.kind is JobKind.ATTACHED
-    if live < run.containers:
+    live, script, idle = len(live_containers(run)), run.kind is JobKind.ATTACHED, idle_since(run) is not None
+    if live < run.containers and not idle:
         remedy = "Start the script again; its" if script else "Start the missing containers; their"
         yield Problem(f"{live} of {run.containers} containers are live", f"{remedy} last exits are listed.")
     yield None
@@ -415,7 +425,7 @@ def problems(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> I
     then = "start the script again" if script else "deploy the new version with `sluice upgrade`"
     yield from _with(failing, f"Correct the line that is named first, then {then}.")
     yield None
-    unowned = _counted("without an owner", [task.task for task in unowned_tasks(run)])
+    unowned = _counted("without an owner", [] if idle else [task.task for task in unowned_tasks(run)])
     yield from _with(unowned, "A task waits until the lease of its former container has ended, or for a container of its slot.")
     yield None
     yield from _with(_of_its_model(run, at - old_report), "`sluice plan` shows what the next version of the job model would be, and why.")

@@ -125,7 +125,7 @@ class ProviderClient:
                 httpx.AsyncClient(verify=self._verification(), timeout=TIMEOUT.total_seconds()) as http,
             ):
                 return _object(*await self._answer(http, method, httpx.URL(url), **more))
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ssl.SSLError, OSError, ValueError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ssl.SSLError, OSError, ValueError, ImportError) as error:  # SOCKS
             if isinstance(error, RefusedToken):
                 raise
             raise IdentityProviderUnavailable(

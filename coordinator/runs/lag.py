@@ -21,6 +21,7 @@ from sluice.clock import Clock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import Instant, JobName, RunId, Ssp, StageName, StreamId, TaskName
 from sluice.core.jobmodels.model import JobModel
+from sluice.core.jobmodels.spec import JobKind
 from sluice.core.lag import records_in
 from sluice.core.lifecycle import RunState
 from sluice.streams.port import Offsets, StreamSystem
@@ -36,11 +37,11 @@ Lag = Mapping[tuple[TaskName, StageName], int]
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job with its current run. If the run has ended, only `job` and `state` are set. `slots`: the number of its slots. `unowned`: the
-    number of tasks without an owner, see `_unowned`. `lag`: by stage, the sum over its tasks. `reassigned_slots`: the number
-    of slots without tasks since a fail-over. `failing`: by stage, the number of tasks in which it fails. `late`: by stage, the rows dropped
-    as late, and apart from these the rows of feeders that were given up. `unconfirmed`: the number of reported offsets beyond the ends of
-    their partitions."""
+    """A job with its current run. If the run has ended, only `job` and `state` are set. `slots`: the number of slots that need a container:
+    none while a script is idle, otherwise all. `unowned`: the number of tasks without an owner, see `_unowned`. `lag`: by stage, the sum
+    over its tasks. `reassigned_slots`: the number of slots without tasks since a fail-over. `failing`: by stage, the number of tasks in
+    which it fails. `late`: by stage, the rows dropped as late, and apart from these the rows of feeders that were given up. `unconfirmed`:
+    the number of reported offsets beyond the ends of their partitions."""
 
     job: JobName
     state: RunState
@@ -160,7 +161,10 @@ class LagMonitor:
             runs = {run.run_id: run for run in await tx.runs.active()}
             models = {run_id: await self._model_of(tx, run) for run_id, run in runs.items()}
             counts = {run_id: await tx.fleet.counts(run_id, run.job) for run_id, run in runs.items()}
-            unowned = {run_id: await _unowned(tx, run, models[run_id], counts[run_id]) for run_id, run in runs.items()}
+            idle = {run_id for run_id, run in runs.items() if await _is_idle(tx, run)}
+            unowned = {
+                run_id: await _unowned(tx, run, models[run_id], counts[run_id]) for run_id, run in runs.items() if run_id not in idle
+            }
             positions = await self._find_positions(tx, runs, models)
         kept = {} if self._all_forgotten else {run_id: found for run_id, found in positions.items() if run_id not in self._forgotten}
         self._positions = kept
@@ -185,8 +189,8 @@ class LagMonitor:
             return JobStatus(
                 job=job.job,
                 state=job.state,
-                slots=slots,
-                unowned=unowned[run.run_id],
+                slots=0 if run.run_id in idle else slots,
+                unowned=unowned.get(run.run_id, 0),
                 counts=of_run,
                 lag={**found[run.run_id].by_stage, **_lag_of_queries(queries)},
                 version=run.model_version,
@@ -244,6 +248,14 @@ class LagMonitor:
             if number % PER_TURN == 0:
                 await asyncio.sleep(0)
         return _Computed(positions, reports, ends, found, dict(by_stage), beyond)
+
+
+async def _is_idle(tx: ReadTransaction, run: RunRow) -> bool:
+    """Whether the run's command has ended with exit code 0, as a script does that is started from time to time."""
+    if run.spec.kind is not JobKind.ATTACHED:
+        return False
+    slots = await tx.fleet.slots(run.run_id)
+    return bool(slots) and all(not each.live and each.exit_code == 0 for each in slots)
 
 
 async def _unowned(tx: ReadTransaction, run: RunRow, model: JobModel, counts: RunCounts) -> int:

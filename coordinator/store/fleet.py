@@ -163,11 +163,12 @@ class RunCounts:
 
 @dataclass(frozen=True, slots=True)
 class SlotRow:
-    """The newest incarnation of a slot: whether it is live, and when it was registered, or ended otherwise."""
+    """The newest incarnation of a slot: whether it is live, when it was registered, or ended otherwise, and its exit code, if reported."""
 
     processor_id: ProcessorId
     live: bool
     since: datetime
+    exit_code: int | None
 
 
 class FleetReads(Reads):
@@ -197,7 +198,7 @@ class FleetReads(Reads):
         since = case((live, table.registered_at), else_=func.coalesce(table.ended_at, table.last_seen_at))
         same_slot = (other.c.run_id == run_id) & (other.c.processor_id == table.processor_id)
         newest = select(func.max(other.c.epoch)).where(same_slot).scalar_subquery()
-        query = select(table.processor_id, live.label("live"), since.label("since"))
+        query = select(table.processor_id, live.label("live"), since.label("since"), table.exit_code)
         query = query.where(table.run_id == run_id, table.epoch == newest)
         return await self._all(query, slot_row)
 
@@ -301,7 +302,7 @@ def container_row(found: Row[Any]) -> ContainerRow:
 
 
 def slot_row(found: Row[Any]) -> SlotRow:
-    return SlotRow(ProcessorId(found.processor_id), bool(found.live), found.since)
+    return SlotRow(ProcessorId(found.processor_id), bool(found.live), found.since, found.exit_code)
 
 
 def ownership_columns(row: TaskOwnershipRow) -> Columns:

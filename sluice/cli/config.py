@@ -21,6 +21,7 @@ from rich.text import Text
 
 from sluice.cli.documents import Document, Json, print_reply
 from sluice.client import CA_FILE, CLIENT_CERTIFICATE, CLIENT_KEY, TOKEN, TOKEN_FILE
+from sluice.client.connection import PROXY
 from sluice.core.access.credentials import HIDDEN, without_credentials
 from sluice.core.access.secrets import looks_secret
 from sluice.core.errors import BadSettings
@@ -47,6 +48,7 @@ CLASSES: Mapping[Program, Sequence[str]] = {
 
 CLIENT = {
     "SLUICE_COORDINATOR_URL": ("http://127.0.0.1:8180", "the coordinator that commands call; several URLs are separated by commas"),
+    PROXY: ("", "URL of an HTTP proxy for requests to the coordinator; HTTP_PROXY and similar variables are not used for them"),
     TOKEN: ("", "token of this process"),
     TOKEN_FILE: ("", "file with the token of this process; read again when it changes"),
     CLIENT_CERTIFICATE: ("", "PEM file of the client certificate of this process, with its chain"),

@@ -31,6 +31,7 @@ from sluice.cli.config import unknown_variables
 from sluice.cli.documents import Document, Json, print_reply
 from sluice.cli.runner import LOCAL, Url
 from sluice.client import EnvironmentToken, urls_of, verification
+from sluice.client.connection import proxy, through
 from sluice.core.access.credentials import without_credentials
 from sluice.core.errors import SluiceError
 from sluice.core.remedies import plain, remedy_of_error
@@ -214,11 +215,13 @@ async def _coordinator_at(url: str) -> AsyncIterator[Finding]:
     token = EnvironmentToken(url)()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     start = "Start one with `sluice coordinator`, or name it with --coordinator or SLUICE_COORDINATOR_URL. `sluice run` starts its own."
-    async with httpx.AsyncClient(base_url=url, verify=verification(url), headers=headers, timeout=WITHIN.total_seconds() / 3) as http:
+    via = proxy()
+    transport = httpx.AsyncHTTPTransport(verify=verification(url), proxy=via)
+    async with httpx.AsyncClient(base_url=url, transport=transport, headers=headers, timeout=WITHIN.total_seconds() / 3) as http:
         try:
             answer = await http.get("/livez")
         except httpx.TransportError as error:
-            yield _note("coordinator", f"{url} does not answer: {error or type(error).__name__}", start)
+            yield _note("coordinator", f"{url} does not answer{through(via)}: {error or type(error).__name__}", start)
             return
         if answer.status_code != httpx.codes.OK or answer.text != "ok":
             yield _problem("coordinator", f"{url} answers {answer.status_code}, and not as a coordinator", start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ from sluice.core.errors import BadSettings
 
 URL = "SLUICE_COORDINATOR_URL"
 """Variable with the coordinator's URL, or with several, separated by commas."""
+
+PROXY = "SLUICE_COORDINATOR_PROXY"
+"""Variable with the URL of an HTTP proxy for requests to the coordinator. Those that `HTTP_PROXY` and similar variables name are not used:
+the coordinator is usually near, they are for the internet, and a slow proxy would end leases."""
 
 LOCAL = "http://127.0.0.1:8180"
 """The URL of a coordinator on this machine."""
@@ -51,6 +56,21 @@ def _checked(url: str) -> str:
     if parsed.port is not None and not 0 < parsed.port < 2**16:
         raise BadSettings(f"{named}: its port must be from 1 to 65535")
     return url
+
+
+def proxy() -> str | None:
+    """The URL of the proxy, None for none. Raises BadSettings."""
+    given = os.environ.get(PROXY, "")
+    if given and not re.match(r"https?://[^/]", given):
+        raise BadSettings(
+            f"{PROXY}: {without_credentials(given)!r} is not the URL of an HTTP proxy: it must begin with http:// or https://"
+        )
+    return given or None
+
+
+def through(given: str | None) -> str:
+    """For messages: " through the proxy URL", "" without one."""
+    return f" through the proxy {without_credentials(given)} ({PROXY})" if given else ""
 
 
 class Addresses:

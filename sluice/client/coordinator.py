@@ -25,7 +25,18 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from sluice import tracing
-from sluice.client.connection import CONNECT_WITHIN, NO_RETRIES, NOT_CONNECTED, RETRY_DELAY, TIMEOUT, Addresses, Retries, urls_of
+from sluice.client.connection import (
+    CONNECT_WITHIN,
+    NO_RETRIES,
+    NOT_CONNECTED,
+    RETRY_DELAY,
+    TIMEOUT,
+    Addresses,
+    Retries,
+    proxy,
+    through,
+    urls_of,
+)
 from sluice.client.tls import TlsFiles
 from sluice.clock import SystemClock
 from sluice.core.access.credentials import without_credentials
@@ -139,8 +150,12 @@ class CoordinatorClient:
         self._retries = retries
         self._addresses = Addresses(len(urls))
         self._tls = TlsFiles()
-        options: dict[str, Any] = {"timeout": TIMEOUT.total_seconds(), "transport": transport}
-        self._https = [httpx.AsyncClient(base_url=each, verify=self._tls.verified(each), **options) for each in urls]
+        self._proxy = proxy()
+
+        def connections(to: str) -> httpx.AsyncBaseTransport:
+            return transport or httpx.AsyncHTTPTransport(verify=self._tls.verified(to), proxy=self._proxy)
+
+        self._https = [httpx.AsyncClient(base_url=each, timeout=TIMEOUT.total_seconds(), transport=connections(each)) for each in urls]
         self._term = KnownTerm()
         self._beats_every = timedelta(0)
 
@@ -209,7 +224,8 @@ class CoordinatorClient:
             answer = await http.request(method, path, **kwargs)
         except httpx.HTTPError as error:
             self._addresses.failed(number)
-            raise CoordinatorUnreachable(f"{self.url}: {type(error).__name__} {without_credentials(str(error))}".rstrip()) from error
+            via = through(self._proxy)
+            raise CoordinatorUnreachable(f"{self.url}{via}: {type(error).__name__} {without_credentials(str(error))}".rstrip()) from error
         except httpx.InvalidURL as error:
             raise Refused("bad-url", f"{self.url} is not a coordinator's URL: {error}") from error
         term = _term_of(answer)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -52,6 +53,44 @@ async def test_a_connection_that_would_be_given_up_before_the_next_heartbeat_is_
     for _ in range(2):
         await beat(coordinator)
     assert [each.headers["Connection"] == "close" for each in asked] == [False, closed]
+
+
+@pytest.mark.parametrize("given", ["http://127.0.0.1:9", "socks5://127.0.0.1:9", "nonsense"])
+async def test_the_coordinator_is_asked_without_the_proxies_of_the_environment(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, given)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 16\r\nConnection: close\r\n\r\n{"alive": false}'
+        )
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        coordinator = AgentClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        assert await beat(coordinator) == NotValid(None)
+        await coordinator.close()
+
+
+async def test_the_coordinator_is_asked_through_the_proxy_that_is_named_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    monkeypatch.setenv("SLUICE_COORDINATOR_PROXY", f"http://user:secret@{address}")
+    coordinator = AgentClient("http://coordinator.invalid")
+    with pytest.raises(CoordinatorUnreachable, match=rf"through the proxy http://\S*{address} \(SLUICE_COORDINATOR_PROXY\)") as raised:
+        await beat(coordinator)
+    assert "secret" not in str(raised.value)
+    await coordinator.close()
+
+
+@pytest.mark.parametrize("wrong", ["socks5://127.0.0.1:9", "proxy:3128", "http://"])
+def test_a_proxy_that_cannot_be_used_is_refused_by_its_variable(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    monkeypatch.setenv("SLUICE_COORDINATOR_PROXY", wrong)
+    with pytest.raises(BadSettings, match=r"^SLUICE_COORDINATOR_PROXY: .* must begin with http://"):
+        AgentClient("http://c")
 
 
 async def test_an_invalid_heartbeat_says_whether_the_run_has_ended() -> None:

@@ -105,6 +105,21 @@ def test_a_missing_container_is_a_problem() -> None:
     assert problems(incarnations=(container(0), container(1, state="LOST"))) == ["1 of 2 containers are live"]
 
 
+def test_a_script_whose_command_has_ended_with_exit_code_0_is_idle() -> None:
+    ended = container(0, state="EXITED", ended_at=ago(minutes=3), exit_code=0)
+    script = {"kind": "attached", "containers": 1, "tasks": (task(0, None),)}
+    seen = overview(detail(**script, incarnations=(ended,)), NOON)
+    assert (seen.problems, seen.idle_since) == ((), ago(minutes=3))
+    missing = ["0 of 1 containers are live", "1 task without an owner: Partition 0"]
+    failed = container(0, state="EXITED", ended_at=ago(minutes=2), exit_code=1, epoch=2)
+    for incarnations in [(), (ended, failed), (ended, container(0, state="LOST", epoch=2))]:
+        seen = overview(detail(**script, incarnations=incarnations), NOON)
+        assert seen.idle_since is None
+        assert [each for each in missing if each in seen.problems] == missing
+    jobs = overview(detail(containers=1, incarnations=(ended,), tasks=(task(0, None),)), NOON)
+    assert (list(jobs.problems), jobs.idle_since) == (missing, None)
+
+
 def test_a_failed_run_is_a_problem_and_shows_the_reason() -> None:
     assert problems(state="FAILED", reason="boom", ended_at=NOON) == [f"run {RUN} has failed: boom"]
     assert problems(state="FAILED", ended_at=NOON) == [f"run {RUN} has failed"]

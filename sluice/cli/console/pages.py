@@ -54,6 +54,8 @@ def _recovered(run: RunOverview, at: datetime) -> Iterable[Text]:
 
 def _live(run: RunOverview) -> str:
     """Text such as "4/4 live, last heartbeat 2s ago, lease left 38s". If containers are silent, the longest time since a last heartbeat."""
+    if run.idle_since is not None:
+        return f"idle since {run.idle_since:%H:%M:%S}: the script has ended with exit code 0"
     contact = ""
     if run.heartbeat_age_seconds is not None:
         age = duration(run.heartbeat_age_seconds)

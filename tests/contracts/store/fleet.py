@@ -73,15 +73,15 @@ class FleetContract:
         async with store.begin() as tx:
             await tx.fleet.put_container(container_row("a", state=ContainerState.LOST, ended_at=NOON))
             await tx.fleet.put_container(container_row("b", epoch=2, registered_at=later))
-            await tx.fleet.put_container(container_row("c", "1", ended_at=later, state=ContainerState.EXITED))
+            await tx.fleet.put_container(container_row("c", "1", ended_at=later, state=ContainerState.EXITED, exit_code=7))
             await tx.fleet.put_container(container_row("d", "2", state=ContainerState.REPLACED))
             await tx.fleet.put_container(container_row("e", "3", run_id="r2"))
         async with store.read() as tx:
             found = {each.processor_id: each for each in await tx.fleet.slots(RunId("r1"))}
         assert found == {
-            "0": SlotRow(ProcessorId("0"), True, later),
-            "1": SlotRow(ProcessorId("1"), False, later),
-            "2": SlotRow(ProcessorId("2"), False, NOON),
+            "0": SlotRow(ProcessorId("0"), True, later, None),
+            "1": SlotRow(ProcessorId("1"), False, later, 7),
+            "2": SlotRow(ProcessorId("2"), False, NOON, None),
         }
 
     async def test_last_seen_is_written_for_containers_that_exist_and_for_no_others(self, store: Store) -> None:

@@ -359,6 +359,23 @@ async def test_a_job_is_counted_by_state_slots_containers_and_tasks(caller: Call
     assert (found[f"sluice_job_tasks_owned{{{job}}}"], found[f"sluice_job_tasks_unowned{{{job}}}"]) == (2, 0)
 
 
+async def test_no_container_of_an_idle_script_is_missing(caller: Caller) -> None:
+    async def needed() -> tuple[float, float]:
+        await survey(caller)
+        found = await series(caller)
+        return found['sluice_job_slots{sluice_job="orders"}'], found['sluice_job_tasks_unowned{sluice_job="orders"}']
+
+    run = (await caller.deploy({"job": "orders", "kind": "attached", "containers": 1, "inputs": [], "stages": []}))["runId"]
+    assert await needed() == (1, 1)
+    await caller.registered(run, "c1")
+    assert await needed() == (1, 1)
+    await caller.exited("c1", 0)
+    assert await needed() == (0, 0)
+    await caller.registered(run, "c2")
+    await caller.exited("c2", 1)
+    assert await needed() == (1, 1)
+
+
 async def test_tasks_without_an_owner_are_counted_unless_the_run_is_stopping(caller: Caller, run_id: str) -> None:
     await caller.release(run_id, 1)
     await survey(caller)
