@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
@@ -40,6 +41,12 @@ def check_session(spark: Any) -> None:
         raise CannotAttach("spark is a session of Spark Connect: its queries run in another process; start the script with spark-submit")
     if not hasattr(spark, "_jsparkSession"):
         raise CannotAttach(f"`spark` must be a SparkSession, not {type(spark).__name__}")
+    pinned = os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "true"
+    if not pinned and type(getattr(spark.sparkContext, "_gateway", None)).__module__ == "py4j.java_gateway":  # else py4j.clientserver
+        raise CannotAttach(
+            "PYSPARK_PIN_THREAD is false: then Spark runs the function of foreachBatch in threads of which Sluice cannot tell the batch; "
+            "unset this variable"
+        )
     version = str(spark.version)
     if not OLDEST <= release_of(version) <= NEWEST:
         known = f"Spark {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"

@@ -163,6 +163,8 @@ REMEDIES: Mapping[str, str] = {
     "SparkUnsupported": "Install a version in the range of the extra: `pip install 'sluice-spark[spark]'`.",
     "TransferFailed": "Nothing: the batch runs again.",
     "MarkerMissing": "Find out whether the topic has the batch, and choose what happens with it: see [sinks](../sinks.md).",
+    "BadHeader": "Give each header of the column `headers` a key.",
+    "TransactionTimedOut": "Write smaller batches (`maxOffsetsPerTrigger`), or raise `transaction.timeout.ms`.",
     "RecordTooLarge": "Write smaller records, or raise the limits of the topic and of the producer.",
     "ProducerFenced": "Nothing: the batch runs again, unless another container has the task.",
     "CommitOverdue": "Make the blob store or the coordinator reachable that the message names.",

@@ -64,12 +64,12 @@ def test_a_batch_reports_the_ends_of_its_input(bench: Bench, listener: Recording
     assert [sum(positions_of(each.positions, READS).values()) for each in batches] == [100, 200, 250]
 
 
-def test_the_durations_of_the_parts_of_a_batch_add_up_to_its_duration(bench: Bench, listener: RecordingListener) -> None:
+def test_the_durations_of_the_parts_of_a_batch_are_within_its_duration(bench: Bench, listener: RecordingListener) -> None:
     bench.feed(range(10), batch=0)
     bench.run_until_read(bench.grant("in"), copy)
     done = listener.batch()
     assert {"addBatch", "queryPlanning", "walCommit", "latestOffset", "commitOffsets"} <= done.parts_ms.keys()
-    assert 0.8 * done.duration_ms <= sum(done.parts_ms.values()) <= done.duration_ms + 10
+    assert sum(done.parts_ms.values()) <= done.duration_ms + len(done.parts_ms)  # each is rounded
 
 
 def test_a_stage_without_state_or_watermark_reports_none(bench: Bench, listener: RecordingListener) -> None:

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from itertools import chain, repeat
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, assert_never
 
 from aiokafka.partitioner import murmur2
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -110,6 +110,9 @@ _REFUSED = {
 }
 
 
+_SHORTER = "the brokers abort it after {:g} s: write smaller batches, or raise transaction.timeout.ms"
+
+
 class RecordTooLarge(Unavailable):
     """A record is larger than Kafka accepts."""
 
@@ -118,8 +121,16 @@ class BadPartition(ClientError):
     """A record has a partition that the topic does not have."""
 
 
+class BadHeader(ClientError):
+    """A record has a header that Kafka cannot store."""
+
+
 class ProducerFenced(Unavailable):
     """Another producer with the same transactional id has started, or the producer has failed permanently."""
+
+
+class TransactionTimedOut(ProducerFenced):
+    """The brokers have aborted the transaction of a batch, because it was open for longer than `transaction.timeout.ms`."""
 
 
 class MissingMarker(StrEnum):
@@ -172,6 +183,14 @@ def _checked_partition(partition: int, topic: str) -> int:
     return partition
 
 
+def _checked_headers(headers: Sequence[Mapping[str, Any] | None], topic: str) -> Iterator[tuple[str, bytes | None]]:
+    """Raises BadHeader for a header without a key, which librdkafka would name "None"."""
+    for each in headers:
+        if each is None or each["key"] is None:
+            raise BadHeader(f"a record for {topic!r} has a header without a key in its column headers: filter such headers out")
+        yield each["key"], each["value"]
+
+
 class TransactionalWriter:
     """Writes the batches of one stage of a task to one topic, under one generation. Methods block. `properties`: of librdkafka's clients.
 
@@ -208,6 +227,9 @@ class TransactionalWriter:
         self._writing = threading.Lock()
         self._lock = threading.Lock()
         self._begun = False
+        self._begun_at = 0.0
+        self._timeout = TRANSACTION_TIMEOUT
+        """After which the brokers abort a transaction."""
         self._header = batch_header(lineage, -1)
         self._counted = False
         self._first: int | None = None
@@ -221,9 +243,10 @@ class TransactionalWriter:
 
         From here on there is a marker: a batch never begins without one. So if one is missing, Kafka has deleted it, or the stage has not
         written with transactions before. Raises LeaseLost, BadSettings, StreamUnavailable, MarkerMissing."""
-        clients = self._clients()
+        clients = {**_DEFAULTS, **self._clients()}
         try:
-            self._producer = self._made.producer({**_DEFAULTS, **clients, "transactional.id": self._name})
+            self._producer = self._made.producer({**clients, "transactional.id": self._name})
+            self._timeout = timedelta(milliseconds=float(str(clients["transaction.timeout.ms"])))
             self._group = self._new_group()
         except KafkaException as error:
             raise BadSettings(f"the Kafka properties cannot be used for transactions: {error.args[0].str()}") from error
@@ -357,7 +380,7 @@ class TransactionalWriter:
                     return
             except BaseException as error:
                 self._meter.aborted += self._begun
-                self._meter.fenced += isinstance(error, ProducerFenced)
+                self._meter.fenced += isinstance(error, ProducerFenced) and not isinstance(error, TransactionTimedOut)
                 raise
         self.renew()
 
@@ -384,19 +407,19 @@ class TransactionalWriter:
             if self._begun:
                 return False
             self._calling(self._transactions.begin_transaction)
-            self._begun = True
+            self._begun, self._begun_at = True, self._made.elapsed()
             return True
 
     def _send(self, records: pa.RecordBatch, headers: list[tuple[str, bytes]]) -> None:
         """Send records: key and value, optionally `headers` and `partition`, as Spark's sink has them. Returns when they are in the
-        producer's queue. Thread-safe. Raises RecordTooLarge, StreamUnavailable, ProducerFenced, BadPartition."""
+        producer's queue. Thread-safe. Raises RecordTooLarge, StreamUnavailable, ProducerFenced, BadPartition, BadHeader."""
         usual: list[tuple[str, str | bytes | None]] = [*headers]
         marking: list[tuple[str, str | bytes | None]] = [self._header] if self._begin() else []  # of the batch's first record
         producer, topic, first = self._transactions, self._topic, self._first
         produce, on_delivery = producer.produce, self._on_delivery
         columns = (records.column(0), records.column(1), _optional(records, "headers"), _optional(records, "partition"))
         for key, value, own, placed in zip(*(repeat(None) if each is None else each.to_pylist() for each in columns), strict=False):
-            given = usual if own is None else [*usual, *((each["key"], each["value"]) for each in own)]
+            given = usual if own is None else [*usual, *_checked_headers(own, topic)]
             if marking:
                 given, marking = [*given, *marking], []
             if placed is not None:
@@ -424,6 +447,9 @@ class TransactionalWriter:
         self._until_done(lambda: producer.send_offsets_to_transaction([position], members, timeout))
         self._until_done(lambda: producer.commit_transaction(timeout))
         self._marker, self._marked_at = marker, self._made.elapsed()
+        took, most = self._marked_at - self._begun_at, self._timeout.total_seconds()
+        if took > most / 2:
+            log.warning("the transaction of a batch for %s was open for %.0f s; %s", self._topic, took, _SHORTER.format(most))
         self._meter.commits += 1
         self._meter.commit_seconds += self._marked_at - began
 
@@ -508,6 +534,11 @@ class TransactionalWriter:
     def _translated(self, error: KafkaError, key: bytes | None = None) -> Exception:
         """Kafka's error as an error of Sluice."""
         if error.code() in (KafkaError._FENCED, KafkaError._FATAL, KafkaError.INVALID_PRODUCER_EPOCH):  # after _FENCED, calls say _FATAL
+            took, most = self._made.elapsed() - self._begun_at, self._timeout.total_seconds()
+            if self._begun and took >= most:
+                return TransactionTimedOut(
+                    f"the transaction of a batch for {self._topic!r} was open for {took:.0f} s; {_SHORTER.format(most)}: {error.str()}"
+                )
             return ProducerFenced(f"another producer has started with the transactional id {self._name!r}: {error.str()}")
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             named = f" with key {key[:200]!r}" if key is not None else ""

@@ -21,11 +21,14 @@ from confluent_kafka.admin import AdminClient
 from containers.spark.systems.kafka_markers import BATCH_HEADER, Marker, MarkerMissing
 from containers.spark.systems.kafka_transactions import (
     RENEW_AFTER,
+    BadHeader,
+    KafkaClients,
     MissingMarker,
     ProducerFenced,
     RecordTooLarge,
     TransactionalWriter,
     TransactionMeter,
+    TransactionTimedOut,
 )
 from containers.state.checkpoint import PlannedBatches
 from examples.harness.topics import Topics, topic_partition_of
@@ -81,6 +84,7 @@ class Scene:
         renew_after: timedelta = RENEW_AFTER,
         missing_marker: MissingMarker = MissingMarker.STOP,
         meter: TransactionMeter | None = None,
+        made: KafkaClients | None = None,
     ) -> TransactionalWriter:
         def confirm() -> None:
             self.before_confirming()
@@ -90,7 +94,16 @@ class Scene:
 
         clients = {"bootstrap.servers": self.topics.bootstrap, **(properties or {})}
         writer = TransactionalWriter(
-            clients, self.name, self.topic, lineage, Generation(generation), confirm, renew_after, missing_marker, meter
+            clients,
+            self.name,
+            self.topic,
+            lineage,
+            Generation(generation),
+            confirm,
+            renew_after,
+            missing_marker,
+            meter,
+            made or KafkaClients(),
         )
         self.writers.append(writer)
         return writer
@@ -278,6 +291,57 @@ def test_a_former_writer_is_fenced_and_adds_nothing(scene: Scene) -> None:
         write(former, 0, numbered(range(10)))
     write(present, 0, numbered(range(20)))
     assert scene.numbers() == list(range(20))
+
+
+def test_a_transaction_that_was_open_for_too_long_is_not_taken_for_another_producer(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    now, meter = 0.0, TransactionMeter()
+
+    def produce_slowly(send: Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None]) -> int:
+        nonlocal now
+        send(arrow(numbered(range(10))), [])
+        now += 6
+        return 10
+
+    slow = scene.writer(properties={"transaction.timeout.ms": "10000"}, meter=meter, made=KafkaClients(elapsed=lambda: now))
+    slow.open()
+    slow.write(0, produce_slowly)
+    assert "was open for 6 s; the brokers abort it after 10 s: write smaller batches, or raise transaction.timeout.ms" in caplog.text
+    scene.opened()  # its open transaction is aborted, as the brokers do at the timeout
+    now += 1
+    with pytest.raises(ProducerFenced) as fenced:
+        slow.write(1, produce_slowly)
+    assert not isinstance(fenced.value, TransactionTimedOut)
+    scene.opened()
+    again = scene.writer(properties={"transaction.timeout.ms": "10000"}, meter=meter, made=KafkaClients(elapsed=lambda: now))
+    again.open()
+
+    def produce_for_too_long(send: Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None]) -> int:
+        nonlocal now
+        send(arrow(numbered(range(10, 20))), [])
+        scene.opened()
+        now += 11
+        return 10
+
+    with pytest.raises(TransactionTimedOut, match="was open for 11 s; the brokers abort it after 10 s: write smaller batches"):
+        again.write(1, produce_for_too_long)
+    assert (meter.fenced, meter.aborted) == (1, 2)
+
+
+@pytest.mark.parametrize("wrong", [{"key": None, "value": b"x"}, None])
+def test_a_header_without_a_key_is_refused_and_nothing_is_written(scene: Scene, wrong: object) -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    columns = [pa.array([b"1"], pa.binary()), pa.array([b"1"], pa.binary()), pa.array([[{"key": "a", "value": b"b"}, wrong]], kind)]
+    records = pa.RecordBatch.from_arrays(columns, names=["key", "value", "headers"])
+
+    def produce(send: Callable[[pa.RecordBatch, list[tuple[str, bytes]]], None]) -> int:
+        send(records, [])
+        return 1
+
+    writer = scene.opened()
+    with pytest.raises(BadHeader, match="a header without a key in its column headers"):
+        writer.write(0, produce)
+    writer.close()
+    assert scene.numbers() == []
 
 
 def test_a_former_owner_that_begins_late_cannot_write_and_the_present_owner_continues(scene: Scene) -> None:

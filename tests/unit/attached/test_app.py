@@ -70,6 +70,17 @@ def test_a_wrong_setting_is_refused_in_the_script(monkeypatch: pytest.MonkeyPatc
         sluice.attach(session(), job="orders")
 
 
+def test_a_session_whose_threads_are_not_pinned_cannot_be_attached(monkeypatch: pytest.MonkeyPatch) -> None:
+    unpinned = session()
+    unpinned.sparkContext._gateway = type("JavaGateway", (), {"__module__": "py4j.java_gateway"})()
+    check_session(unpinned)  # a platform's own gateway
+    monkeypatch.setenv("PYSPARK_PIN_THREAD", "false")
+    with pytest.raises(CannotAttach, match="PYSPARK_PIN_THREAD is false"):
+        sluice.attach(unpinned, job="orders")
+    unpinned.sparkContext._gateway = type("ClientServer", (), {"__module__": "py4j.clientserver"})()
+    check_session(unpinned)
+
+
 @pytest.mark.parametrize("version", ["3.4.4", "4.4.0", "5.0.0-preview1"])
 def test_a_spark_that_was_not_tried_cannot_be_attached(version: str) -> None:
     with pytest.raises(CannotAttach, match=rf"this is Spark {version}, and sluice\.attach works with Spark 3\.5 to 4\.3"):
