@@ -59,7 +59,7 @@ from containers.spark.scripts.active_queries import (
 from containers.spark.scripts.drain import undrainable
 from containers.spark.scripts.file_sinks import skipped_batches
 from containers.supervision import processes
-from containers.supervision.exit_report import EXIT_LEASE_LOST
+from containers.supervision.exit_report import EXIT_FAILED, EXIT_LEASE_LOST
 from sluice.clock import Clock, SystemClock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import ExecutionContainerId, Instant, JobName, Lineage, RunId, StageName
@@ -93,6 +93,9 @@ AFTER_QUERIES = timedelta(seconds=10)
 
 INTERRUPTED = timedelta(seconds=5)
 """How long after the stop timeout a SIGTERM waits for batches that were interrupted. A function of `foreachBatch` need not end then."""
+
+AFTER_JVM = timedelta(seconds=30)
+"""How long a script may continue when its JVM has ended."""
 
 LAST_STEP = timedelta(seconds=10)
 """How long a script that ends waits for the last steps of its drain to be sent."""
@@ -193,6 +196,7 @@ class App:
         self._lease_ends: float | None = None
         self._ends_script = False
         self._ending = False
+        self._jvm_ended_at: float | None = None
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._forced = threading.Event()
@@ -446,9 +450,28 @@ class App:
                 self._look()
             except SPARK_ERRORS as error:
                 log.debug("the queries are not known now: %s", error)
+                self._check_jvm()
             except Exception:  # a script must not lose its lease because of a report
                 log.exception("the queries cannot be listed")
             threading.Event().wait(POLL.total_seconds())
+
+    def _check_jvm(self) -> None:
+        """End a script that goes on without its JVM, for example because it repeats what fails. It has no queries any more, and holds the
+        lease."""
+        if self._ending or all(each.pid == self._pid or processes.runs(each) for each in self._drivers):
+            return
+        now = self._clock.elapsed()
+        if self._jvm_ended_at is None:
+            self._jvm_ended_at = now
+            log.error("the JVM of this script has ended, for example because it was killed")
+        elif self._ends_script and now >= self._jvm_ended_at + AFTER_JVM.total_seconds():
+            why = f"the JVM has ended, and the script has not ended within {AFTER_JVM.total_seconds():g} s"
+            log.error("%s: it is ended", why)
+            self._ending = True
+            self._tell("ending", why)
+            if self._agent is not None:
+                self._agent.close()
+            os._exit(EXIT_FAILED)
 
     def _look(self) -> None:
         active = self._queries.find()

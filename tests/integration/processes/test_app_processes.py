@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.supervision.exit_report import EXIT_LEASE_LOST
+from containers.supervision.exit_report import EXIT_FAILED, EXIT_LEASE_LOST
 from tests.support.processes import ROOT
 
 ATTACHED = """
@@ -155,6 +155,44 @@ print("it goes on", flush=True)
     assert "this script is not protected any more" in observed.stderr
     protected, _ = run(script.replace("ENDS", "True").replace("WHAT", ""), tmp_path)
     assert (protected.returncode, protected.stdout) == (EXIT_LEASE_LOST, "")
+
+
+@pytest.mark.parametrize(("ends", "code"), [("True", EXIT_FAILED), ("False", 0)])
+def test_a_script_that_goes_on_without_its_jvm_is_ended(tmp_path: Path, ends: str, code: int) -> None:
+    done, _ = run(
+        f"""
+import subprocess
+from py4j.protocol import Py4JNetworkError
+from containers.supervision.processes import process
+
+jvm = subprocess.Popen(["sleep", "600"])
+known = tuple(process(each).id for each in (os.getpid(), jvm.pid))
+
+
+class Faster(SystemClock):
+    def elapsed(self):
+        return super().elapsed() * 1000
+
+
+class NoQueries:
+    def elements(self):
+        raise Py4JNetworkError("there is no answer")
+
+
+app = App(spark, JobName("orders"), known, Faster(), timedelta(seconds=60))
+app.start(theirs, ends_script={ends})
+state.activeStreamingQueries = NoQueries
+time.sleep(1)
+print("it goes on", flush=True)
+jvm.kill()  # and is a zombie from now on
+time.sleep(600 if {ends} else 2)
+""",
+        tmp_path,
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stdout == "it goes on\n"
+    assert done.stderr.count("the JVM of this script has ended, for example because it was killed") == 1
+    assert ("the JVM has ended, and the script has not ended within 30 s: it is ended" in done.stderr) == (ends == "True")
 
 
 def test_a_second_sigterm_calls_the_handler_of_the_script_while_the_queries_are_stopped(tmp_path: Path) -> None:
