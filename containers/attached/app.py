@@ -185,6 +185,7 @@ class App:
             clock,
             lambda query: undrainable(spark, query),
             lambda query: {} if self._kafka is None else self._kafka.writes_of(query.id),
+            lambda: [each.url for each in list(self._checkpoints.values())],
         )
         self._drivers = drivers
         self._clock = clock

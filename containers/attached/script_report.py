@@ -125,8 +125,8 @@ class _Refusal:
 
 class ScriptReport:
     """`host`: the name of this machine, which distinguishes its local checkpoints from those of others. `undrainable`: why a query cannot
-    be drained. `writes`: what it has written with `app.kafka_writer`, by topic. Not thread-safe, except for `refuse`, `refuse_reported` and
-    `stage_of`."""
+    be drained. `writes`: what it has written with `app.kafka_writer`, by topic. `ours`: the URLs of `app.checkpoint`. Not thread-safe,
+    except for `refuse`, `refuse_reported` and `stage_of`."""
 
     def __init__(
         self,
@@ -134,11 +134,13 @@ class ScriptReport:
         clock: Clock,
         undrainable: Callable[[Any], Sequence[str]] = lambda query: (),
         writes: Callable[[Any], Mapping[str, Writes]] = lambda query: {},
+        ours: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._host = host
         self._clock = clock
         self._undrainable = undrainable
         self._writes = writes
+        self._ours = ours
         self._stages: dict[str, _Stage] = {}
         self._refused: list[_Refusal] = []
         self._reported: Mapping[str, str] = {}
@@ -190,7 +192,8 @@ class ScriptReport:
         if stage is None:
             if sum(each.active for each in self._stages.values()) >= MAX_QUERIES:
                 return
-            name = stage_name(checkpoint, query.name, {each.name for each in self._stages.values()})
+            taken = {each.name for each in self._stages.values()}
+            name = stage_name(checkpoint, query.name, taken, ours=any(location(each, self._host) == checkpoint for each in self._ours()))
             meter = Meter(ATTACHED_TASK, name, lambda: 0, timedelta(0), self._clock)
             stage = self._stages[checkpoint] = _Stage(name, checkpoint, meter, query)
         elif stage.query.run_id != query.run_id:
@@ -265,9 +268,12 @@ def location(checkpoint: str, host: str) -> str:
     return checkpoint.rstrip("/")
 
 
-def stage_name(checkpoint: str, query: str, taken: Collection[StageName]) -> StageName:
-    """The name of the stage of a checkpoint: the last part of its location; for a temporary one, the name of the query."""
-    last = checkpoint.rstrip("/").rpartition("/")[2]
+def stage_name(checkpoint: str, query: str, taken: Collection[StageName], *, ours: bool = False) -> StageName:
+    """The name of the stage of a checkpoint: the last part of its location, with the part before it if the last one is usual for all
+    checkpoints (`orders/_checkpoint`); for a temporary one, the name of the query. `ours`: the script has chosen the last part."""
+    before, _, last = checkpoint.rstrip("/").rpartition("/")
+    if not ours and re.fullmatch(r"_.*|checkpoints?", last):
+        last = f"{before.rpartition('/')[2]}-{last.lstrip('_')}"
     temporary = TEMPORARY.fullmatch(last) is not None
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", (query or "temporary") if temporary else last).strip("-._")[:200] or "query"
     if plain not in taken:

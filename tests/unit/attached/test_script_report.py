@@ -280,8 +280,23 @@ def test_a_local_checkpoint_is_that_of_its_machine() -> None:
     assert location("s3a://states/counts/", "machine-1") == "s3a://states/counts"
 
 
+def test_stages_have_the_same_names_in_whatever_order_they_start(clock: FakeClock) -> None:
+    queries = [Query("a", "s3a://lake/orders/_checkpoint", id="1"), Query("b", "s3a://lake/users/_checkpoint", id="2")]
+    queries.append(Query("c", "file:/state/orders/0/checkpoint", id="3"))
+    names = []
+    for order in (queries, queries[::-1]):
+        report = ScriptReport("machine-1", clock, ours=lambda: ["file:///state/orders/0/checkpoint"])
+        for number in range(1, 4):
+            report.update(order[:number])
+        names.append({each["queryId"]: each["stage"] for each in due(report, clock)})
+    assert names == [{"1": "orders-checkpoint", "2": "users-checkpoint", "3": "checkpoint"}] * 2
+
+
 def test_a_stage_is_named_after_its_checkpoint() -> None:
     assert stage_name("s3a://states/by customer", "q", set()) == "by-customer"
+    assert stage_name("s3a://lake/orders/_checkpoint", "", set()) == "orders-checkpoint"
+    assert stage_name("s3a://lake/users/checkpoints/", "", set()) == "users-checkpoints"
+    assert stage_name("file://machine-1/state/orders/0/checkpoint", "", set(), ours=True) == "checkpoint"
     second = stage_name("s3a://other/counts", "q", {StageName("counts")})
     assert second.startswith("counts-")
     assert second == stage_name("s3a://other/counts", "q", {StageName("counts")})
