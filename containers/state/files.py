@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import grp
+import logging
 import os
 import pwd
 import shutil
@@ -15,6 +16,8 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from errno import EMLINK, ENOSYS, EOPNOTSUPP, EPERM
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 
@@ -26,10 +29,33 @@ from sluice.core.snapshots.fingerprint import Fingerprint, Hashes
 from sluice.core.snapshots.snapshot import FileMetadata
 from sluice.disks import DiskSpace, space
 
+log = logging.getLogger(__name__)
+
 BLOCK = 1 << 20
 _PERMISSIONS = 0o777
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _AGAIN = os.O_WRONLY | os.O_NOFOLLOW
+
+
+_NO_LINKS = frozenset({EPERM, EOPNOTSUPP, ENOSYS, EMLINK})
+"""Errors of link(2) on file systems without hard links (vfat, SMB), for files of other users (fs.protected_hardlinks), and for too many."""
+
+
+def link_or_copy(path: str, to: str) -> None:
+    """Make a hard link of a file that is never changed in place, or a copy with the same time where there can be no link. A copy takes its
+    size on the disk, and is read again by each commit, because it has another inode."""
+    try:
+        os.link(path, to, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _say_once(f"{error.strerror}")
+        shutil.copy2(path, to, follow_symlinks=False)
+
+
+@cache
+def _say_once(why: str) -> None:
+    log.warning("files of the state are copied, not linked, so backups take longer and more of the disk: %s", why)
 
 
 class FileChanged(Unavailable):
@@ -163,7 +189,7 @@ class LocalFiles:
         path.mkdir(parents=True, exist_ok=True)
 
     def link(self, path: Path, to: Path) -> None:
-        os.link(path, to, follow_symlinks=False)
+        link_or_copy(str(path), str(to))
 
     def write(self, path: Path, offset: int, parts: Sequence[bytes | memoryview], *, new: bool, mode: int | None) -> None:
         """Write into a file of this restore. With `mode`, the file is complete: its mode is set, and the kernel starts to write it to disk,

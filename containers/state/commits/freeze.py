@@ -1,5 +1,5 @@
 """Freezing a checkpoint: a consistent copy of the directory of a running query, made of hard links. It takes milliseconds, and the query
-continues.
+continues. Where there are no hard links, files are copied.
 
 Spark writes the state of a batch before its commit file, and deletes old state after the commits that need it. So commits are linked before
 state: the files that the newest linked commit needs were on disk before it, and are in the copy unless they were deleted in between. In
@@ -26,6 +26,7 @@ from typing import NamedTuple
 from containers.errors import CheckpointUnreadable, disk_error
 from containers.state.checkpoint import inspect, offset_log_files
 from containers.state.commits.numbered_state import files_to_load, numbered_file
+from containers.state.files import link_or_copy
 from sluice.core.errors import BadSettings, Unavailable
 from sluice.core.ids import Lineage
 
@@ -182,7 +183,7 @@ def _link(path: Path, to: Path, *, may_vanish: bool) -> None:
 
 def _link_file(path: str, to: str, *, may_vanish: bool) -> None:
     try:
-        os.link(path, to, follow_symlinks=False)
+        link_or_copy(path, to)
     except FileNotFoundError:
         if not may_vanish:
             raise _FileVanished(f"{path} is gone") from None

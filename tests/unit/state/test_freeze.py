@@ -6,6 +6,7 @@ The changelogs here are made like those of lz4-java and Spark; `tests/spark/test
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -203,6 +204,25 @@ def test_a_frozen_copy_has_hard_links_of_all_files_but_checksums_and_drafts_of_h
     assert paths(tmp_path / "cut") == expected
     assert "state/0/0/3_id-3.changelog.crc" in expected
     assert all((store / path).samefile(tmp_path / "cut" / path) for path in expected)
+
+
+@pytest.mark.parametrize("why", [errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK])
+def test_where_there_are_no_hard_links_a_frozen_copy_has_the_same_files_with_their_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int
+) -> None:
+    def no_link(path: str, to: str, **more: bool) -> None:
+        raise OSError(why, os.strerror(why), path, None, to)
+
+    store = checkpoint(tmp_path / "store")
+    freeze(store, tmp_path / "linked")
+    monkeypatch.setattr("os.link", no_link)
+    freeze(store, tmp_path / "copied")
+    assert paths(tmp_path / "copied") == paths(tmp_path / "linked")
+    for path in paths(tmp_path / "linked"):
+        linked, copied = tmp_path / "linked" / path, tmp_path / "copied" / path
+        assert copied.read_bytes() == linked.read_bytes()
+        assert (copied.stat().st_mtime_ns, copied.stat().st_mode) == (linked.stat().st_mtime_ns, linked.stat().st_mode)
+        assert not copied.samefile(linked)
 
 
 def test_a_frozen_copy_made_before_the_first_batch_has_no_batch(tmp_path: Path) -> None:
