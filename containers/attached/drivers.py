@@ -2,8 +2,10 @@
 have the same methods, and are used on the agent's loop. `what` they are is for messages. `observed`: the driver is never ended.
 `leftovers`: how long other processes of it may outlive it: Python waits for threads, and a JVM ends a moment after its Python.
 
-The command keeps the session, the process group and the standard input of the agent, so that a terminal treats both as one. A signal from
-the terminal reaches the command directly; a signal from a process is passed on. The lease is not renewed while the driver is stopped
+The command keeps the session and the standard input of the agent, and at a terminal also the process group, so that a terminal treats both
+as one. A signal from the terminal reaches the command directly; a signal from a process is passed on. Without a terminal the command has a
+process group of its own: `timeout`, supervisord and others signal the whole group of the agent, and a JVM that gets SIGTERM ends in the
+middle of a batch. The lease is not renewed while the driver is stopped
 (SIGSTOP, Ctrl-Z): another container may take over, and the stopped one is killed before it does.
 """
 
@@ -174,6 +176,7 @@ class Command:
                 *self._command,
                 stderr=errors,
                 env={**os.environ, **environment, **self._own, SOCKET: own_name()},
+                process_group=None if _at_terminal() else 0,
                 preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, self._unblocked) and None,
             )
         except OSError as error:
@@ -240,6 +243,15 @@ class Command:
         elif self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
+
+
+def _at_terminal() -> bool:
+    """Whether this process has a controlling terminal."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _write_all(fd: int, data: bytes) -> None:

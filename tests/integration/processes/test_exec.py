@@ -159,6 +159,16 @@ def test_a_signal_reaches_the_command(executions: Executions) -> None:
     assert "got it" in log.read_text()
 
 
+def test_a_signal_to_the_process_group_reaches_the_command_once_and_none_of_its_children(executions: Executions) -> None:
+    child = "trap 'echo child got it' TERM; while true; do sleep 0.1; done"
+    process, log = executions.start(f"trap 'echo parent got it; exit 5' TERM; ({child}) & echo ready.; while true; do sleep 0.1; done")
+    await_line(process, log, r"(ready)\.")
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(600) == 5
+    assert log.read_text().count("got it") == 1
+    assert "parent got it" in log.read_text()
+
+
 @pytest.mark.parametrize("attempt", range(5))
 def test_a_signal_that_arrives_while_the_command_is_started_reaches_it(executions: Executions, attempt: int) -> None:
     """The command sends it at once, perhaps before the agent has been notified that the command runs."""
