@@ -12,6 +12,7 @@ import logging
 import sys
 import threading
 import time
+import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -111,16 +112,21 @@ class _UtcTimes(logging.Formatter):
         return time.gmtime(seconds)
 
 
+def _visible(text: str) -> str:
+    """The text with control characters, also those that change the direction of text, as escape sequences of Python."""
+    return "".join(each if each in "\n\t" or unicodedata.category(each) not in ("Cc", "Cf") else repr(each)[1:-1] for each in text)
+
+
 class TextFormatter(_UtcTimes):
-    """One line, and the traceback below it. Further lines of a message are indented, because a message may contain what a client has sent,
-    which must not look like a record of its own."""
+    """One line, and the traceback below it. Further lines of a message are indented and control characters are escaped, because a message
+    may contain what a client has sent, which must not look like a record of its own or change what a terminal shows."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         text, trace = super().formatMessage(record), getattr(record, "trace_id", "")
-        text = text.replace("\r", "\\r").replace("\n", "\n    ")
+        text = _visible(text).replace("\n", "\n    ")
         return f"{text} [trace {trace}]" if trace else text
 
 

@@ -25,6 +25,8 @@ _HEARTBEAT = b"/containerHeartbeat?"
 _JOB_MODEL = b"/jobModel?"
 _PARAMETER = b"executionContainerId="
 _BEARER = b"Bearer "
+_OF_BROWSERS = (b"origin", b"sec-fetch-site")
+"""Headers that `coordinator.api.browsers` checks."""
 
 
 def _json_headers(body: bytes) -> list[tuple[bytes, bytes]]:
@@ -121,7 +123,7 @@ class FastPaths:
                 if authorization is not None:
                     return None
                 authorization = value
-            elif name == b"host" and value not in self._hosts:
+            elif name in _OF_BROWSERS or (name == b"host" and value not in self._hosts):
                 return None
         return epoch, term, authorization
 
@@ -139,7 +141,7 @@ class FastPaths:
         for name, value in headers:
             if name == b"if-none-match" and known is None:
                 known = value
-            elif name == b"host" and value not in self._hosts:
+            elif name in _OF_BROWSERS or (name == b"host" and value not in self._hosts):
                 return None
         served = self._models.find(query[4:].decode("ascii", "replace")) if known is not None else None
         if served is None or known != served.etag:

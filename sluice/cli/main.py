@@ -112,6 +112,10 @@ def load(where: str) -> Any:
 class LazyGroup(TyperGroup):
     """The commands of `COMMANDS`. click's types are not used, because some versions of typer contain a copy of click."""
 
+    def __init__(self, **given: Any) -> None:
+        suggested: Any = {name: None for name, command in COMMANDS.items() if command.help}
+        super().__init__(**{**given, "commands": suggested})  # typer suggests those whose names are similar to an unknown one
+
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name, command in COMMANDS.items() if command.help]
 

@@ -55,6 +55,11 @@ def test_further_lines_of_a_message_do_not_look_like_records(new_log: New, capsy
     assert second == "    2026-03-01T12:00:00.000Z INFO coordinator: all is well"
 
 
+def test_a_message_does_not_control_a_terminal(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
+    new_log(TEXT).warning("name %s of é \U0001f600", "\x1b]0;x\x07\u202eabc\x9b2J\tz")
+    assert capsys.readouterr().err.endswith("name \\x1b]0;x\\x07\\u202eabc\\x9b2J\tz of é \U0001f600\n")
+
+
 def test_times_are_utc_with_milliseconds(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
     log = new_log()
     record = log.makeRecord(log.name, logging.INFO, "f", 1, "noon", (), None)

@@ -89,7 +89,7 @@ def identity_of(provider: Provider, claims: Claims, audiences: Collection[str], 
     if claims.get("iss") != provider.issuer:
         raise RefusedToken("it is of another issuer")
     given = claims.get("aud")
-    if not set(given if isinstance(given, list) else [given]) & set(audiences):
+    if not any(isinstance(each, str) and each in audiences for each in (given if isinstance(given, list) else [given])):
         raise RefusedToken("it is for another audience")
     expires_at = _check_times(claims, now)
     subject = claims.get("sub")

@@ -46,7 +46,7 @@ ALLOWED = (
 )
 """Patterns of allowed settings. Spark documents them in its pages Configuration and Structured Streaming."""
 
-NAMES_CODE = ("*class*", "*extension*", "*listener*", "*manager*", "*plugin*", "*script*")
+NAMES_CODE = ("*class*", "*codec*", "*extension*", "*listener*", "*manager*", "*plugin*", "*script*")
 """Settings whose value is a class or a program. Patterns with `*` in `ALLOWED` do not allow them."""
 
 

@@ -85,6 +85,18 @@ async def test_a_page_of_another_site_changes_nothing(caller: Caller, method: st
     assert (await caller.run(run["runId"]))["stopRequestedAt"] is None
 
 
+async def test_a_page_of_another_site_renews_no_lease(caller: Caller) -> None:
+    run = await caller.deploy()
+    await caller.registered(run["runId"], "c1")
+    assert await caller.alive("c1", 1)
+    headers = {"Host": "localhost:8180", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
+    answer = await caller.http.get("/containerHeartbeat?executionContainerId=c1", headers={**headers, "Sluice-Epoch": "1"})
+    assert problem_slug(answer) == (403, "cross-site-request")
+    etag = (await caller.http.get("/jobModel?job=flight-delays")).headers["etag"]
+    answer = await caller.http.get("/jobModel?job=flight-delays", headers={**headers, "If-None-Match": etag})
+    assert problem_slug(answer) == (403, "cross-site-request")
+
+
 async def test_a_page_of_the_coordinator_may_make_changes(caller: Caller) -> None:
     headers = {"Host": "localhost:8180", "Origin": "http://localhost:8180", "Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}
     assert (await caller.http.post("/runs", json=run_body(), headers=headers)).status_code == 201

@@ -57,6 +57,12 @@ def test_an_unknown_command_is_refused() -> None:
     assert "No such command 'statuses'" in done.output
 
 
+def test_an_unknown_command_suggests_one_with_a_similar_name() -> None:
+    done = RUNNER.invoke(app, ["statsu"])
+    assert done.exit_code == 2
+    assert "'status'" in done.output
+
+
 def test_the_help_imports_neither_spark_nor_the_service() -> None:
     code = (
         "import sys\nsys.argv = ['sluice', '--help']\nfrom sluice.cli.main import main\n"

@@ -19,6 +19,8 @@ from sluice.core.access.spark_settings import not_allowed
         "spark.sql.streaming.streamingQueryListeners",
         "spark.shuffle.manager",
         "spark.dynamicAllocation.listenerOfMine",
+        "spark.sql.streaming.checkpoint.fileChecksum.codecOfMine",
+        "spark.shuffle.mapStatus.compression.codec",
         "spark.submit.pyFiles",
     ],
 )
