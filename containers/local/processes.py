@@ -177,7 +177,8 @@ class Launch:
         """Create the directory of the logs. Raises BadSettings."""
         directory = self.home / "logs"
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.mkdir(exist_ok=True)
         except OSError as error:
             raise BadSettings(f"--home {self.home}: {error.filename} cannot be created ({error.strerror})") from error
         return directory

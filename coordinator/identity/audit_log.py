@@ -57,7 +57,7 @@ class AuditLog:
         self._store = store
         self._clock = clock
         self._lines = lines
-        self._failed_logins = BadLogins()
+        self._refusals = BadLogins()
 
     async def begin(self, attempt: AuditedRequest, before: AuditedState) -> Began:
         """Record a request before it is executed. Raises StoreUnavailable, AuditUnavailable."""
@@ -65,14 +65,17 @@ class AuditLog:
         return Began(seq, attempt, before)
 
     async def refused(self, attempt: AuditedRequest, status: int, reason: str) -> None:
-        """Record a request that was not admitted. Raises StoreUnavailable, AuditUnavailable."""
+        """Record a request that was not admitted, at most BAD_LOGINS a minute of one actor, so that none fills the database. Raises
+        StoreUnavailable, AuditUnavailable."""
+        if self._refusals.refused({"actor": attempt.actor}, self._clock.elapsed()) is not None:
+            return
         seq = await self._append(attempt, status, reason, None)
         _log_outcome(seq, attempt, status, reason)
 
     async def login_failed(self, attempt: AuditedRequest, status: int, reason: str) -> None:
         """Record a login with a wrong token, at most BAD_LOGINS a minute: clients without a token cannot fill the database. Raises
         StoreUnavailable, AuditUnavailable."""
-        if self._failed_logins.refused({"all": "logins"}, self._clock.elapsed()) is None:
+        if self._refusals.refused({"all": "logins"}, self._clock.elapsed()) is None:
             await self.refused(attempt, status, reason)
 
     async def end(self, began: Began, status: int, reason: str, job: str = "", after: AuditedState | None = None) -> None:

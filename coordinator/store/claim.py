@@ -143,8 +143,11 @@ class Claim(Protocol):
 
 
 def lock_file(file: Path) -> IO[bytes] | None:
-    """Lock the file until the process ends or the result is closed; None if another process has locked it. Raises OSError."""
-    opened = file.open("wb")
+    """Lock the file until the process ends or the result is closed; None if another process has locked it. Other users of the machine
+    cannot open it, and so not lock it. Raises OSError."""
+    opened = os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600), "wb")
+    with suppress(PermissionError):  # a file of another user
+        os.fchmod(opened.fileno(), 0o600)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -175,6 +178,7 @@ class FileClaim:
             return False
         try:
             self._lock = lock_file(self._database.with_name(f"{self._database.name}.lock"))
+            os.close(os.open(self._database, os.O_RDONLY | os.O_CREAT, 0o600))  # SQLite gives its other files the same rights
         except OSError as error:
             raise StoreUnavailable(f"the coordinator's database: {error.filename}: {error.strerror}") from error
         if self._lock is None:

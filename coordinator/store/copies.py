@@ -120,6 +120,7 @@ def _draft(target: Path) -> Path:
 
 def _copy(source: Path, draft: Path, *, mark: int | None) -> str:
     """Copy with SQLite's online backup, check the copy and make it durable. Returns its revision."""
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     opened = sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True, timeout=_WAIT_SECONDS)
     with closing(opened) as original, closing(sqlite3.connect(draft)) as copy:
         try:

@@ -197,6 +197,8 @@ async def _home() -> AsyncIterator[Finding]:
     if not os.access(at, os.W_OK | os.X_OK):
         yield _problem("home", f"{at} cannot be written", "Give another directory with --home or SLUICE_HOME, or change its owner.")
         return
+    if at == home and (await asyncio.to_thread(home.stat)).st_mode & 0o077:
+        yield _note("home", f"other users of this machine may read {home}", f"chmod 700 {home}, unless other users run containers there.")
     free = (await asyncio.to_thread(space, at)).free
     size = f"{home}: {free / 2**30:,.1f} GiB are free"
     yield _good("home", size) if free > LITTLE_SPACE else _problem("home", size, "Make room: a full disk stops batches.")

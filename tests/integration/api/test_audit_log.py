@@ -58,6 +58,23 @@ async def test_changes_are_recorded_with_the_principal_and_the_outcome(tmp_path:
         assert all(each["source"] == "127.0.0.1" and each["at"] for each in found)
 
 
+async def test_refused_requests_of_one_principal_do_not_fill_the_database(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with calling(tmp_path, clock, authentication=True) as caller:
+        admin, viewer, other = (
+            await bearer(caller, "root", Role.ADMIN),
+            await bearer(caller, "eve", Role.VIEWER),
+            await bearer(caller, "ann"),
+        )
+        for _ in range(30):
+            assert (await caller.http.post("/runs/none/stop", headers=viewer)).status_code == 403
+        assert (await caller.http.post("/runs/none/stop", headers=other)).status_code == 403
+        assert [each["actor"] for each in await events(caller, **admin)] == ["eve"] * 20 + ["ann"]
+        clock.advance(61)
+        assert (await caller.http.post("/runs/none/stop", headers=viewer)).status_code == 403
+        assert len(await events(caller, **admin)) == 22
+
+
 async def test_without_authentication_the_name_is_taken_from_the_request(tmp_path: Path) -> None:
     async with calling(tmp_path, FakeClock()) as caller:
         await caller.http.post("/runs/none/stop", headers={"Sluice-Actor": "ann"})

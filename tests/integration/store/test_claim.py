@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.app import make_directories
+from coordinator.settings import Settings
 from coordinator.store.claim import SessionClaim
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import Store, open_store
@@ -42,6 +44,21 @@ async def test_a_file_has_one_coordinator_until_that_coordinator_closes_it(tmp_p
             assert (first.claimed, second.claimed) == (True, False)
         await second.claim()
         assert second.claimed
+
+
+async def test_other_users_of_the_machine_can_neither_read_nor_lock_the_files(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "home")
+    lock = tmp_path / "home" / "coordinator.db.lock"
+    make_directories(settings)
+    await asyncio.to_thread(lock.touch, 0o644)
+    async with opened(settings.database) as store:
+        await store.claim()
+        await upgrade(store)
+        async with store.begin() as tx:
+            await tx.runs.put(run_row())
+        files = {each.name: each.stat().st_mode & 0o777 for each in lock.parent.glob("coordinator.db*")}
+    assert files == dict.fromkeys(("coordinator.db", "coordinator.db-shm", "coordinator.db-wal", "coordinator.db.lock"), 0o600)
+    assert lock.parent.stat().st_mode & 0o777 == 0o700
 
 
 async def test_a_link_to_the_file_is_the_same_database(tmp_path: Path) -> None:
