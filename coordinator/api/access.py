@@ -19,7 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.datastructures import State
 
-from coordinator.api.bodies import check_size
+from coordinator.api.bodies import MAX_FORM, check_size
 from coordinator.api.text import check_url
 from coordinator.identity.audit_log import AuditedRequest, AuditLog
 from coordinator.identity.audited_state import AuditedState, state_of_job, state_of_tokens
@@ -482,6 +482,8 @@ def _stored_job(job: str) -> str:
 
 def _fields_of(body: bytes) -> Mapping[str, str]:
     """The text fields of a JSON object or of a form; none of any other body."""
+    if body[:1] != b"{" and len(body) > MAX_FORM:
+        return {}
     try:
         found = json.loads(body) if body[:1] == b"{" else dict(parse_qsl(body.decode()))
     except (ValueError, RecursionError):

@@ -21,6 +21,9 @@ MAX_FIELDS = 2_000
 MAX_DEPTH = 50
 """Levels of arrays and objects."""
 
+MAX_FORM = 64 * 1024
+"""Bytes of a form. Its decoding takes half a second per MiB."""
+
 _STRING = re.compile(rb'"[^"]*"?')
 
 

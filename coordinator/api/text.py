@@ -16,7 +16,8 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 
-from coordinator.api.bodies import WITH_BODY
+from coordinator.api.bodies import MAX_FORM, WITH_BODY
+from sluice.core.errors import BodyTooLarge
 from sluice.core.text import is_storable
 
 MAX_ERRORS = 10
@@ -41,8 +42,11 @@ async def check_body(request: Request) -> None:
 
 
 async def read_form(request: Request) -> Mapping[str, str]:
-    """The fields of a form; the last one of each name. Raises RequestValidationError if it has text that cannot be stored."""
+    """The fields of a form; the last one of each name. Raises BodyTooLarge, and RequestValidationError if it has text that cannot be
+    stored."""
     body = await request.body()
+    if len(body) > MAX_FORM:
+        raise BodyTooLarge(f"send at most {MAX_FORM} bytes in a form")
     found = [*_of_bytes("body", unquote_to_bytes(body))]
     if found:
         raise RequestValidationError(found)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.api.bodies import MAX_DEPTH, MAX_FIELDS, MAX_VALUES
+from coordinator.api.bodies import MAX_DEPTH, MAX_FIELDS, MAX_FORM, MAX_VALUES
 from tests.support.api import Caller, Json, problem_slug, report_body, run_body
 
 RUN = "run-of-nothing"
@@ -91,6 +91,13 @@ async def test_an_object_with_more_fields_than_the_limit_is_refused_before_it_is
         answer = await caller.http.post(path, json=body)
         assert problem_slug(answer) == (422, "invalid-request")
         assert answer.json()["detail"] == f"body: send at most {MAX_FIELDS:,} fields in one object"
+
+
+@pytest.mark.parametrize("path", ["/ui/login", "/ui/actions/stop"])
+async def test_a_large_form_is_refused_before_it_is_decoded(caller: Caller, path: str) -> None:
+    answer = await caller.http.post(path, content=b"a=b&" * (MAX_FORM // 4 + 1))
+    assert answer.status_code == 413
+    assert f"send at most {MAX_FORM} bytes in a form" in answer.text
 
 
 async def test_the_number_of_markers_is_checked_before_the_markers(caller: Caller) -> None:
