@@ -169,6 +169,7 @@ class LocalRun:
         display.start(self._run_id)
         if await self._supervise() is RunState.DRAINED:
             await display.stop()
+            print(f"run {self._run_id} is drained: the next run starts where it ended", flush=True)
             await self._serve_next()
 
     def _rows(self) -> Sequence[ProcessRow]:

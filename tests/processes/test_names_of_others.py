@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ import pytest
 
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
-from tests.support.processes import WAIT_SECONDS, kill_whole, wait_for
+from tests.support.processes import WAIT_SECONDS, completed, kill_whole, wait_for
 from tests.support.traps import set_traps
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -88,8 +88,10 @@ def test_a_job_and_its_modules_run_although_other_files_have_the_names_of_packag
         process = subprocess.Popen(command, cwd=elsewhere, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
     try:
         wait_for("the job's output", lambda: process.poll() is not None or sum(log.latest("out").values()) == RECORDS)
-        process.send_signal(signal.SIGINT)
+        url = (tmp_path / "run.log").read_text().split()[1]  # coordinator URL
+        assert completed([sluice, "drain", "toy", "--coordinator", url]).returncode == 0
         assert process.wait(WAIT_SECONDS) == 0, (tmp_path / "run.log").read_text()
+        assert re.search(r"^run toy-\S+ is drained: the next run starts where it ended$", (tmp_path / "run.log").read_text(), re.MULTILINE)
     finally:
         kill_whole(process)
         print(*(f"--- {file}\n{file.read_text(errors='replace')[-3000:]}" for file in (home / "logs").rglob("*.log")), sep="\n")

@@ -34,6 +34,8 @@ def grouped(timeout: str) -> Stage:
 
     def count(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         if state.hasTimedOut:
+            if timeout == GroupStateTimeout.EventTimeTimeout:
+                pd.Series([pd.Timestamp(state.getCurrentWatermarkMs(), unit="ms")]).astype("datetime64[ns]")
             (n,) = state.get
             state.remove()
             yield pd.DataFrame({"k": [key[0]], "n": [n]})

@@ -23,9 +23,12 @@ from sluice.core.ids import Ssp, StreamId
 
 VERSION = "v1"
 NOTHING_YET = "-"
-END_OF_TIME = datetime(9000, 1, 1, tzinfo=UTC)
-"""The watermark of a flush: later than any event time that a window or a timer waits for, and early enough that arithmetic on it does not
-overflow."""
+END_OF_TIME = datetime(2200, 1, 1, tzinfo=UTC)
+"""The watermark of a flush: later than the event times that windows and timers wait for. Code of timers sees it, so it fits a timestamp in
+nanoseconds (`datetime64[ns]` of pandas ends in the year 2262), also with some decades added."""
+
+_AFTER_WRONG_TIMES = datetime(9000, 1, 1, tzinfo=UTC)
+"""The watermark of a flush if the present one is later than END_OF_TIME. Arithmetic on the year 9999 overflows in Spark."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLI = timedelta(milliseconds=1)
@@ -170,7 +173,7 @@ def _moved(last: OffsetSeq, at: Mapping[Ssp, int], reads: Sequence[StreamId]) ->
 
 def flush_entry(last: OffsetSeq, now: datetime) -> OffsetSeq:
     """The entry of a batch that reads nothing, and closes all windows and event-time timers."""
-    return last.at(now, END_OF_TIME)
+    return last.at(now, END_OF_TIME if last.watermark < END_OF_TIME else _AFTER_WRONG_TIMES)
 
 
 _SOURCES = 2

@@ -77,8 +77,10 @@ def test_a_flush_reads_nothing_and_is_late_enough_for_all_windows() -> None:
     assert made.metadata["later"] == "unknown"
 
 
-def test_the_watermark_never_decreases() -> None:
+def test_neither_the_time_nor_the_watermark_of_a_flush_decreases() -> None:
     assert flush_entry(plan().at(NOON), NOON - timedelta(days=1)).timestamp == NOON
+    wrong = datetime(5000, 1, 1, tzinfo=UTC)
+    assert flush_entry(plan().at(NOON, wrong), NOON).watermark > wrong
 
 
 def test_the_rest_keeps_the_watermark_and_leaves_other_sources_where_they_are() -> None:
