@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from uuid import NAMESPACE_OID, uuid5
 
 from coordinator.store.cleanup import CleanupKind, CleanupRow
@@ -147,6 +148,7 @@ def shape_of(run: RunRow, model: JobModel, containers: Sequence[ContainerRow], h
         feeders=run.spec.feeders,
         live={each.processor_id for each in containers if each.state is ContainerState.LIVE},
         held={each.task for each in holds if each.run_id == run.run_id and not each.owner.released},
+        exits={each.processor_id: each.reason.partition("\n")[0] for each in sorted(containers, key=attrgetter("epoch"))},
     )
 
 

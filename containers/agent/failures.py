@@ -134,7 +134,7 @@ def check_state_fits(error: str) -> None:
 # --- the text of an error --------------------------------------------------------------------------------------------
 
 _FRAME = re.compile(r'\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)')
-_TRACEBACK = "Traceback (most recent call last):"
+TRACEBACK = "Traceback (most recent call last):"
 _PY4J = "py4j.protocol.Py4JJavaError: An error occurred while calling "
 _JAVA_ERROR = re.compile(r": (?P<error>[\w.$]+: .+)")
 """The line after `_PY4J`."""
@@ -191,7 +191,7 @@ def _tracebacks(lines: Sequence[str]) -> Iterator[_Traceback]:
     """Python's tracebacks in a text, which may also have Java's."""
     frames: list[_Frame] | None = None
     for n, line in enumerate(lines):
-        if _TRACEBACK in line:
+        if TRACEBACK in line:
             frames = []
         elif frames is None:
             continue
@@ -208,6 +208,6 @@ def _java_error(lines: Sequence[str]) -> str:
     found = _JAVA_ERROR.fullmatch(lines[0]) if lines else None
     if found is None:
         return f"{_PY4J}a method of the JVM"
-    own = list(takewhile(lambda line: _TRACEBACK not in line, lines))
+    own = list(takewhile(lambda line: TRACEBACK not in line, lines))
     causes = [cause["error"] for line in own if (cause := _CAUSED_BY.fullmatch(line)) is not None]
     return f"{found['error']} Caused by: {causes[-1]}" if causes else found["error"]

@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
+from containers.agent.failures import TRACEBACK, headline
 from containers.attached.agent_socket import SOCKET, own_name
 from containers.attached.driver_link import DriverLink
 from containers.errors import signal_name
@@ -42,6 +43,12 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of a command that cannot be started, as those of the shell (POSIX, Shell Command Language 2.8.2)."""
 
 TICK_SECONDS = 0.5
+
+KEPT_LINES = 1000
+"""Lines of standard error that are searched for the error of the command. A query's error ends with its plan, which may be long."""
+
+UNCAUGHT = 1
+"""The exit code of Python after an uncaught exception."""
 
 _ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit)\b")
 
@@ -143,7 +150,7 @@ class Command:
         self._signalled = asyncio.Event()
         self._signal: signal.Signals | None = None
         self._early_signals: list[signal.Signals] = []
-        self._last_lines: deque[str] = deque(maxlen=50)
+        self._last_lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._copying: threading.Thread | None = None
 
     @property
@@ -209,7 +216,10 @@ class Command:
         if code == 0:
             return "the command ended"
         lines = [line for line in self._last_lines if line.strip()]
-        last = next((line for line in reversed(lines) if _ERROR_LINE.match(line)), lines[-1] if lines else "")
+        if code == UNCAUGHT and any(line.startswith(TRACEBACK) for line in lines):
+            last = headline("\n".join(lines), None)
+        else:
+            last = next((line for line in reversed(lines[-50:]) if _ERROR_LINE.match(line)), lines[-1] if lines else "")
         return f"the command exited with code {code}{f': {last.strip()[:2000]}' if last else ''}"
 
     def _copy_errors(self, source: int | None) -> None:
@@ -219,7 +229,7 @@ class Command:
         while source is not None and (read := os.read(source, 65536)):
             _write_all(2, read)
             *lines, unfinished = (unfinished[-10_000:] + read).split(b"\n")
-            self._last_lines.extend(line.decode(errors="replace") for line in lines[-50:])
+            self._last_lines.extend(line[:2000].decode(errors="replace") for line in lines[-KEPT_LINES:])
 
     # --- signals ---------------------------------------------------------------------------------------------------
 

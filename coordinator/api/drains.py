@@ -157,7 +157,9 @@ def drain_detail(found: DrainDetails) -> wire_drains.DrainDetail:
         "leftover_rows": sum(each.rows_left or 0 for each in found.stages),
         "phases": tuple(_phases(drain, found.at)),
         "blocked_by": tuple(
-            wire_drains.DrainBlockerReply(processor_id=each.processor_id, task=each.task, stage=each.stage, why=each.why)
+            wire_drains.DrainBlockerReply(
+                processor_id=each.processor_id, task=each.task, stage=each.stage, why=each.why, last_exit=each.last_exit
+            )
             for each in blocked
         ),
         "containers": tuple(_containers(found, shape, waiting, behind)),

@@ -155,7 +155,7 @@ def show_progress(bars: Bars, drain: wire_drains.DrainDetail) -> None:
 def _blocked_by(drain: wire_drains.DrainDetail, limit: int = 5) -> str:
     """The blockers of the drain, on one line."""
     parts = [
-        f"slot {each.processor_id} ({each.why})"
+        f"slot {each.processor_id} ({each.why}{f'; the last one ended: {shown(each.last_exit)}' if each.last_exit else ''})"
         if each.task is None
         else f"{shown(each.task)}{f' {each.stage}' if each.stage else ''} ({each.why})"
         for each in drain.blocked_by

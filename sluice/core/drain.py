@@ -33,7 +33,7 @@ After a drain that was cancelled, or failed before a flush, the next request sta
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import NewType
@@ -193,12 +193,13 @@ class StageAt:
 @dataclass(frozen=True, slots=True)
 class RunTopology:
     """The parts of a run that determine the blockers. `feeders`: stage -> the stages that write its streams. `live`: slots with a live
-    container. `held`: tasks with an owner."""
+    container. `held`: tasks with an owner. `exits`: why the last container of a slot has ended, where it said so."""
 
     slots: Mapping[TaskName, ProcessorId]
     feeders: Mapping[StageName, frozenset[StageName]]
     live: Collection[ProcessorId]
     held: Collection[TaskName]
+    exits: Mapping[ProcessorId, str] = field(default_factory=dict)
 
 
 class BlockReason(StrEnum):
@@ -210,16 +211,17 @@ class BlockReason(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Blocker:
     """What prevents the next phase of a drain: a slot without a container, a task that its container has not acquired, or an unfinished
-    stage."""
+    stage. `last_exit`: why the slot's last container has ended; "" if that is not known."""
 
     processor_id: ProcessorId
     why: BlockReason
     task: TaskName | None = None
     stage: StageName | None = None
+    last_exit: str = ""
 
     def __str__(self) -> str:
         if self.task is None:
-            return f"slot {self.processor_id}: {self.why}"
+            return f"slot {self.processor_id}: {self.why}{f'; the last one ended: {self.last_exit}' if self.last_exit else ''}"
         return f"{self.task}{f', stage {self.stage}' if self.stage else ''} (slot {self.processor_id}): {self.why}"
 
 
@@ -250,7 +252,7 @@ def blockers(phase: Phase, stages: Sequence[StageAt], shape: RunTopology) -> Seq
     for each in left:
         slot = shape.slots[each.task]
         if slot not in shape.live:
-            found[Blocker(slot, BlockReason.NO_CONTAINER)] = None
+            found[Blocker(slot, BlockReason.NO_CONTAINER, last_exit=shape.exits.get(slot, ""))] = None
         elif each.task not in shape.held:
             found[Blocker(slot, BlockReason.NOT_HELD, each.task)] = None
         elif not waiting[each.stage]:

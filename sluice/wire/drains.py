@@ -163,12 +163,14 @@ class DrainContainerReply(Reply):
 
 
 class DrainBlockerReply(Reply):
-    """What the drain waits for: a slot without a container, a task that its container has not acquired, or a running stage."""
+    """What the drain waits for: a slot without a container, a task that its container has not acquired, or a running stage. `lastExit`: why
+    the last container of the slot has ended."""
 
     processor_id: str
     task: str | None
     stage: str | None
     why: str
+    last_exit: str = ""
 
 
 class DrainDetail(DrainSummary):

@@ -194,7 +194,7 @@ async def test_a_drain_whose_containers_are_all_lost_fails_and_ends_the_run(call
     await caller.exited("c1", 1)
     reply = len(await caller.notices(run.run_id))
     clock.advance(20)
-    assert "slot 0: no container" in (await over(caller, run, reply))["reason"]
+    assert "slot 0: no container; the last one ended: stopped" in (await over(caller, run, reply))["reason"]
     assert (await caller.run(run.run_id))["state"] == "STOPPED"
 
 

@@ -52,7 +52,7 @@ async def test_a_drain_shows_what_is_done_what_remains_and_what_blocks(caller: C
     await run.phase_after("flushed", 1, "route", leftoverRows=3, leftoverOperators=["flatMapGroupsWithState"])
     reported = await run.drain_status()
     assert (reported["phase"], reported["total"], reported["remaining"], reported["leftoverRows"]) == ("FLUSHING", 4, 3, 3)
-    assert reported["blockedBy"] == [{"processorId": "0", "task": "Partition 0", "stage": "route", "why": "at work"}]
+    assert reported["blockedBy"] == [{"processorId": "0", "task": "Partition 0", "stage": "route", "why": "at work", "lastExit": ""}]
     (slot,) = reported["containers"]
     assert (slot["processorId"], slot["executionContainerId"]) == ("0", "c1")
     first, second = slot["tasks"]

@@ -139,6 +139,13 @@ def test_input_output_and_exit_code_are_those_of_the_command(executions: Executi
     assert container["reason"] == "the command exited with code 7: ValueError: no such table"
 
 
+def test_the_reason_is_the_uncaught_error_although_a_long_plan_follows_it(executions: Executions) -> None:
+    raising = "raise RuntimeError('[STREAM_FAILED] no room\\n' + '+- StreamingRelation of an Error\\n' * 200)"
+    assert executions.run(f'{sys.executable} -c "{raising}"').returncode == 1
+    (container,) = executions.current()["incarnations"]
+    assert container["reason"] == "the command exited with code 1: RuntimeError: [STREAM_FAILED] no room"
+
+
 def test_the_exit_code_of_a_command_that_a_signal_ended_is_that_of_a_shell(executions: Executions) -> None:
     assert executions.run("kill -9 $$").returncode == 128 + 9
 

@@ -215,17 +215,18 @@ def test_in_other_phases_no_stage_waits_for_another() -> None:
 
 
 def test_an_empty_slot_and_a_task_without_an_owner_are_named_instead_of_their_stages() -> None:
-    shape = RunTopology(SHAPE.slots, SHAPE.feeders, live={ProcessorId("0")}, held={TASKS[0]})
+    exits = {ProcessorId("0"): "killed", ProcessorId("1"): "ValueError: bad"}
+    shape = RunTopology(SHAPE.slots, SHAPE.feeders, live={ProcessorId("0")}, held={TASKS[0]}, exits=exits)
     found = blockers(Phase.FLUSHING, stages(), shape)
     assert found == [
         Blocker(ProcessorId("0"), BlockReason.AT_WORK, TASKS[0], ROUTE),
         Blocker(ProcessorId("0"), BlockReason.NOT_HELD, TASKS[1]),
-        Blocker(ProcessorId("1"), BlockReason.NO_CONTAINER),
+        Blocker(ProcessorId("1"), BlockReason.NO_CONTAINER, last_exit="ValueError: bad"),
     ]
     assert [str(each) for each in found] == [
         "Partition 0, stage route (slot 0): at work",
         "Partition 1 (slot 0): not held",
-        "slot 1: no container",
+        "slot 1: no container; the last one ended: ValueError: bad",
     ]
 
 
