@@ -1,4 +1,4 @@
-"""The documentation refers to files and headings that exist, and the walks of docs/architecture.md stay short."""
+"""The documentation refers to files and headings that exist."""
 
 from __future__ import annotations
 
