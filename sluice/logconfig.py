@@ -113,8 +113,12 @@ class _UtcTimes(logging.Formatter):
 
 
 def _visible(text: str) -> str:
-    """The text with control characters, also those that change the direction of text, as escape sequences of Python."""
-    return "".join(each if each in "\n\t" or unicodedata.category(each) not in ("Cc", "Cf") else repr(each)[1:-1] for each in text)
+    """The text with control characters, also those that change the direction of text or end a line, as escape sequences of Python."""
+    return "".join(each if each in "\n\t" or unicodedata.category(each) not in _CONTROL else repr(each)[1:-1] for each in text)
+
+
+_CONTROL = ("Cc", "Cf", "Zl", "Zp")
+"""Unicode's general categories: control, format, line separator, paragraph separator."""
 
 
 class TextFormatter(_UtcTimes):
@@ -126,8 +130,11 @@ class TextFormatter(_UtcTimes):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         text, trace = super().formatMessage(record), getattr(record, "trace_id", "")
-        text = _visible(text).replace("\n", "\n    ")
+        text = text.replace("\n", "\n    ")
         return f"{text} [trace {trace}]" if trace else text
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _visible(super().format(record))
 
 
 class JsonLines(JsonFormatter, _UtcTimes):
@@ -193,4 +200,4 @@ def print_final_error(text: str, remedy: str) -> None:
     if any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers):
         log.error(text, extra={"remedy": remedy})
     else:
-        print(f"{ERROR}{text}\n{REMEDY}{remedy}", file=sys.stderr)
+        print(f"{ERROR}{_visible(text)}\n{REMEDY}{remedy}", file=sys.stderr)

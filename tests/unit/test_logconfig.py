@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sluice.core.errors import BadSettings
-from sluice.logconfig import FieldsFilter, LogSettings, about, new_handler, read_log_settings
+from sluice.logconfig import FieldsFilter, LogSettings, about, new_handler, print_final_error, read_log_settings
 
 New = Callable[..., logging.Logger]
 JSON = LogSettings(log_format="json", log_level="INFO")
@@ -56,8 +56,14 @@ def test_further_lines_of_a_message_do_not_look_like_records(new_log: New, capsy
 
 
 def test_a_message_does_not_control_a_terminal(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
-    new_log(TEXT).warning("name %s of é \U0001f600", "\x1b]0;x\x07\u202eabc\x9b2J\tz")
-    assert capsys.readouterr().err.endswith("name \\x1b]0;x\\x07\\u202eabc\\x9b2J\tz of é \U0001f600\n")
+    hostile, shown = "\x1b]0;x\x07\u202eabc\x9b2J\tz\u2028", "\\x1b]0;x\\x07\\u202eabc\\x9b2J\tz\\u2028"
+    log = new_log(TEXT)
+    log.warning("name %s of é \U0001f600", hostile)
+    assert capsys.readouterr().err.endswith(f"name {shown} of é \U0001f600\n")
+    log.error("failed", exc_info=ValueError(hostile))
+    assert capsys.readouterr().err.endswith(f"\nValueError: {shown}\n")
+    print_final_error(hostile, "wait")
+    assert capsys.readouterr().err.splitlines()[0].endswith(shown)
 
 
 def test_times_are_utc_with_milliseconds(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
