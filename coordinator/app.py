@@ -531,7 +531,7 @@ def make_directories(settings: Settings) -> None:
     of_log = "home" if settings.log_dir is None else "log_dir"
     for setting, directory in (("home", settings.home), (of_log, settings.log_directory)):
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700 if setting == "home" else 0o777, parents=True, exist_ok=True)
         except OSError as error:
             writable = f"name a writable one with --{setting.replace('_', '-')} or SLUICE_{setting.upper()}"
             raise BadSettings(f"{setting}: cannot create the directory {error.filename}: {error.strerror}; {writable}") from error

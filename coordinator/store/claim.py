@@ -180,6 +180,7 @@ class FileClaim:
             self._lock = lock_file(self._database.with_name(f"{self._database.name}.lock"))
             os.close(os.open(self._database, os.O_RDONLY | os.O_CREAT, 0o600))  # SQLite gives its other files the same rights
         except OSError as error:
+            await self.release()
             raise StoreUnavailable(f"the coordinator's database: {error.filename}: {error.strerror}") from error
         if self._lock is None:
             raise DatabaseInUse(f"{self._database} is in use by another coordinator: stop it, or choose another database")

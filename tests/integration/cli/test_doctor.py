@@ -55,6 +55,13 @@ async def test_a_new_user_has_no_problem_and_sees_what_is_not_set_up_yet(nowhere
     assert not (await asyncio.to_thread(home.exists)), "it changes nothing"
 
 
+@pytest.mark.parametrize(("mode", "noted"), [(0o755, True), (0o700, False)])
+async def test_a_home_that_other_users_may_read_is_a_note(nowhere: str, home: Path, mode: int, noted: bool) -> None:
+    await asyncio.to_thread(home.mkdir, mode)
+    notes = [each.text for each in await examine(nowhere) if each.check == "home" and each.level is Level.NOTE]
+    assert notes == ([f"other users of this machine may read {home}"] if noted else [])
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "reason"),
     [

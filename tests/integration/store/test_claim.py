@@ -47,7 +47,7 @@ async def test_a_file_has_one_coordinator_until_that_coordinator_closes_it(tmp_p
 
 
 async def test_other_users_of_the_machine_can_neither_read_nor_lock_the_files(tmp_path: Path) -> None:
-    settings = Settings(home=tmp_path / "home")
+    settings = Settings(home=tmp_path / "home", log_dir=tmp_path / "log")
     lock = tmp_path / "home" / "coordinator.db.lock"
     make_directories(settings)
     await asyncio.to_thread(lock.touch, 0o644)
@@ -59,6 +59,7 @@ async def test_other_users_of_the_machine_can_neither_read_nor_lock_the_files(tm
         files = {each.name: each.stat().st_mode & 0o777 for each in lock.parent.glob("coordinator.db*")}
     assert files == dict.fromkeys(("coordinator.db", "coordinator.db-shm", "coordinator.db-wal", "coordinator.db.lock"), 0o600)
     assert lock.parent.stat().st_mode & 0o777 == 0o700
+    assert settings.log_directory.stat().st_mode & 0o055, "containers of other users may read the log there"
 
 
 async def test_a_link_to_the_file_is_the_same_database(tmp_path: Path) -> None:
@@ -74,6 +75,14 @@ async def test_a_directory_that_cannot_be_written_makes_the_store_unavailable(tm
     async with opened(f"sqlite+aiosqlite:///{tmp_path / 'lost' / 'coordinator.db'}") as store:
         with pytest.raises(StoreUnavailable, match=r"lost/coordinator\.db\.lock"):
             await store.claim()
+
+
+async def test_a_database_that_cannot_be_opened_is_not_claimed(tmp_path: Path) -> None:
+    await asyncio.to_thread((tmp_path / "coordinator.db").mkdir)
+    async with opened(f"sqlite+aiosqlite:///{tmp_path / 'coordinator.db'}") as store:
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match=r"coordinator\.db: Is a directory"):
+                await store.claim()
 
 
 @pytest.mark.parametrize("url", ["sqlite+aiosqlite://", "sqlite+aiosqlite:///:memory:"])
