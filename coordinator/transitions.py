@@ -142,13 +142,17 @@ def stages_of(run: RunRow, model: JobModel) -> Sequence[Reads]:
     return [Reads(name, stage, ssps) for name, task in sorted(model.tasks.items()) for stage, ssps in by_stage(task.ssps).items()]
 
 
+MAX_EXIT = 500
+"""Characters of the reason of an exit that a drain shows."""
+
+
 def shape_of(run: RunRow, model: JobModel, containers: Sequence[ContainerRow], holds: Sequence[TaskOwnershipRow]) -> RunTopology:
     return RunTopology(
         slots=model.placement,
         feeders=run.spec.feeders,
         live={each.processor_id for each in containers if each.state is ContainerState.LIVE},
         held={each.task for each in holds if each.run_id == run.run_id and not each.owner.released},
-        exits={each.processor_id: each.reason.partition("\n")[0] for each in sorted(containers, key=attrgetter("epoch"))},
+        exits={each.processor_id: each.reason.partition("\n")[0][:MAX_EXIT] for each in sorted(containers, key=attrgetter("epoch"))},
     )
 
 

@@ -45,10 +45,10 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 TICK_SECONDS = 0.5
 
 KEPT_LINES = 1000
-"""Lines of standard error that are searched for the error of the command. A query's error ends with its plan, which may be long."""
+"""Lines of standard error that are kept."""
 
-UNCAUGHT = 1
-"""The exit code of Python after an uncaught exception."""
+_PLAN = re.compile(r"^(\s|[:+'~])")
+"""A line of a plan of Spark. The error of a query ends with one, which may be long."""
 
 _ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit)\b")
 
@@ -216,10 +216,9 @@ class Command:
         if code == 0:
             return "the command ended"
         lines = [line for line in self._last_lines if line.strip()]
-        if code == UNCAUGHT and any(line.startswith(TRACEBACK) for line in lines):
+        last = next((line for line in reversed(lines[-50:]) if _ERROR_LINE.match(line)), lines[-1] if lines else "")
+        if _PLAN.match(last) and any(line.startswith(TRACEBACK) for line in lines):
             last = headline("\n".join(lines), None)
-        else:
-            last = next((line for line in reversed(lines[-50:]) if _ERROR_LINE.match(line)), lines[-1] if lines else "")
         return f"the command exited with code {code}{f': {last.strip()[:2000]}' if last else ''}"
 
     def _copy_errors(self, source: int | None) -> None:

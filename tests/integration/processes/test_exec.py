@@ -146,6 +146,14 @@ def test_the_reason_is_the_uncaught_error_although_a_long_plan_follows_it(execut
     assert container["reason"] == "the command exited with code 1: RuntimeError: [STREAM_FAILED] no room"
 
 
+def test_an_error_that_was_handled_long_before_the_end_is_not_the_reason(executions: Executions) -> None:
+    handled = "import sys, traceback\ntry:\n    1 / 0\nexcept ArithmeticError:\n    traceback.print_exc()\n"
+    script = handled + "for n in range(60):\n    print('batch', n, file=sys.stderr)\nsys.exit('no such topic')\n"
+    assert executions.run(f'{sys.executable} -c "{script}"').returncode == 1
+    (container,) = executions.current()["incarnations"]
+    assert container["reason"] == "the command exited with code 1: no such topic"
+
+
 def test_the_exit_code_of_a_command_that_a_signal_ended_is_that_of_a_shell(executions: Executions) -> None:
     assert executions.run("kill -9 $$").returncode == 128 + 9
 
