@@ -22,7 +22,7 @@ MAX_DEPTH = 50
 """Levels of arrays and objects."""
 
 MAX_FORM = 64 * 1024
-"""Bytes of a form. Its decoding takes half a second per MiB."""
+"""Bytes of a form. One of 4 MB takes seconds to decode."""
 
 _STRING = re.compile(rb'"[^"]*"?')
 
